@@ -1,6 +1,7 @@
 // llama.cpp's own fit (common/fit.cpp) behind a C function, and what it needs of common/log.cpp, whose thread, files and colours
 // would bring the rest of common along: warnings and errors go to stderr.
 
+#include "common.h"
 #include "fit.h"
 #include "json.h"
 #include "log.h"
@@ -8,6 +9,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 
 int common_log_get_verbosity_thold(void) {
     return LOG_LEVEL_WARN;
@@ -29,6 +31,19 @@ void common_log_add(common_log *, ggml_log_level, const char * format, ...) {
 }
 
 void common_log_add_json(common_log *, const char *, const common_json &) {}
+
+// `common_measure_memory` in fit.cpp, which nothing here calls, needs these of common/common.cpp.
+llama_model_params common_model_params_to_llama(common_params &) {
+    throw std::logic_error("bare-llama measures no memory");
+}
+
+llama_context_params common_context_params_to_llama(const common_params &) {
+    throw std::logic_error("bare-llama measures no memory");
+}
+
+void common_fit_apply(common_params &, llama_model_params &, llama_context_params &) {
+    throw std::logic_error("bare-llama measures no memory");
+}
 
 // As `common_fit_params` (common/fit.h), for one model. What it lets escape is its hard error too.
 extern "C" int bare_llama_fit(

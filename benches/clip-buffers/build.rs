@@ -40,9 +40,9 @@ fn source() -> PathBuf {
     let packages = metadata["packages"].as_array().expect("a list");
     let manifest = packages
         .iter()
-        .find(|package| package["name"] == "llama-cpp-sys-2")
+        .find(|package| package["name"] == "llama-cpp-sys-4")
         .and_then(|package| package["manifest_path"].as_str())
-        .expect("vendor pins llama-cpp-sys-2");
+        .expect("vendor pins llama-cpp-sys-4");
     let folder = Path::new(manifest).parent();
     folder.expect("a manifest lies in a folder").join("llama.cpp")
 }

@@ -53,11 +53,12 @@ const SAID: [Setting; 10] = [
 const SERVED: [Setting; 3] = [setting("-m", "MODEL"), setting("-np", "N_PARALLEL"), setting("-kvu", "KV_UNIFIED")];
 
 /// Flags that no request can express.
-const OTHERS: [Setting; 21] = [
+const OTHERS: [Setting; 22] = [
     setting("-ot", "OVERRIDE_TENSOR"),
     setting("-cmoe", "CPU_MOE"),
     setting("-ncmoe", "N_CPU_MOE"),
     setting("-ncffn", "N_CPU_FFN"),
+    setting("--moe-cache-mib", "MOE_CACHE_MIB"),
     setting("-ts", "TENSOR_SPLIT"),
     setting("-sm", "SPLIT_MODE"),
     setting("-mg", "MAIN_GPU"),

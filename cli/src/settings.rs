@@ -86,9 +86,9 @@ pub(crate) struct DeviceArgs {
 struct Proportions(Vec<f32>);
 
 /// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our engine treat it alike.
-const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+pub(crate) const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// common/common.h, `LLM_FFN_DENSE_REGEX`.
-const DENSE: &str = r"\.ffn_(up|down|gate)\.";
+pub(crate) const DENSE: &str = r"\.ffn_(up|down|gate)\.";
 
 impl SettingArgs {
     /// Applies these settings.

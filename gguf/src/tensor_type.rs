@@ -90,6 +90,7 @@ tensor_types! {
     NVFP4   = 40,  64,  36;
     Q1_0    = 41, 128,  18;
     Q2_0    = 42,  64,  18;
+    F8_E4M3 = 43,   1,   1;
 }
 
 impl TensorType {
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     /// `GGML_TYPE_COUNT` (ggml/include/ggml.h).
-    const COUNT: u32 = 43;
+    const COUNT: u32 = 44;
 
     #[test]
     fn every_id_is_a_type_or_a_removed_one() {
@@ -191,7 +192,7 @@ mod tests {
             let why = TensorType::why_unknown(id);
             assert!(why.starts_with(name) && why.contains("ik_llama.cpp"), "{id}: {why}");
         }
-        for id in [43, 136, 160, 199, 200 + 99, 400] {
+        for id in [44, 136, 160, 199, 200 + 99, 400] {
             assert!(TensorType::why_unknown(id).starts_with("unknown"), "{id}");
         }
     }
@@ -201,5 +202,7 @@ mod tests {
         assert_eq!(TensorType::Q4_K.row_bytes(4096), 4096 / 256 * 144);
         assert_eq!(TensorType::Q8_0.row_bytes(33), 68);
         assert_eq!(TensorType::F64.row_bytes(u64::MAX), u64::MAX);
+        // 8 bits without a shared scale: a plain number.
+        assert_eq!((TensorType::F8_E4M3.row_bytes(33), TensorType::F8_E4M3.is_quantized()), (33, false));
     }
 }

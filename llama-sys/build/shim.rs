@@ -22,6 +22,7 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .file("native/shim.cpp")
         .file("native/no_alloc.cpp")
         .file("native/lora.cpp")
+        .file("native/hadamard.cpp")
         .file("native/rates.cpp")
         .file("native/threads.cpp")
         .file("native/build.cpp");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Name of the published package that ships all of llama.cpp; only its `llama.cpp/` folder is used.
-const PACKAGE: &str = "llama-cpp-sys-2";
+const PACKAGE: &str = "llama-cpp-sys-4";
 
 /// The root of llama.cpp's source tree.
 pub(crate) fn find() -> PathBuf {

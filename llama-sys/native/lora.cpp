@@ -11,6 +11,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -101,6 +102,26 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path) {
     return adapter.release();
 }
 
+void check_lora(const llama_model & model, llama_adapter_lora & adapter) {
+    for (const llama_layer & layer : model.layers) {
+        const std::pair<ggml_tensor *, ggml_tensor *> scaled[] = {
+            { layer.ffn_up,         layer.ffn_up_s         },
+            { layer.ffn_gate,       layer.ffn_gate_s       },
+            { layer.ffn_down,       layer.ffn_down_s       },
+            { layer.ffn_up_shexp,   layer.ffn_up_shexp_s   },
+            { layer.ffn_gate_shexp, layer.ffn_gate_shexp_s },
+            { layer.ffn_down_shexp, layer.ffn_down_shexp_s },
+        };
+        for (const auto & [weight, scale] : scaled) {
+            const bool is_low_precision = weight && (weight->type == GGML_TYPE_NVFP4 || weight->type == GGML_TYPE_F8_E4M3);
+            if (is_low_precision && scale && adapter.get_weight(weight)) {
+                throw std::runtime_error("LoRA tensor '" + std::string(ggml_get_name(weight)) + "': the base model has it as " +
+                                         ggml_type_name(weight->type) + " with a scale, to which llama.cpp adds no adapter");
+            }
+        }
+    }
+}
+
 buffer_bytes lora_bytes(const llama_model & model) {
     buffer_bytes bytes;
     for (const llama_adapter_lora * adapter : model.loras) {
@@ -108,7 +129,7 @@ buffer_bytes lora_bytes(const llama_model & model) {
             ggml_backend_buffer_t buffer = adapter->bufs[i].get();
             ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(buffer);
             // Without data the buffers are in the order of their tensors; with data the buffer itself knows.
-            bytes[buft] += model.hparams.no_alloc ? bytes_of(adapter->ctxs[i].get(), buft) : ggml_backend_buffer_get_size(buffer);
+            bytes[buft] += model.no_alloc() ? bytes_of(adapter->ctxs[i].get(), buft) : ggml_backend_buffer_get_size(buffer);
         }
     }
     return bytes;

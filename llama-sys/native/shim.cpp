@@ -1,4 +1,5 @@
 #include "shim.h"
+#include "hadamard.h"
 #include "lora.h"
 #include "no_alloc.h"
 #include "rates.h"
@@ -9,6 +10,7 @@
 #include "llama-ext.h"
 #include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-iswa.h"
+#include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
@@ -23,6 +25,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -117,10 +120,15 @@ size_t output_bytes(const llama_context * ctx) {
     const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
     const size_t n_embd = model.hparams.n_embd_out();
-    const size_t width  = (size_t) model.vocab.n_tokens() + (has_embd ? n_embd : 0);
-    // Hidden states of outputs alone, or of all tokens of a batch (llama-context.cpp, `output_reserve`).
+    // The constructor makes room for a row of each sequence, with logits. The buffer never shrinks, and grows without
+    // logits where the graphs of embeddings compute none.
+    const bool has_logits = !cparams.embeddings || model.arch == LLM_ARCH_T5 || ctx->get_gf_res_reserve()->get_logits();
+    const size_t n_vocab  = model.vocab.n_tokens();
+    const size_t first    = (n_vocab + (has_embd ? n_embd : 0)) * cparams.n_seq_max;
+    const size_t width    = (has_logits ? n_vocab : 0) + (has_embd ? n_embd : 0);
+    // Hidden states of outputs alone, or of all tokens of a batch.
     const size_t hidden = !cparams.embeddings_nextn ? 0 : cparams.embeddings_nextn_masked ? rows : cparams.n_batch;
-    return (width * rows + n_embd * hidden) * sizeof(float);
+    return std::max(first, width * rows + n_embd * hidden) * sizeof(float);
 }
 
 // Where it lies: in memory pinned by the device of the output layer, if that pins any.
@@ -164,6 +172,41 @@ llama_state_seq_flags flags_of(bool partial) {
 
 // A tensor goes through the host in pieces of this size.
 constexpr size_t piece_bytes = 1 << 20;
+
+// llama_context's own callback for copies of weights. It is private, and only an explicit instantiation may name it.
+ggml_backend_sched_copy_callback copy_experts();
+template <ggml_backend_sched_copy_callback callback> struct named {
+    friend ggml_backend_sched_copy_callback copy_experts() { return callback; }
+};
+template struct named<&llama_context::sched_copy_experts>;
+
+// Does what llama_context does, and counts. The slots of a layer's experts (-1 without one) are copied when a
+// computation looks its experts up there; the copy first loads those that have none (llama-moe-cache.cpp, `copy`).
+bool count_experts(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst, ggml_cgraph * graph, void * user_data) {
+    auto * counts = static_cast<shim_moe_counts *>(user_data);
+    constexpr char slot_map[] = "moe_cache.slot_map-";
+    if (std::strncmp(src->name, slot_map, sizeof(slot_map) - 1) != 0) {
+        return copy_experts()(backend, src, dst, graph, counts->ctx);
+    }
+    static thread_local std::vector<int32_t> before;
+    const auto * slots = static_cast<const int32_t *>(src->data);
+    before.assign(slots, slots + ggml_nelements(src));
+    const bool copied = copy_experts()(backend, src, dst, graph, counts->ctx);
+    uint64_t used = 0;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+        const ggml_tensor * node = ggml_graph_node(graph, i);
+        if (node->op == GGML_OP_GET_ROWS && node->src[0] == dst) {
+            used += ggml_nelements(node->src[1]);
+        }
+    }
+    uint64_t loaded = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+        loaded += before[i] < 0 && slots[i] >= 0;
+    }
+    counts->misses += loaded;
+    counts->hits   += used - std::min(used, loaded);
+    return copied;
+}
 
 class counting_writer : public llama_io_write_i {
 public:
@@ -296,14 +339,23 @@ ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinn
 // Where an assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
 static llama_model * trusted(llama_model * model, const shim_error * error) {
     if (error->status != SHIM_STATUS_OK && model) {
-        llama_model_free(model);
+        shim_model_free(model);
         model = nullptr;
     }
     return model;
 }
 
 llama_model * shim_model_load(const char * path, const llama_model_params * params, shim_error * error) {
-    return trusted(guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); }), error);
+    llama_model * model = trusted(guarded(error, (llama_model *) nullptr, [&] { return llama_model_load_from_file(path, *params); }), error);
+    if (model && params->no_alloc && !params->vocab_only) {
+        guarded(error, false, [&] { transforms_without_data(*model); return true; });
+    }
+    return trusted(model, error);
+}
+
+void shim_model_free(llama_model * model) {
+    llama_model_free(model);
+    forget_transforms(model);
 }
 
 llama_model * shim_model_from_metadata(const char * path, const llama_model_params * params, shim_error * error) {
@@ -361,6 +413,55 @@ void shim_model_shape(const llama_model * model, struct shim_model_shape * shape
     }
 }
 
+// The experts of a layer that a cache would hold; empty if some lie elsewhere (llama-moe-cache.cpp,
+// `llama_moe_cache_layer_experts` and `llama_moe_cache_is_host_weight`).
+static std::vector<const ggml_tensor *> host_experts(const llama_layer & layer) {
+    std::vector<const ggml_tensor *> experts;
+    for (const ggml_tensor * tensor : { layer.ffn_gate_up_exps, layer.ffn_gate_exps, layer.ffn_up_exps, layer.ffn_down_exps }) {
+        if (!tensor) {
+            continue;
+        }
+        const bool on_host = tensor->buffer && ggml_backend_buffer_get_usage(tensor->buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+                             ggml_backend_buffer_is_host(tensor->buffer);
+        if (!on_host) {
+            return {};
+        }
+        experts.push_back(tensor);
+    }
+    return experts;
+}
+
+static bool is_gpu(ggml_backend_dev_t device) {
+    const enum ggml_backend_dev_type type = ggml_backend_dev_type(device);
+    return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
+}
+
+void shim_model_moe_cache_shape(const llama_model * model, shim_moe_cache_shape * shape) {
+    *shape = { 0, 0, model->split_mode() == LLAMA_SPLIT_MODE_TENSOR, 0, 0 };
+    for (const llama_device & device : model->devices) {
+        shape->n_gpu += is_gpu(device.dev);
+    }
+    const uint64_t n_used = model->hparams.n_expert_used_max();
+    for (size_t il = 0; il < model->layers.size(); ++il) {
+        const std::vector<const ggml_tensor *> experts = host_experts(model->layers[il]);
+        ggml_backend_dev_t device = model->dev_layer(il);
+        if (experts.empty() || !device || !is_gpu(device)) {
+            continue;
+        }
+        const size_t alignment = ggml_backend_buft_get_alignment(ggml_backend_dev_buffer_type(device));
+        // A cache has one slot more than it holds experts (`alloc_size`).
+        uint64_t token = 0;
+        uint64_t all   = 0;
+        for (const ggml_tensor * tensor : experts) {
+            token += GGML_PAD(tensor->nb[2] * (n_used + 1), alignment);
+            all   += GGML_PAD(tensor->nb[2] * (tensor->ne[2] + 1), alignment);
+        }
+        shape->least = shape->n_layer == 0 ? token : std::min(shape->least, token);
+        shape->most += all;
+        ++shape->n_layer;
+    }
+}
+
 int32_t shim_model_n_devices(const llama_model * model) {
     return llama_model_n_devices(model);
 }
@@ -397,28 +498,60 @@ float * shim_logits(llama_context * ctx, int32_t index, shim_error * error) {
 int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32_t n_max, shim_error * error) {
     const auto read = [&] {
         llama_memory_breakdown breakdown = llama_get_memory_breakdown(ctx);
-        if (ctx->get_model().hparams.no_alloc) {
+        if (ctx->get_model().no_alloc()) {
             as_if_allocated(ctx, breakdown);
         }
         ggml_backend_buffer_type_t results = output_buft(ctx);
         breakdown[results]; // a row of its own, if it is alone there
         const size_t output = output_bytes(ctx) + allocation_extra(results);
+        // llama.cpp adds the cache of experts to the memory's bytes (llama-context.cpp, `memory_breakdown`).
+        std::map<ggml_backend_buffer_type_t, size_t> memory;
+        if (llama_memory_t held = llama_get_memory(ctx)) {
+            memory = held->memory_breakdown();
+        }
+        // llama.cpp counts them with the weights, except without data, where it makes none.
+        const buffer_bytes transforms = transform_bytes(ctx->get_model());
+        const bool with_weights = !ctx->get_model().no_alloc();
+        for (const auto & [buft, bytes] : transforms) {
+            breakdown[buft];
+        }
         int32_t n = 0;
         for (const auto & [buft, data] : breakdown) {
             if (n < n_max) {
-                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), data.model, data.context, data.compute,
-                            buft == results ? output : 0 };
+                const auto   found   = memory.find(buft);
+                const size_t context = found == memory.end() ? 0 : found->second;
+                const auto   made    = transforms.find(buft);
+                const size_t bytes   = made == transforms.end() ? 0 : made->second;
+                const size_t weights = data.model - (with_weights ? bytes : 0);
+                rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), weights, bytes, context,
+                            data.context - context, data.compute, buft == results ? output : 0 };
             }
             ++n;
         }
         return n;
     };
     // What has no data computes nothing, so that its assertions can be errors.
-    return ctx->get_model().hparams.no_alloc ? guarded(error, (int32_t) 0, read) : checked(error, (int32_t) 0, read);
+    return ctx->get_model().no_alloc() ? guarded(error, (int32_t) 0, read) : checked(error, (int32_t) 0, read);
 }
 
 int32_t shim_context_copies(const llama_context * ctx) {
     return ggml_backend_sched_get_n_copies(ctx->get_sched());
+}
+
+void shim_context_compute_buffers(const llama_context * ctx, shim_compute_buffers * buffers) {
+    ggml_backend_sched_t sched = ctx->get_sched();
+    buffers->bytes = 0;
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
+        // A buffer that backends share counts once (ggml-alloc.c, ggml_gallocr_get_buffer_size).
+        buffers->bytes += ggml_backend_sched_get_buffer_size(sched, ggml_backend_sched_get_backend(sched, i));
+    }
+    const llama_perf_context_data counted = ctx->perf_get_data();
+    buffers->n_reallocs_same = (uint32_t) counted.n_reallocs_same;
+    buffers->n_reallocs_diff = (uint32_t) counted.n_reallocs_diff;
+}
+
+void shim_context_count_experts(llama_context * ctx, shim_moe_counts * counts) {
+    ggml_backend_sched_set_copy_callback(ctx->get_sched(), count_experts, counts);
 }
 
 bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * error) {
@@ -439,10 +572,8 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
 
 bool shim_context_output_hidden(llama_context * ctx, bool outputs_only, shim_error * error) {
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
+        // Asks for a reservation (llama-context.cpp, `set_embeddings_nextn`).
         llama_set_embeddings_nextn(ctx, true, outputs_only);
-        // It changes the graphs, but does not ask for a reservation. This, which changes nothing, does
-        // (llama-context.cpp, `set_embeddings_layer_inp`).
-        llama_set_embeddings_layer_inp(ctx, 0, false);
         ctx->sched_reserve();
         return true;
     });
@@ -500,6 +631,11 @@ bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
 
 bool shim_memory_seq_rm(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, shim_error * error) {
     return guarded(error, false, [&] { return llama_memory_seq_rm(llama_get_memory(ctx), seq, p0, p1); });
+}
+
+bool shim_memory_copies_parts(const llama_context * ctx) {
+    // llama-memory-hybrid-idx.cpp, `seq_cp`.
+    return !dynamic_cast<llama_memory_hybrid_idx *>(ctx->get_memory());
 }
 
 bool shim_memory_seq_cp(llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, shim_error * error) {
@@ -712,8 +848,11 @@ bool shim_rpc_serve(const char * endpoint, size_t n_threads, ggml_backend_dev_t 
 
 llama_adapter_lora * shim_lora_load(llama_model * model, const char * path, shim_error * error) {
     llama_adapter_lora * adapter = guarded(error, (llama_adapter_lora *) nullptr, [&] {
-        return model->hparams.no_alloc ? lora_without_data(*model, path) : llama_adapter_lora_init(model, path);
+        return model->no_alloc() ? lora_without_data(*model, path) : llama_adapter_lora_init(model, path);
     });
+    if (error->status == SHIM_STATUS_OK && adapter) {
+        guarded(error, false, [&] { check_lora(*model, *adapter); return true; });
+    }
     if (error->status != SHIM_STATUS_OK && adapter) {
         llama_adapter_lora_free(adapter);
         adapter = nullptr;

@@ -28,9 +28,38 @@ struct shim_memory_row {
     ggml_backend_dev_t         device; // NULL for buffer types without one
     bool                       is_host;
     uint64_t                   model;
-    uint64_t                   context;
+    uint64_t                   transforms; // of weights that were folded in their file: see `prism.hadamard` in llama-model.cpp
+    uint64_t                   context; // KV cache and recurrent state
+    uint64_t                   experts; // the cache of experts: see `moe_cache_size` in llama.h
     uint64_t                   compute;
     uint64_t                   output; // the buffer of logits and embeddings, as large as it may grow
+};
+
+// The compute buffers of a context. Both counts begin with the context: how often a computation had to reserve its
+// graph again although each of its operations had a device as before. Buffers grow only then, and need not grow.
+struct shim_compute_buffers {
+    uint64_t bytes;           // of all devices
+    uint32_t n_reallocs_same; // for a graph as large as the last one
+    uint32_t n_reallocs_diff; // for a graph of another size
+};
+
+// The layers whose experts a cache would hold (llama-moe-cache.cpp): all their experts lie in host memory, and they
+// belong to a GPU.
+struct shim_moe_cache_shape {
+    uint32_t n_layer;
+    uint32_t n_gpu; // GPUs of the model
+    bool     splits_tensors;
+    uint64_t least; // a smaller cache would hold none of these layers
+    uint64_t most;  // enough for all their experts
+};
+
+// How often computations used an expert that the cache of a context held, and how often one had to be loaded first.
+// With several tokens in a batch an expert counts for each. llama.cpp keeps its own counts to itself, and logs them
+// when the context ends.
+struct shim_moe_counts {
+    struct llama_context * ctx;
+    uint64_t               hits;
+    uint64_t               misses;
 };
 
 // Shapes of the model that llama.h does not tell.
@@ -83,12 +112,14 @@ void              shim_threadpool_free(ggml_threadpool_t pool);
 void              shim_threadpool_use(ggml_backend_t cpu, ggml_threadpool_t pool);
 
 struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
+void                 shim_model_free(struct llama_model * model);
 // A model of all tensors that the architecture can have, zeroed, from the metadata of the GGUF file at `path`.
 struct llama_model * shim_model_from_metadata(const char * path, const struct llama_model_params * params, struct shim_error * error);
 bool                 shim_model_save(const struct llama_model * model, const char * path, struct shim_error * error);
 // Writes up to `n_max` tensors and returns how many there are: one that is in several buffers is there as often.
 int32_t              shim_model_tensors(const struct llama_model * model, struct shim_tensor * tensors, int32_t n_max);
 void                 shim_model_shape(const struct llama_model * model, struct shim_model_shape * shape);
+void                 shim_model_moe_cache_shape(const struct llama_model * model, struct shim_moe_cache_shape * shape);
 int32_t              shim_model_n_devices(const struct llama_model * model);
 ggml_backend_dev_t   shim_model_device(const struct llama_model * model, int32_t index);
 
@@ -103,6 +134,10 @@ float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
+void    shim_context_compute_buffers(const struct llama_context * ctx, struct shim_compute_buffers * buffers);
+// Counts from now on, until graphs are reserved anew: to be called before each computation. `counts` has to live as
+// long as the context, and names it.
+void    shim_context_count_experts(struct llama_context * ctx, struct shim_moe_counts * counts);
 // Whether moving positions turns keys and does nothing else to them: with YaRN's factors each rotation scales them too.
 bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where
@@ -137,6 +172,8 @@ float * shim_embeddings_ith(struct llama_context * ctx, int32_t index, struct sh
 
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
+// Whether a part of a sequence can be copied: memories with an indexer copy whole sequences, and assert it.
+bool shim_memory_copies_parts(const struct llama_context * ctx);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
 // Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has
 // several sequences.

@@ -38,14 +38,15 @@ pub use safe::build::{BUILD, BuildInfo, TARGET, build_info};
 pub use safe::call::log::quietly;
 pub use safe::call::{Error, Failure, FailureCause, OutOfMemory};
 pub use safe::context::{
-    AbortHandle, Batch, BufferUse, Context, ContextParams, FlashAttention, MemoryBreakdown, Mtp, Position, Rope,
-    RopeScaling, SeqId, State,
+    AbortHandle, Batch, BufferUse, ComputeBuffers, Context, ContextParams, FlashAttention, MemoryBreakdown,
+    MoeCacheUses, Mtp, Position, Rope, RopeScaling, SeqId, State,
 };
 pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
 pub use safe::model::{
     AddedTokens, EmbeddingShape, FimTokens, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor,
-    Pooling, TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures, tensor_types,
+    MoeCacheShape, Pooling, TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures,
+    tensor_types,
 };
 pub use safe::sampler::{Candidate, Candidates, Sampler, SamplerChain};
 #[cfg(windows)]

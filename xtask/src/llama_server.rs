@@ -1,5 +1,5 @@
-//! `llama-server`: tests against the server of the pinned llama.cpp: `autoplace doctor --watch` observes it, and the
-//! endpoint client talks to it.
+//! `llama-server`: tests against llama.cpp's own server: `autoplace doctor --watch` observes it, and the endpoint
+//! client talks to it.
 //!
 //! In: the server, compiled by `llama_tools`. Out: the ignored tests of `cli/tests/program/cli_watch.rs` and
 //! `openai/tests/openai/endpoint.rs`, and their output.

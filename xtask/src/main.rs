@@ -5,6 +5,7 @@
 
 mod attack;
 mod bindings;
+mod cited;
 mod clients;
 mod company;
 mod conformance;
@@ -79,6 +80,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
         ("bindings", [flag]) if flag == "--write" => bindings::write(&workspace),
+        ("cited", [earlier]) => cited::cited(&workspace, Path::new(earlier)),
         ("cuda-check", []) => cuda_check::cuda_check(&workspace, false),
         ("cuda-check", [flag]) if flag == "--all" => cuda_check::cuda_check(&workspace, true),
         ("clients", _) => clients::clients(&workspace, rest),
@@ -122,6 +124,7 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask cited FOLDER            what the pinned llama.cpp has otherwise than the one in this folder: functions that a comment cites, and new assertions
 cargo xtask clients [MODEL] [--write] programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
 cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
@@ -135,7 +138,7 @@ cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from a
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside what the speed model predicts, or adds what people sent (`autoplace measure --submission`)
-cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
+cargo xtask llama-server            has `doctor --watch` look at a llama-server (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask pictures                looks at pages of `plan --picture`, `measure --picture` and `serve` in Chromium, light and dark
 cargo xtask real [--write] [CHECK...]

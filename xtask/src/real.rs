@@ -62,7 +62,7 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         // Builds our own llama.cpp first, because the programs take its options.
         run(workspace.cargo(&["test"]).args(program).arg("--no-run"))?;
         let tools = llama_tools::build(workspace, &TOOLS)?;
-        let grammars = llama_tools::source_of_programs(workspace).join("grammars");
+        let grammars = llama_tools::earlier_source(workspace)?.join("grammars");
         let transformers = python::environment(workspace, "xtask/templates/requirements.txt")?;
         let mut test = workspace.cargo(&["test"]);
         test.args(program).env("AUTOPLACE_REAL_MODELS", std::env::join_paths(&models)?);

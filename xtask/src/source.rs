@@ -10,11 +10,13 @@ use crate::tree;
 use crate::workspace::{Workspace, output};
 
 /// The parts of llama.cpp that the build needs. llama.cpp's CMakeLists.txt always configures `vendor/`. Its folders are
-/// header libraries, of which only the CMakeLists.txt is read, except for `hash`, whose files cmake checks.
-const NEEDED: [&str; 13] = [
+/// header libraries, of which only the CMakeLists.txt is read, except for `hash`, whose files cmake checks. On Windows
+/// cmake/win-app.cmake depends on the manifest of the programs.
+const NEEDED: [&str; 14] = [
     "CMakeLists.txt",
     "LICENSE",
     "cmake",
+    "common/win-app.manifest",
     "include",
     "src",
     "ggml",
@@ -57,9 +59,9 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists packages")?;
     let manifest = packages
         .iter()
-        .find(|package| package["name"] == "llama-cpp-sys-2")
+        .find(|package| package["name"] == "llama-cpp-sys-4")
         .and_then(|package| package["manifest_path"].as_str())
-        .context("vendor/Cargo.toml pins no llama-cpp-sys-2")?;
+        .context("vendor/Cargo.toml pins no llama-cpp-sys-4")?;
     Ok(Path::new(manifest).with_file_name("llama.cpp"))
 }
 

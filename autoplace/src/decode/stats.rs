@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::chat::FinishReason;
+use crate::machine::Bytes;
 use crate::plan::Plan;
 
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation. Its
@@ -55,6 +56,13 @@ pub struct Statistics {
     pub moves: u32,
     /// Time of those moves.
     pub moving_time: Duration,
+    /// Bytes by which compute buffers grew during this text, over all devices and the host. A load reserves for the
+    /// batches to come, so that this is nearly always 0; docs/load-contract.md has the exceptions. A batch of several
+    /// texts counts for each of them; draft models are not included.
+    pub buffer_growth: u64,
+    /// How often the graph of a batch was reserved again during this text. Such a graph may fit the buffers as they
+    /// are: [`buffer_growth`](Self::buffer_growth) says whether it took memory.
+    pub reallocations: u32,
 }
 
 impl Statistics {
@@ -116,6 +124,9 @@ impl fmt::Display for Statistics {
         if self.moves > 0 {
             let times = if self.moves == 1 { "once".to_owned() } else { format!("{} times", self.moves) };
             write!(f, "; moved {times} for its depth, in {:.1} s", self.moving_time.as_secs_f64())?;
+        }
+        if self.buffer_growth > 0 {
+            write!(f, "; compute buffers grew by {}", Bytes(self.buffer_growth))?;
         }
         match self.finish_reason {
             Some(reason) if reason.is_cut() => write!(f, "; {reason} ended the text"),
@@ -196,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shows_queue_cache_threads_deaths_and_what_cut_the_text() {
+    fn a_line_shows_queue_cache_threads_deaths_growth_and_what_cut_the_text() {
         let stats = Statistics {
             prompt_tokens: 10,
             cached_tokens: 4,
@@ -205,6 +216,7 @@ mod tests {
             worker_deaths: 2,
             moves: 1,
             moving_time: Duration::from_millis(2600),
+            buffer_growth: 3 << 20,
             finish_reason: Some(FinishReason::MaxTokens),
             ..Statistics::default()
         };
@@ -215,6 +227,7 @@ mod tests {
             "8 threads",
             "died 2 times",
             "moved once for its depth, in 2.6 s",
+            "compute buffers grew by 3.0 MiB",
             "max_tokens ended the text",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Batch, Context};
+use llama_sys::{Batch, ComputeBuffers, Context};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -204,6 +204,7 @@ impl Step<'_> {
         let generates = self.sequences.iter().all(Sequence::is_steady);
         self.set_threads(generates)?;
         let context = &mut self.lent.context;
+        let buffers = context.compute_buffers();
         if context.kv_unified() {
             // Idle texts occupy cells of the same cache.
             let drafted = self.work.batch.len() - queued;
@@ -220,11 +221,30 @@ impl Step<'_> {
             }
             decoded => decoded?,
         }
+        self.note_growth(buffers);
+        let context = &mut self.lent.context;
         // Separates the time of the prompt from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
         Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
+    }
+
+    /// Notes what the compute buffers have grown by since `before`, for the texts of the batch.
+    fn note_growth(&mut self, before: ComputeBuffers) {
+        let after = self.lent.context.compute_buffers();
+        if after == before {
+            return;
+        }
+        let grown = after.bytes.saturating_sub(before.bytes);
+        let reallocations = after.reallocations().saturating_sub(before.reallocations());
+        if grown > 0 {
+            tracing::info!(target: "autoplace::generate", "compute buffers grew by {grown} bytes");
+        }
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.is_queued()) {
+            sequence.statistics.buffer_growth += grown;
+            sequence.statistics.reallocations += reallocations;
+        }
     }
 
     /// Sets the threads for the batch. `generates` says that the batch holds no prompt tokens.

@@ -143,7 +143,8 @@ impl Model {
     }
 
     /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. They include the growth of
-    /// compute buffers during the warm-up. They exclude the buffer of logits, and count a mapped file with its span.
+    /// compute buffers during the warm-up. They exclude the buffer of logits, and count of a mapped file the data of
+    /// its weights.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();
         let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());

@@ -79,7 +79,7 @@ pub struct GpuReport {
 pub struct HostReport {
     /// Footprint in the plan.
     pub planned: Footprint,
-    /// Allocations by llama.cpp's account, without the buffer of logits; a mapped file counts with its span.
+    /// Allocations by llama.cpp's account, without the buffer of logits; of a mapped file the data of its weights.
     pub allocated: Footprint,
 }
 
@@ -93,6 +93,13 @@ pub struct WarmUp {
     pub tokens: u64,
     /// The last position.
     pub last_position: u32,
+    /// Bytes by which its computations grew compute buffers that were reserved before. Later texts are measured by
+    /// [`Statistics::buffer_growth`](crate::generate::Statistics::buffer_growth).
+    #[serde(default)]
+    pub buffer_growth: u64,
+    /// How often its computations had to reserve a graph again.
+    #[serde(default)]
+    pub reallocations: u32,
     /// The reason why nothing was computed; `None` if the warm-up ran.
     pub skipped: Option<String>,
     /// Duration, including the reservation of buffers.
@@ -230,8 +237,7 @@ impl fmt::Display for GpuReport {
 
 impl fmt::Display for HostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let span = if self.allocated.weights > self.planned.weights { ", a mapped file with its span" } else { "" };
-        write!(f, "host: {}{span}", planned_and_allocated(self.planned, Some(self.allocated)))
+        write!(f, "host: {}", planned_and_allocated(self.planned, Some(self.allocated)))
     }
 }
 
@@ -247,7 +253,11 @@ impl fmt::Display for WarmUp {
             None => {
                 let Self { tokens, last_position, time, .. } = self;
                 let seconds = time.as_secs_f64();
-                write!(f, "warm-up: {tokens} tokens, up to position {last_position}, in {seconds:.2} s")
+                write!(f, "warm-up: {tokens} tokens, up to position {last_position}, in {seconds:.2} s")?;
+                match self.buffer_growth {
+                    0 => Ok(()),
+                    bytes => write!(f, ", compute buffers grew by {}", Bytes(bytes)),
+                }
             }
         }
     }

@@ -62,6 +62,7 @@ pub(super) fn warm_up(
     }
     let reserved = allocated(context, heads.as_deref(), devices);
     let loaded = free(devices);
+    let before = context.compute_buffers();
     let mut run = Run { context, progress, batch: Batch::default(), tokens: 0, last_position: 0 };
     if skipped.is_none() {
         match verify {
@@ -77,10 +78,13 @@ pub(super) fn warm_up(
             predict(heads)?;
         }
     }
+    let after = run.context.compute_buffers();
     let warm_up = WarmUp {
         verify,
         tokens: run.tokens,
         last_position: run.last_position,
+        buffer_growth: after.bytes.saturating_sub(before.bytes),
+        reallocations: after.reallocations().saturating_sub(before.reallocations()),
         skipped: skipped.map(str::to_owned),
         time: started.elapsed(),
     };

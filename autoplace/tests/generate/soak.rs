@@ -26,6 +26,8 @@ struct Tally {
     replaced: u64,
     failed: u64,
     loaded: u64,
+    /// Bytes by which texts on the card grew buffers after the warm-up.
+    grown: u64,
 }
 
 /// A model on a simulated card, with the state of the test.
@@ -121,11 +123,17 @@ impl Soak {
     }
 
     fn read(&mut self, stream: &mut TokenStream, pieces: usize) {
-        let before = stream.statistics().generated_tokens;
+        let (before, grown) = (stream.statistics().generated_tokens, stream.statistics().buffer_growth);
         for piece in stream.take(pieces) {
             piece.unwrap();
         }
-        self.tally.tokens += (stream.statistics().generated_tokens - before) as u64;
+        let statistics = stream.statistics();
+        self.tally.tokens += (statistics.generated_tokens - before) as u64;
+        // Where no card computes, a load reserves only what llama.cpp itself does.
+        let is_on_card = |model: &Model| model.placement().gpus().next().is_some();
+        if self.model.as_ref().is_some_and(is_on_card) {
+            self.tally.grown += statistics.buffer_growth - grown;
+        }
     }
 
     /// Several texts at once, re-placed one time.
@@ -187,6 +195,7 @@ fn a_few_thousand_tokens_leave_nothing_behind() {
     let tally = soak(3_000, 8, 64 * 1024);
     assert!(tally.replaced > 20 && tally.failed > 0, "{tally:?}");
     assert!(tally.aborted > 0 && tally.dropped > 0, "{tally:?}");
+    assert_eq!(tally.grown, 0, "{tally:?}");
 }
 
 #[test]

@@ -14,9 +14,10 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
     assert_eq!((plan.context.n_ctx, plan.confidence), (1024, Confidence::Probed));
-    // 6 blocks, 1024 cells, K and V of 128 elements each, in blocks of 32 elements and 34 bytes.
+    // 6 blocks, 1024 cells, K and V of 128 elements each, in blocks of 32 elements and 34 bytes; and for each block and
+    // side a matrix of 64 x 64 floats (llama-kv-cache.cpp, `init_rotation`).
     let kv = plan.host().unwrap().footprint.kv;
-    assert_eq!(kv, 6 * 1024 * 2 * (128 / 32) * 34);
+    assert_eq!(kv, 6 * 2 * (1024 * (128 / 32) * 34 + 4 * 64 * 64));
     let notes = plan.notes.join("\n");
     assert!(notes.contains("trained on 512"), "{notes}");
 }

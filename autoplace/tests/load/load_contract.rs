@@ -125,9 +125,14 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
         let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
         assert!(!context.has_memory());
+        // Only the flagged tokens of a text are outputs (llama-context.cpp, `encode`).
         let mut batch = llama_sys::Batch::default();
         batch.add(1, 0, 0, false);
         batch.add(2, 1, 0, true);
+        context.decode(&batch).unwrap();
+        assert_eq!(context.logits(1).unwrap().len(), TINY_VOCABULARY as usize);
+        assert!(context.logits(0).is_err());
+        batch.add(3, 2, 0, true);
         let error = context.decode(&batch).unwrap_err();
         assert_matches!(error, llama_sys::Error::InvalidParameter { name: "n_outputs", .. });
     }

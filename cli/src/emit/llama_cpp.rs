@@ -3,7 +3,9 @@
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
 
-use super::{applying, cannot, comment, devices, kv_type, mapped, override_tensor, said, tensor_split};
+use super::{
+    HostParts, applying, cannot, comment, devices, host_parts, kv_type, mapped, override_tensor, said, tensor_split,
+};
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
@@ -18,6 +20,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     };
     let (several, predicts) = (context.n_seq_max > 1, context.mtp);
     let drafted = (context.n_outputs_max / context.n_seq_max.max(1)).saturating_sub(1).max(1);
+    let (parts, patterns) = match host_parts(plan) {
+        Some(parts) => (parts, None),
+        None => (HostParts::default(), override_tensor(plan)?),
+    };
     // Flags and their values. A switch has an empty value.
     let flags = [
         // llama.cpp's own fit must not change these values.
@@ -25,7 +31,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-ngl", said(true, plan.n_gpu_layers)),
         ("--device", devices.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(",") })),
         ("-ts", tensor_split(plan)),
-        ("-ot", override_tensor(plan)?),
+        ("--cpu-moe", said(parts.experts, "")),
+        ("--n-cpu-moe", said(parts.experts_of > 0, parts.experts_of)),
+        ("--n-cpu-ffn", said(parts.dense_of > 0, parts.dense_of)),
+        ("-ot", patterns),
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),

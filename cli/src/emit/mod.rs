@@ -19,6 +19,8 @@ use autoplace::plan::Plan;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
+use crate::settings::{DENSE, EXPERTS};
+
 /// A tool that runs models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
@@ -156,6 +158,53 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     };
     let all: Vec<String> = plan.overrides.iter().map(one).collect::<Result<_, _>>()?;
     Ok((!all.is_empty()).then(|| all.join(",")))
+}
+
+/// Parts of the first blocks that llama.cpp has flags for.
+#[derive(Debug, Default, PartialEq)]
+struct HostParts {
+    /// `--cpu-moe`
+    experts: bool,
+    /// `--n-cpu-moe`
+    experts_of: u32,
+    /// `--n-cpu-ffn`
+    dense_of: u32,
+}
+
+/// The overrides of a plan by these flags, which people read more easily than patterns; `None` if one of them needs
+/// `-ot`.
+fn host_parts(plan: &Plan) -> Option<HostParts> {
+    /// The planner's own pattern of all dense parts of a block.
+    const DENSE_STEMS: &str = r"\.(ffn_down|ffn_gate|ffn_up)\.";
+    let mut parts = HostParts::default();
+    for rule in &plan.overrides {
+        if rule.place != Place::Host {
+            return None;
+        }
+        if rule.pattern == EXPERTS {
+            parts.experts = true;
+            continue;
+        }
+        match first_blocks(&rule.pattern)? {
+            (blocks, EXPERTS) => parts.experts_of = parts.experts_of.max(blocks),
+            (blocks, DENSE | DENSE_STEMS) => parts.dense_of = parts.dense_of.max(blocks),
+            _ => return None,
+        }
+    }
+    Some(parts)
+}
+
+/// The number of blocks of a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and what follows them; `None` if they are not the
+/// first ones.
+fn first_blocks(pattern: &str) -> Option<(u32, &str)> {
+    let list = pattern.strip_prefix('^').unwrap_or(pattern).strip_prefix(r"blk\.")?;
+    let (blocks, weights) = match list.strip_prefix('(') {
+        Some(list) => list.split_once(')')?,
+        None => list.split_at(list.find('\\')?),
+    };
+    let blocks: Vec<u32> = blocks.split('|').map(|block| block.parse().ok()).collect::<Option<_>>()?;
+    let n = u32::try_from(blocks.len()).ok()?;
+    blocks.into_iter().eq(0..n).then_some((n, weights))
 }
 
 /// The value of llama.cpp's `-ts`; `None` without proportions.

@@ -73,6 +73,19 @@ fn llama_server_is_given_a_flag_for_each_part() {
     says(LlamaCpp, &changed(unusual(), |it| it.context.kv_unified = true), &["-np 4 --kv-unified "], &[]);
     says(LlamaCpp, &overridden(r"blk\.(1|2)\.x", Place::Host), &[r#"-ot "blk\\.(1|2)\\.x=CPU" "#], &[]);
     says(LlamaCpp, &overridden("output", Place::Gpu(0)), &["-ot 'output=CUDA0' "], &[]);
+    for (pattern, flag) in [
+        (r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", "--cpu-moe "),
+        (r"blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_(ch|)exps", "--n-cpu-moe 3 "),
+        (r"blk\.(0)\.ffn_(up|down|gate)\.", "--n-cpu-ffn 1 "),
+        (r"^blk\.(0|1)\.(ffn_down|ffn_gate|ffn_up)\.", "--n-cpu-ffn 2 "),
+        (r"^blk\.0\.(ffn_down|ffn_gate|ffn_up)\.", "--n-cpu-ffn 1 "),
+    ] {
+        says(LlamaCpp, &overridden(pattern, Place::Host), &[flag], &["-ot"]);
+    }
+    // Not the first blocks, and not all parts of a block.
+    for pattern in [r"^blk\.(1|2)\.(ffn_down|ffn_gate|ffn_up)\.", r"^blk\.0\.(ffn_down|ffn_gate)\."] {
+        says(LlamaCpp, &overridden(pattern, Place::Host), &["-ot "], &["--n-cpu"]);
+    }
     says(LlamaCpp, &changed(plan(), |it| it.placements[0].backend = "MTL".to_owned()), &["--load-mode none"], &[]);
     let embeds = |pooling| changed(plan(), |it| it.context.embeddings = Some(pooling));
     says(LlamaCpp, &embeds(Pooling::Mean), &["--embeddings --pooling mean\n"], &[]);

@@ -63,6 +63,7 @@ pub(super) const ROWS: &[Row] = &[
         ],
         PLACED,
     ),
+    Row::only(&["--spec-draft-n-ubatch"], &["0"], "a draft computes as many tokens at once as the model (-ub)"),
     Row::refused_switch(&["--spec-draft-cpu-moe", "-cmoed", "--cpu-moe-draft"], PLACED),
     Row::refused(
         &[

@@ -32,6 +32,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::switch(&["-cmoe", "--cpu-moe"], "--cpu-moe").library("`overrides` of a `Request`; `HostParts` limits what a plan may leave on the host by itself"),
     Row::flag(&["-ncmoe", "--n-cpu-moe"], &["--n-cpu-moe"]).library("the same"),
     Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
+    Row::only(&["--moe-cache-mib"], &["0"], "no plan counts a cache of experts yet: experts are on the host or on a GPU").library("`moe_cache_size` of `llama_sys::ContextParams`, for contexts of your own"),
     Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: so anyway. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it reads no faster what is read once").library("`.mmap(false)` of the builder"),
     Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
     Row::switch(&["--mmap"], "").library("the same"),

@@ -6,6 +6,7 @@ const ONE_MODEL: &str = "a server has the model that it was started with";
 const NO_UI: &str = "there is no page: any client of OpenAI's API is one";
 const NO_TOOLS: &str = "tools are the client's, which calls them";
 const CORS: &str = "pages that --allow-origin names may send what OpenAI's clients send, and no others";
+const TUNNEL: &str = "the server opens no tunnel: it is reached at its address, or through a proxy";
 const TLS: &str = "a proxy in front of it speaks TLS";
 
 pub(super) const ROWS: &[Row] = &[
@@ -27,6 +28,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::never([&["--ui-mcp-proxy", "--webui-mcp-proxy"], &["--no-ui-mcp-proxy", "--no-webui-mcp-proxy"]], NO_UI),
     Row::refused(&["--tools", "--tools-runtime", "--mcp-servers-config", "--mcp-servers-json"], NO_TOOLS),
     Row::never([&["-ag", "--agent"], &["-no-ag", "--no-agent"]], NO_TOOLS),
+    Row::refused_switch(&["--connect"], TUNNEL),
+    Row::refused(&["--connect-code"], TUNNEL),
     Row::refused(&["--api-prefix"], "paths are OpenAI's, from /v1 on"),
     Row::refused(&["--media-path"], "images are not yet read"),
     Row::refused(&["--mtmd-batch-max-tokens"], "images are not yet read"),
@@ -65,7 +68,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
     Row::switch(&["--lora-init-without-apply"], "--lora-init-without-apply")
         .library("`.lora(path, 0.0)` of the builder"),
-    Row::refused(&["--tags", "--models-dir", "--models-preset", "--models-max"], ONE_MODEL),
+    Row::refused(&["--tags", "--models-dir", "--models-preset", "--models-max", "--models-memory-margin"], ONE_MODEL),
     Row::always([&["--models-autoload"], &["--no-models-autoload"]], ONE_MODEL),
     Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")
         .library("`.embeddings(pooling)` of the builder"),

@@ -78,7 +78,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::refused(&["--junk", "--pos"], "llama-passkey and llama-parallel test contexts: this program does not"),
     Row::refused(&["--positive-file", "--negative-file", "--pca-batch", "--pca-iter", "--method"], CVECTOR),
-    Row::refused(&["--tts-lang", "--tts-speaker-file"], "sound is not generated"),
+    Row::refused(&["--tts-lang", "--tts-voice", "--tts-speaker-file"], "sound is not generated"),
     Row::refused(
         &[
             "--diffusion-steps",

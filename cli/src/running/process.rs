@@ -9,8 +9,7 @@ use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use super::seen::{Program, file_name};
 
-/// The default ports of llama-server. It announces 9931 as the successor of 8080 (ggml-org/llama.cpp#26508), and no
-/// version number tells which of them it uses.
+/// The default ports of llama-server: 9931 since v0.8.0 (common.h, `common_params`), and 8080 before.
 const LLAMA_SERVER_PORTS: [&str; 2] = ["9931", "8080"];
 
 /// A process, as far as this user may see it. Another user's environment and folder are hidden.

@@ -52,6 +52,11 @@ const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
     cpy_tensor: Some(copy_tensor),
     clear: Some(clear),
     reset: None,
+    // Without these, ggml calls the functions above tensor by tensor (ggml-backend.cpp, `ggml_backend_tensor_set_n`,
+    // `ggml_backend_tensor_get_n`, `ggml_backend_tensor_copy_n`).
+    set_tensor_n: None,
+    get_tensor_n: None,
+    cpy_tensor_n: None,
 };
 
 /// Takes `size` bytes of the slot's card, or logs why it cannot.

@@ -1,14 +1,16 @@
 //! LoRA adapters and control vectors: they change only the computation, and wrong ones are errors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use crate::support::{batch_of, refused, tokens};
 use autoplace_planner::gguf::{Header, TensorType};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model};
+use llama_sys::{Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
 use tempfile::TempDir;
 use test_support::lora::{Adapter, numbers};
+use test_support::random_weights::DIMS;
+use test_support::synthetic::Sketch;
 
 /// The demo model on the host.
 fn demo() -> Model {
@@ -85,6 +87,37 @@ fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
         assert_eq!(refused(context.set_lora(&scaled)), "scales");
     }
     assert!(context.is_usable() && context.lora().is_empty());
+}
+
+/// A model in NVFP4, with a scale beside the first matrix of each feed-forward step.
+fn scaled(folder: &Path) -> PathBuf {
+    let mut sketch = Sketch::new("llama", "scaled", DIMS);
+    sketch.ends(TensorType::Q8_0, None);
+    for il in 0..DIMS.n_layer {
+        sketch.norms(il);
+        sketch.attention(il, TensorType::Q8_0);
+        sketch.feed_forward(il, TensorType::NVFP4, TensorType::NVFP4);
+        sketch.vector(il, "ffn_up.scale", 1);
+    }
+    sketch.write(folder)
+}
+
+/// llama.cpp would fail an assertion when it makes a graph with the adapter.
+#[test]
+fn an_adapter_for_a_weight_with_a_scale_is_an_error_that_names_the_weight() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = scaled(folder.path());
+    let header = Header::open(&path).unwrap();
+    let params = ModelParams { no_alloc: true, load_mode: LoadMode::None, ..params(&[], 0) };
+    let model = Model::load(&path, params).unwrap();
+    let load = |weight: &str| {
+        let adapter = Adapter::of("llama").of_weights(&header, 8, TensorType::F32, |name| name == weight);
+        LoraAdapter::load(&model, adapter.write(folder.path(), "adapter"))
+    };
+    let error = load("blk.1.ffn_up.weight").unwrap_err();
+    assert!(error.to_string().contains("blk.1.ffn_up.weight"), "{error}");
+    load("blk.1.ffn_down.weight").unwrap();
+    load("blk.1.attn_q.weight").unwrap();
 }
 
 #[test]

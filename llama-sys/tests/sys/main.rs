@@ -6,6 +6,8 @@ extern crate test_support;
 mod adapter;
 mod blueprint;
 mod embeddings;
+mod hadamard;
+mod moe_cache;
 mod refusals;
 #[cfg(feature = "prebuilt-runtime")]
 mod runtime;

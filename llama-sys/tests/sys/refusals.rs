@@ -75,7 +75,7 @@ fn an_rpc_server_that_is_not_there() {
 #[test]
 fn parameters_of_a_context_that_cannot_be() {
     type Change = fn(&mut ContextParams);
-    let cases: [(Change, &str); 10] = [
+    let cases: [(Change, &str); 11] = [
         (|p| p.n_batch = 0, "n_batch"),
         (|p| p.n_seq_max = 0, "n_seq_max"),
         (|p| p.n_seq_max = 257, "n_seq_max"),
@@ -89,6 +89,8 @@ fn parameters_of_a_context_that_cannot_be() {
         // Numbers of threads that ggml does not support.
         (|p| p.n_threads = Some(0), "n_threads"),
         (|p| p.n_threads_batch = Some(513), "n_threads_batch"),
+        // A cache of experts for a model without experts.
+        (|p| p.moe_cache_size = 1 << 20, "moe_cache_size"),
     ];
     for (change, name) in cases {
         assert_eq!(refused(with(change)), name);
@@ -228,6 +230,11 @@ fn sampling_parameters_out_of_range() {
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
+    // llama.cpp would ignore the last one. The same text again is none.
+    let breakers: Vec<String> = (0..=64).map(|number| format!("<{number}>")).collect();
+    cases.push((chain().dry(0.8, 1.75, 2, 64, &breakers), "dry_sequence_breaker"));
+    let allowed = [&breakers[..64], &breakers[..64]].concat();
+    assert!(chain().dry(0.8, 1.75, 2, 64, &allowed).is_ok());
     let completed = [
         // llama.cpp would draw a random seed.
         (chain().dist(u32::MAX), "seed"),

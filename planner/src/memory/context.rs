@@ -229,6 +229,12 @@ impl ContextParams {
         Ok(())
     }
 
+    /// Whether the context's graphs compute logits: not those that combine the vectors of a text (llama-graph.cpp,
+    /// `build_logits`), except for T5 (llama-context.cpp, `output_reserve`).
+    pub(super) fn computes_logits(&self, profile: &ModelProfile) -> bool {
+        matches!(self.embeddings, None | Some(Pooling::None)) || profile.architecture == "t5"
+    }
+
     /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With blocks that
     /// predict further tokens it also holds the hidden states of a whole batch, and for each sequence the second
     /// context's logits and hidden state.
@@ -236,7 +242,12 @@ impl ContextParams {
         let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
         let row = n_vocab.saturating_add(embedding);
-        let mut numbers = row.saturating_mul(sizes.output_rows);
+        let mut numbers = if self.computes_logits(profile) {
+            row.saturating_mul(sizes.output_rows)
+        } else {
+            // The first buffer, for one row of each sequence, is made before llama.cpp sees a graph without logits.
+            row.saturating_mul(self.n_seq_max.into()).max(embedding.saturating_mul(sizes.output_rows))
+        };
         if self.mtp {
             let heads = n_vocab.saturating_add(width).saturating_mul(self.n_seq_max.into());
             numbers = numbers.saturating_add(width.saturating_mul(sizes.n_batch)).saturating_add(heads);

@@ -19,10 +19,9 @@ pub enum Error {
     /// A model with compressed keys needs one type for keys and values (llama-context.cpp, `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer { type_k: KvType, type_v: KvType },
-    /// No GPU has free memory, so there are no proportions to split the layers by. llama.cpp divides by zero there
-    /// (llama-model.cpp, `load_tensors`) and throws later.
-    #[error("the GPUs have no free memory to split the layers by")]
-    NothingFree,
+    /// The proportions of the GPUs have no sum that layers could be split by.
+    #[error("the layers cannot be split by proportions whose sum is {sum}")]
+    SplitSum { sum: String },
     /// A proportion that llama.cpp cannot use.
     #[error("tensor_split[{index}] is {value}, but {limit}")]
     TensorSplit { index: usize, value: String, limit: &'static str },

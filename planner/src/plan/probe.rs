@@ -35,7 +35,7 @@ pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
     answer
 }
 
-/// A device lacks memory for a buffer that the probe really allocates, such as the state of a recurrent model.
+/// A device lacks memory for a buffer that the probe really allocates, such as a control vector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{device} has no room for {}", Bytes(*bytes))]
 #[non_exhaustive]

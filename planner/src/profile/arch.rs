@@ -20,7 +20,8 @@ pub(super) enum LayoutRule {
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// As `Windowed`; models with hyper-connections are unknown (models/dflash.cpp, `load_arch_hparams`).
+    /// As `Windowed`, or a window of compressed keys in every block; models with hyper-connections are unknown
+    /// (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
     /// Windowed with 64 blocks, otherwise full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
@@ -120,10 +121,22 @@ pub(super) enum Recurring {
 pub(super) struct Attention {
     /// Keys are compressed.
     pub(super) compressed: bool,
-    /// All blocks have a window if the header states one (models/lfm2.cpp, `load_arch_hparams`).
-    pub(super) windowed: bool,
+    /// The blocks that attend to a window.
+    pub(super) windowed: Windowed,
     /// The blocks also keep an index, which pools this many rows.
     pub(super) indexed: Option<u32>,
+}
+
+/// The blocks of a hybrid model that attend to a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Windowed {
+    /// None.
+    #[default]
+    Never,
+    /// All blocks that attend, if the header states a window (models/lfm2.cpp, `load_arch_hparams`).
+    AllIfStated,
+    /// The blocks that the header lists (models/lfm3.cpp, `load_arch_hparams`).
+    Listed,
 }
 
 /// The state of a hybrid model's blocks that predict further tokens.
@@ -151,8 +164,13 @@ pub(super) enum Indexer {
     ListedBesideWindows,
     /// The blocks that are not dense; keys and values.
     AfterDense,
+    /// The blocks that the header lists, or else every block; compressed keys, which other blocks may use again
+    /// (models/mistral-large4.cpp, `load_arch_hparams`).
+    ListedAndReused,
     /// A window, and compressed caches of the tokens before it.
     Distilled,
+    /// As `Distilled`, with the compressed cache of an earlier block (models/deepseek41.cpp, `load_arch_hparams`).
+    DistilledAndReused,
 }
 
 /// The layout rule of this architecture, or `None` if we have not read its code.
@@ -182,12 +200,12 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         | "starcoder2" | "falcon" | "gptneox" | "gpt2" | "mpt" | "bloom" | "baichuan" | "xverse" | "orion"
         | "plamo" | "plm" | "codeshell" | "refact" | "nemotron" | "exaone" | "jais" | "jais2" | "openelm"
         | "bitnet" | "deci" | "pangu-embedded" | "maincoder" | "grovemoe" | "chameleon" | "hrm_text" | "talkie"
-        | "pockettts" | "t5encoder" | "nanbeige" => LayoutRule::Full,
+        | "pockettts" | "t5encoder" | "nanbeige" | "k2-horizon" | "sensenova_u1" | "vllm-decision2" => LayoutRule::Full,
         "graniteswitch" => LayoutRule::Routed,
         "t5" => LayoutRule::EncoderDecoder,
         "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert" | "eurobert"
-        | "modern-bert" | "gemma-embedding" | "wavtokenizer-dec" | "dream" | "llada" | "llada-moe" | "rnd1"
-        | "clef" => LayoutRule::Nothing,
+        | "modern-bert" | "gemma-embedding" | "gemma-embedding2" | "wavtokenizer-dec" | "dream" | "llada"
+        | "llada-moe" | "rnd1" | "clef" => LayoutRule::Nothing,
         "olmo2" | "mellum" => windowed(NoWindow, LastIsFull(4)),
         "afmoe" => windowed(Fatal, LastIsFull(4)),
         "gemma3" => windowed(NoWindow, LastIsFull(6)),
@@ -195,9 +213,10 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         "laguna" => windowed(NoWindow, FirstIsFull(4)),
         "gemma2" => windowed(Tokens(4096), LastIsFull(2)),
         "gpt-oss" => windowed(Refused, LastIsFull(2)),
-        "cohere2" | "muse-glimmer" | "exaone-moe" => windowed(Refused, LastIsFull(4)),
+        "cohere2" | "muse-glimmer" | "exaone-moe" | "limite" => windowed(Refused, LastIsFull(4)),
         "cohere2moe" => windowed(Refused, FirstIsFull(4)),
-        "mimo2" | "step35" | "maple" | "spark2_5" | "granite_swa" => windowed(Refused, Listed),
+        "mimo2" | "step35" | "maple" | "spark2_5" | "granite_swa" | "beam" | "flint" | "kolibri1" | "maion-coder"
+        | "muse-spark" => windowed(Refused, Listed),
         // The window is fixed unless the header states 0.
         "llama4" => LayoutRule::Windowed(fixed(8192, Tokens(8192), LastIsFull(4))),
         "smallthinker" => LayoutRule::Windowed(fixed(4096, NoWindow, FirstIsFull(4))),
@@ -211,13 +230,18 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         "hy_v4" => LayoutRule::Indexed(Indexer::ListedIfChoosing),
         "dots3note" => LayoutRule::Indexed(Indexer::ListedBesideWindows),
         "minimax-m3" => LayoutRule::Indexed(Indexer::AfterDense),
+        "mistral-large4" => LayoutRule::Indexed(Indexer::ListedAndReused),
         "deepseek4" => LayoutRule::Indexed(Indexer::Distilled),
+        "deepseek41" => LayoutRule::Indexed(Indexer::DistilledAndReused),
         "mamba" => LayoutRule::Recurrent(Mamba),
         "mamba2" => LayoutRule::Recurrent(Mamba2),
         "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => LayoutRule::Recurrent(Rwkv),
         "jamba" => hybrid(Mamba, WithoutKeyHeads, full, Unread),
         "plamo2" | "granitehybrid" => hybrid(Mamba2, WithoutKeyHeads, full, Unread),
-        "lfm2" => hybrid(ShortConvolution, WithoutKeyHeads, Attention { windowed: true, ..full }, Unread),
+        "lfm2" => {
+            hybrid(ShortConvolution, WithoutKeyHeads, Attention { windowed: Windowed::AllIfStated, ..full }, Unread)
+        }
+        "lfm3" => hybrid(ShortConvolution, WithoutKeyHeads, Attention { windowed: Windowed::Listed, ..full }, Unread),
         "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
         "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),

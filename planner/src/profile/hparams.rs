@@ -105,7 +105,7 @@ impl Hyperparameters {
         // Without the weights of its prediction blocks, the other blocks are the whole model (models/deepseek4.cpp,
         // `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
-        if architecture == "deepseek4" && header.tensor(&first).is_none() {
+        if matches!(architecture, "deepseek4" | "deepseek41") && header.tensor(&first).is_none() {
             n_layer_nextn = 0;
         }
         let n_ctx_train = keys.required("context_length")?;
@@ -113,6 +113,10 @@ impl Hyperparameters {
             keys.required(if architecture == "wavtokenizer-dec" { "features_length" } else { "embedding_length" })?;
         keys.check(n_embd > 0, "embedding_length", &n_embd, &"a model has a width")?;
         keys.rope_scaling()?;
+        keys.classifier()?;
+        if architecture == "k2-horizon" {
+            keys.value_experts()?;
+        }
 
         let per_layer = |suffix| keys.per_layer(suffix, n_layer as usize);
         let none = || vec![0; n_layer as usize];
@@ -304,6 +308,28 @@ impl Keys<'_> {
         self.check(holds, suffix, &format_args!("{name:?}"), &limit)
     }
 
+    /// `load_hparams` in llama-model.cpp aborts the process for any other name.
+    fn classifier(&self) -> Result<(), Error> {
+        let suffix = "classifier.activation";
+        let Some(name) = self.header.str(&self.key(suffix))? else {
+            return Ok(());
+        };
+        let limit = format_args!("llama.cpp knows gelu, silu and tanh {LOAD}");
+        self.check(matches!(name, "gelu" | "silu" | "tanh"), suffix, &format_args!("{name:?}"), &limit)
+    }
+
+    /// models/k2-horizon.cpp, `load_arch_hparams`, aborts the process for inconsistent counts.
+    fn value_experts(&self) -> Result<(), Error> {
+        const LOAD: &str = "(models/k2-horizon.cpp, `load_arch_hparams`)";
+        let count = self.or("attention.value_expert_count", 0)?;
+        let used = self.or("attention.value_expert_used_count", 0)?;
+        let limit = format_args!("llama.cpp takes up to 1024 {LOAD}");
+        self.check(count <= MAX_EXPERTS, "attention.value_expert_count", &count, &limit)?;
+        let holds = used <= count && (used > 0 || count == 0);
+        let limit = format_args!("there are {count} experts {LOAD}");
+        self.check(holds, "attention.value_expert_used_count", &used, &limit)
+    }
+
     /// `load_hparams` in llama-model.cpp aborts the process for inconsistent counts.
     fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
         let mut count = self.or("expert_count", 0)?;
@@ -353,8 +379,13 @@ impl Keys<'_> {
 
     /// The width of the output: llama-model.cpp, `load_hparams`.
     fn n_embd_out(&self, n_embd: u32) -> Result<u32, Error> {
-        if self.architecture == "wavtokenizer-dec" {
-            return self.or("embedding_length", n_embd);
+        match self.architecture {
+            "wavtokenizer-dec" => return self.or("embedding_length", n_embd),
+            // One score for each token (models/vllm-decision2.cpp, `load_arch_hparams`).
+            "vllm-decision2" => return Ok(1),
+            // One score for each kind of decision (models/lfm2.cpp, `load_arch_hparams`).
+            "lfm2" if self.or("decision.block_count", 0)? > 0 => return Ok(3),
+            _ => {}
         }
         // A value of 0 means unstated (llama-hparams.cpp, `n_embd_out`).
         Ok(match self.or("embedding_length_out", n_embd)? {

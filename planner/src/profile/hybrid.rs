@@ -1,7 +1,7 @@
 //! The state of recurrent blocks, and the recurrent blocks of a hybrid model.
 
-use super::arch::{Attention, Hybrid, Mixer, Predicting, Recurring};
-use super::kv_layout::{Facts, Kept, NoLayout, PREDICTS, Windows, unknown};
+use super::arch::{Attention, Hybrid, Mixer, Pattern, Predicting, Recurring, Unstated, Window, Windowed};
+use super::kv_layout::{self, Facts, Kept, NoLayout, PREDICTS, Windows, unknown};
 use super::{BlockState, Rows};
 
 impl Hybrid {
@@ -28,9 +28,11 @@ impl Hybrid {
             let index = index.as_ref().filter(|(_, blocks)| blocks[il]);
             match (index, &windows) {
                 (Some(&(index_k, _)), _) => BlockState::indexed(k, (!compressed).then_some(v), index_k, None),
-                (None, Some(windows)) => BlockState::attended(hparams.windowed_state(il), Rows::Window(windows.tokens)),
-                (None, None) if compressed => BlockState::compressed(k, Rows::Tokens),
-                (None, None) => BlockState::attended((k, v), Rows::Tokens),
+                (None, Some(windows)) if windows.blocks[il] => {
+                    BlockState::attended(hparams.windowed_state(il), Rows::Window(windows.tokens))
+                }
+                (None, _) if compressed => BlockState::compressed(k, Rows::Tokens),
+                (None, _) => BlockState::attended((k, v), Rows::Tokens),
             }
         };
         let trunk = hparams.n_layer_trunk() as usize;
@@ -45,14 +47,21 @@ impl Hybrid {
         Ok((blocks.collect(), windows))
     }
 
-    /// The window of all blocks that attend, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
-    fn windows(self, Facts { keys, hparams }: Facts<'_>) -> Result<Option<Windows>, NoLayout> {
-        if !self.attention.windowed {
-            return Ok(None);
+    /// The windows of the blocks that attend, if there are any.
+    fn windows(self, facts: Facts<'_>) -> Result<Option<Windows>, NoLayout> {
+        let Facts { keys, hparams } = facts;
+        match self.attention.windowed {
+            Windowed::Never => Ok(None),
+            Windowed::AllIfStated => {
+                let tokens = keys.or("attention.sliding_window", 0)?;
+                let blocks = hparams.n_head_kv.iter().map(|&heads| heads > 0).collect();
+                Ok((tokens > 0).then_some(Windows { tokens, blocks }))
+            }
+            Windowed::Listed => {
+                let listed = Window { unstated: Unstated::Refused, fixed: None, pattern: Pattern::Listed };
+                kv_layout::windows(facts, listed)
+            }
         }
-        let tokens = keys.or("attention.sliding_window", 0)?;
-        let blocks = hparams.n_head_kv.iter().map(|&heads| heads > 0).collect();
-        Ok((tokens > 0).then_some(Windows { tokens, blocks }))
     }
 
     /// For each block, whether it is recurrent.

@@ -5,6 +5,11 @@ use super::kv_layout::{Facts, Kept, NoLayout, PREDICTS, Windows, unknown, window
 use super::{BlockState, Part, Rows};
 
 const TYPES: &str = "attention.indexer.types";
+const RATIOS: &str = "attention.compress_ratios";
+
+/// llama.cpp looks for the width of the rotation matrix of these caches by a loop that divides by zero if a cache has
+/// no blocks (llama-kv-cache.cpp, the constructor).
+const EMPTY: &str = "llama.cpp ends the process if no block has an index (llama-kv-cache.cpp, the constructor)";
 
 /// `DSV4_CSA_RATIO` and `DSV4_HCA_RATIO` (llama-kv-cache-dsv4.h).
 const CLOSE: u32 = 4;
@@ -14,21 +19,25 @@ const FAR: u32 = 128;
 pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let compressed = hparams.is_mla();
-    if !compressed && !matches!(indexer, Indexer::AfterDense | Indexer::Distilled) {
+    let own_widths = matches!(indexer, Indexer::AfterDense | Indexer::Distilled | Indexer::DistilledAndReused);
+    if !compressed && !own_widths {
         return unknown("without the widths of compressed keys");
     }
     // For these, no filter excludes prediction blocks (llama-model.cpp, `create_memory`).
-    let unfiltered = matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing);
+    let unfiltered = matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing | Indexer::ListedAndReused);
     if unfiltered && hparams.n_layer_nextn > 0 {
         return unknown(PREDICTS);
     }
     let trunk = hparams.n_layer_trunk() as usize;
     let types = match indexer {
-        Indexer::Glm(_) | Indexer::ListedIfChoosing => keys.flags(TYPES, hparams.n_layer_trunk())?,
+        Indexer::Glm(_) | Indexer::ListedIfChoosing | Indexer::ListedAndReused => {
+            keys.flags(TYPES, hparams.n_layer_trunk())?
+        }
         _ => None,
     };
     let indexed = match indexer {
         Indexer::Distilled => return distilled(facts),
+        Indexer::DistilledAndReused => return distilled_and_reused(facts),
         Indexer::ListedBesideWindows => return beside_windows(facts),
         Indexer::Every => vec![true; trunk],
         Indexer::AfterDense => {
@@ -39,19 +48,30 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayou
         Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => {
             (0..trunk).map(|il| il < 78 && (il < 2 || il % 4 == 2)).collect()
         }
-        Indexer::Glm(_) => types.unwrap_or_else(|| vec![true; trunk]),
+        Indexer::Glm(_) | Indexer::ListedAndReused => types.unwrap_or_else(|| vec![true; trunk]),
         Indexer::ListedIfChoosing => {
             let chooses = keys.or("attention.indexer.top_k", 0)? > 0;
             types.filter(|_| chooses).unwrap_or_else(|| vec![false; trunk])
         }
     };
+    if matches!(indexer, Indexer::Glm(_)) {
+        keys.check(indexed.contains(&true), TYPES, &"without an index", &EMPTY)?;
+    }
     let index_k = keys.or("attention.indexer.key_length", 0)?;
     if index_k == 0 && indexed.contains(&true) {
         return unknown("with an indexer of no size");
     }
+    let sources = match indexer {
+        Indexer::ListedAndReused => sources(facts, &indexed)?,
+        _ => (0..trunk).collect(),
+    };
     let blocks = hparams.each_block(|il| {
         let (k, v) = hparams.state(il);
         let v = (!compressed).then_some(v);
+        if sources[il] != il {
+            // Each indexer has its own keys (llama-kv-cache-dsa.cpp, the constructor).
+            return BlockState::new(indexed[il].then_some((Part::IndexKeys, index_k, Rows::Tokens)));
+        }
         match (indexed[il], v) {
             // Values of one head of the cache's width (llama-kv-cache-msa.cpp, the constructor).
             (true, v) => BlockState::indexed(k, v, index_k, v.map(|_| hparams.head_dim_v)),
@@ -60,6 +80,26 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayou
         }
     });
     Ok((blocks, None))
+}
+
+/// For each block, the block whose compressed keys it uses (models/mistral-large4.cpp, `load_arch_hparams`).
+fn sources(Facts { keys, hparams }: Facts<'_>, indexed: &[bool]) -> Result<Vec<usize>, NoLayout> {
+    let trunk = hparams.n_layer_trunk();
+    let sources = match keys.per_layer("attention.kv_source_map", trunk as usize)? {
+        Some(listed) => listed.into_iter().map(|source| source as usize).collect(),
+        None => (0..trunk as usize).collect::<Vec<_>>(),
+    };
+    let rotates = keys.flags("attention.rope_pattern", trunk)?.unwrap_or_else(|| vec![true; trunk as usize]);
+    // llama.cpp rejects a file for these.
+    if !indexed[0] {
+        return unknown("without an indexer in its first block");
+    }
+    let fits =
+        |(il, &source): (usize, &usize)| source <= il && sources[source] == source && rotates[source] == rotates[il];
+    if !sources.iter().enumerate().all(fits) {
+        return unknown("with a block that uses keys that no earlier block keeps");
+    }
+    Ok(sources)
 }
 
 /// Compressed keys, in some blocks of a window; the others have an index (llama-kv-cache-dsa-iswa.cpp, the
@@ -78,6 +118,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
         _ => return unknown("without a list of its indexers"),
     };
     let index_k = keys.required("attention.indexer.key_length")?;
+    keys.check(types[..trunk].iter().any(|&ty| ty != 0), TYPES, &"without an index", &EMPTY)?;
     if (0..trunk).any(|il| windows.blocks[il] && types[il] != 0) {
         return unknown("with an indexer in a windowed block");
     }
@@ -94,37 +135,103 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
 
 /// A window in every block, including those that predict, and the tokens before it compressed at two ratios
 /// (llama-kv-cache-dsv4.cpp, the constructor).
-fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLayout> {
-    let tokens = keys.required("attention.sliding_window")?;
-    let index = keys.required("attention.indexer.key_length")?;
-    let n_layer = hparams.n_layer as usize;
-    let ratios = match keys.list("attention.compress_ratios")? {
-        Some(ratios) if ratios.len() >= n_layer => ratios,
-        _ => return unknown("without a ratio for each block"),
-    };
+fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
+    let hparams = facts.hparams;
+    let index = facts.keys.required("attention.indexer.key_length")?;
+    let ratios = ratios(facts)?;
     if ratios.iter().any(|ratio| ![0, CLOSE, FAR].contains(ratio)) {
         return unknown("that distils by another ratio than 4 and 128");
     }
     let trunk = hparams.n_layer_trunk() as usize;
-    let blocks = (0..n_layer).map(|il| {
-        let (k, _) = hparams.windowed_state(il);
-        let window = BlockState::compressed(k, Rows::OwnWindow(tokens));
+    facts.keys.check(ratios[..trunk].contains(&CLOSE), RATIOS, &"without a ratio of 4", &EMPTY)?;
+    // The cache of blocks without a window has no blocks.
+    let limit = "llama.cpp ends the process if keys have the same width (llama-kv-cache.cpp, the constructor)";
+    facts.keys.check(hparams.head_dim_k != index, "attention.indexer.key_length", &index, &limit)?;
+    let compressed = |il: usize| {
         let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
-        if ratio == 0 {
-            return window;
-        }
         // Overlapping ratios have two groups. The state holds the pending tokens and their weights.
         let groups = if close { 2 } else { 1 };
-        let pending = |width: u32| match il < trunk {
-            true => width.saturating_mul(groups).saturating_mul(groups * ratio),
-            false => 0,
-        };
-        let keys = [Some(k), close.then_some(index)].into_iter().flatten();
+        let pending = |width: u32| width.saturating_mul(groups).saturating_mul(groups * ratio);
+        let keys = [Some(hparams.windowed_state(il).0), close.then_some(index)].into_iter().flatten();
         let keys = keys.map(|n| (Part::IndexKeys, n, Rows::Groups(ratio)));
         let widths = [Some(hparams.head_dim_k_swa), close.then_some(index)].into_iter().flatten();
-        let pending = widths.flat_map(|width| [(Part::State, pending(width), Rows::Sequences); 2]);
-        window.and(&BlockState::new(keys.chain(pending)))
-    });
+        let pending = widths.flat_map(|width| [(Part::State, pending(width), Rows::Pending); 2]);
+        BlockState::new(keys.chain(pending))
+    };
+    beside_own_windows(facts, |il| if ratios[il] == 0 { BlockState::default() } else { compressed(il) })
+}
+
+/// As [`distilled`], at the ratios 1 and 2, with index keys in the same row. Only some blocks keep compressed keys;
+/// each other block with a ratio reads those of the last such block before it (models/deepseek41.cpp,
+/// `load_arch_hparams`; llama-kv-cache-dsv4.cpp, the constructor).
+fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
+    let Facts { keys, hparams } = facts;
+    let index = keys.required("attention.indexer.key_length")?;
+    let ratios = ratios(facts)?;
+    let trunk = hparams.n_layer_trunk() as usize;
+    let (Some(sources), Some(choosers)) =
+        (keys.list("attention.kv_source_layers")?, keys.list("attention.indexer.source_layers")?)
+    else {
+        return unknown("without a list of the blocks that keep compressed keys");
+    };
+    let mut reads = vec![None; trunk];
+    let (mut last, mut chooser) = (None, None);
+    for il in 0..trunk {
+        let is_in = |list: &[u32]| list.iter().any(|&listed| listed as usize == il);
+        last = if is_in(&sources) { Some(il) } else { last };
+        chooser = if is_in(&choosers) { Some(il) } else { chooser };
+        if ratios[il] == 0 {
+            continue;
+        }
+        // llama.cpp rejects a file for these.
+        let fits = |of: Option<usize>| of.is_some_and(|of| ratios[of] == ratios[il]);
+        if ratios[il] > 2 || !fits(last) || !fits(chooser) || chooser < last {
+            return unknown("with a block that reads compressed keys of no earlier block");
+        }
+        reads[il] = last;
+    }
+    let head = hparams.head_dim_k_swa;
+    let compressed = |il: usize| {
+        let ratio = ratios[il];
+        let row = head.saturating_add(index);
+        // The state holds the pending tokens and their weights.
+        let pending = (Part::State, head.saturating_mul(ratio), Rows::Pending);
+        BlockState::new([(Part::IndexKeys, row, Rows::Groups(ratio)), pending, pending])
+    };
+    beside_own_windows(facts, |il| match reads.get(il).copied().flatten() {
+        Some(source) if source == il => compressed(il),
+        Some(source) => BlockState { reads: Some(source), ..BlockState::default() },
+        None => BlockState::default(),
+    })
+}
+
+/// The ratio at which each block compresses tokens; 0 for a block that does not.
+fn ratios(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<u32>, NoLayout> {
+    let n_layer = hparams.n_layer as usize;
+    let ratios = match keys.list(RATIOS)? {
+        Some(ratios) if ratios.len() >= n_layer => ratios,
+        _ => return unknown("without a ratio for each block"),
+    };
+    // llama.cpp looks such a block up in a list of the blocks before it (llama-kv-cache-dsv4.cpp, `is_comp_owner`).
+    for &ratio in &ratios[hparams.n_layer_trunk() as usize..n_layer] {
+        let limit = "llama.cpp reads beyond a list if a block that predicts further tokens compresses tokens";
+        keys.check(ratio == 0, RATIOS, &ratio, &limit)?;
+    }
+    Ok(ratios)
+}
+
+/// A window of keys in every block, separately for each sequence, beside what `also` returns for the block.
+fn beside_own_windows(
+    Facts { keys, hparams }: Facts<'_>,
+    also: impl Fn(usize) -> BlockState,
+) -> Result<Kept, NoLayout> {
+    let tokens = keys.required("attention.sliding_window")?;
+    let n_layer = hparams.n_layer as usize;
+    let block = |il: usize| {
+        let (also, (k, _)) = (also(il), hparams.windowed_state(il));
+        let reads = also.reads;
+        BlockState { reads, ..BlockState::compressed(k, Rows::OwnWindow(tokens)).and(&also) }
+    };
     let windows = Windows { tokens, blocks: vec![true; n_layer] };
-    Ok((blocks.collect(), Some(windows)))
+    Ok(((0..n_layer).map(block).collect(), Some(windows)))
 }

@@ -4,7 +4,7 @@ use crate::gguf::Value;
 
 use super::arch::{self, LayoutRule, Pattern, Unstated, Window};
 use super::hparams::Keys;
-use super::{BlockState, Error, Hyperparameters, KvLayout, Rows, indexer};
+use super::{BlockState, Error, Hyperparameters, KvLayout, Rows, indexer, rotation};
 
 const WINDOW: &str = "attention.sliding_window";
 const PATTERN: &str = "attention.sliding_window_pattern";
@@ -53,8 +53,10 @@ pub(super) struct Windows {
 impl KvLayout {
     pub(super) fn new(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Self, Error> {
         match layout(Facts { keys, hparams }) {
-            Ok((blocks, windows)) => {
+            Ok((mut blocks, windows)) => {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
+                let index_k = keys.or("attention.indexer.key_length", 0)?;
+                rotation::set(&mut blocks, keys.architecture, hparams, &windowed, index_k);
                 Ok(Self::Known { widest_v: hparams.widest_v_of(&windowed), blocks, windowed })
             }
             Err(NoLayout::Unknown(why)) => Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) }),
@@ -74,7 +76,11 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     }
     // Causal attention limits the batch by the context, and thereby a window's cache (llama-context.cpp, the
     // constructor).
-    if !keys.is_causal()? && !matches!(rule, LayoutRule::Nothing | LayoutRule::Full) {
+    let is_causal = keys.is_causal()?;
+    if !is_causal && decides(keys)? {
+        return Ok((vec![BlockState::default(); hparams.n_layer as usize], None));
+    }
+    if !is_causal && !matches!(rule, LayoutRule::Nothing | LayoutRule::Full) {
         return unknown("without causal attention");
     }
     match rule {
@@ -89,6 +95,7 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
         LayoutRule::Drafting(_) if keys.or("hyper_connection.count", 0)? > 0 => {
             return unknown("with hyper-connections");
         }
+        LayoutRule::Drafting(_) if keys.stated("attention.kv_lora_rank")?.is_some() => return drafting(facts),
         LayoutRule::Windowed(window) | LayoutRule::Drafting(window) => return windowed(facts, window),
         LayoutRule::WindowedAt64Blocks(window) if trunk == 64 => return windowed(facts, window),
         LayoutRule::Reused(window, from) => return reused(facts, window, from),
@@ -105,6 +112,15 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, None))
 }
 
+/// Whether a model without causal attention reads a whole text in one batch and keeps nothing (llama-model.cpp,
+/// `create_memory`).
+fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
+    match keys.architecture {
+        "lfm2" => Ok(keys.or("decision.block_count", 0)? > 0),
+        architecture => Ok(architecture == "lfm3"),
+    }
+}
+
 /// Queries must divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert it.
 fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
@@ -116,6 +132,24 @@ fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     let holds = hparams.head_dim_k > 0 && hparams.head_dim_v > 0;
     let limit = "a model with attention has heads of at least one element (llama-model.cpp, `load_hparams`)";
     keys.check(holds, "attention.head_count", &hparams.n_head[0], &limit)
+}
+
+/// Compressed keys in every block, of a window that reaches one token further than stated (models/dflash.cpp,
+/// `load_arch_hparams`).
+fn drafting(facts: Facts<'_>) -> Result<Kept, NoLayout> {
+    let Facts { keys, hparams } = facts;
+    if !hparams.is_mla() {
+        return unknown("without the widths of compressed keys");
+    }
+    let Some(tokens) = keys.required(WINDOW)?.checked_add(1).filter(|&tokens| tokens > 1) else {
+        return unknown("with a sliding window of no tokens");
+    };
+    if hparams.n_layer_nextn > 0 {
+        return unknown(PREDICTS);
+    }
+    let windows = Windows { tokens, blocks: vec![true; hparams.n_layer as usize] };
+    let block = |il| BlockState::compressed(hparams.windowed_state(il).0, Rows::Window(tokens));
+    Ok((hparams.each_block(block), Some(windows)))
 }
 
 fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLayout> {
@@ -149,7 +183,16 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
     let n_layer = hparams.n_layer;
     let from = match from {
         Some(block) => block,
-        None => n_layer.saturating_sub(keys.or("attention.shared_kv_layers", 0)?),
+        None => {
+            let suffix = "attention.shared_kv_layers";
+            let shared = keys.or(suffix, 0)?;
+            let from = n_layer.saturating_sub(shared);
+            let limit = format_args!(
+                "llama.cpp ends the process unless two of the {n_layer} blocks keep their own (models/gemma4.cpp, `load_arch_hparams`)"
+            );
+            keys.check(from >= 2, suffix, &shared, &limit)?;
+            from
+        }
     };
     // llama.cpp aborts if there is no such block (llama-kv-cache.cpp, the constructor).
     let first = from as usize;
@@ -252,7 +295,9 @@ impl Hyperparameters {
 
     /// The state of each block if all of them keep every token.
     pub(crate) fn every_block_in_full(&self) -> Vec<BlockState> {
-        self.each_block(|il| self.full(il))
+        let mut blocks = self.each_block(|il| self.full(il));
+        rotation::set(&mut blocks, "", self, &[], 0);
+        blocks
     }
 
     /// Elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`, llama-hparams.cpp).

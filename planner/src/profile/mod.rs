@@ -13,6 +13,7 @@ mod kv_layout;
 mod mtp;
 mod names;
 mod quantisation;
+mod rotation;
 mod state;
 mod weights;
 
@@ -29,7 +30,7 @@ pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;
 pub use names::WeightRole;
 pub use quantisation::Quantisation;
-pub use state::{BlockState, KeptTensor, KvLayout, Part, Rows};
+pub use state::{BlockState, KeptTensor, KvLayout, Part, Rotation, Rows};
 pub(crate) use weights::Group;
 pub use weights::{Weight, WeightBytes};
 
@@ -59,6 +60,9 @@ pub struct ModelProfile {
     pub adapters: Adapters,
     /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp).
     mtp: bool,
+    /// Whether llama.cpp makes matrices that transform the inputs of weights (`prism.hadamard`), which the file does
+    /// not hold.
+    pub(crate) transforms_inputs: bool,
 }
 
 /// Prefixes of a projector's tensors (tools/mtmd/clip-impl.h). No model of llama.cpp has such names (llama-arch.cpp,
@@ -123,6 +127,7 @@ impl ModelProfile {
             state,
             adapters: Adapters::default(),
             mtp: false,
+            transforms_inputs: header.u32("prism.hadamard.version")?.is_some(),
         })
     }
 
@@ -136,8 +141,16 @@ impl ModelProfile {
         self.hparams.n_layer + 1
     }
 
+    /// A weight of a layer that stays on the host wherever the layer is.
+    fn kept_on_host(&self) -> Option<&Weight> {
+        let on_layers = self.weights.grouped().filter(|(group, _)| *group != Group::Input);
+        let mut weights = on_layers.map(|(_, weight)| weight).chain(self.weights.output_matrix());
+        weights.find(|weight| weight.stays_on_host())
+    }
+
     /// The reason why an estimate of this model's memory may be too low, if there is one; then only llama.cpp knows the
-    /// memory. The first of: an unknown KV layout, a graph without a model, weights in no known layer.
+    /// memory. The first of: an unknown KV layout, a graph without a model, further matrices, weights of a type that no
+    /// GPU multiplies by, weights in no known layer.
     pub fn unmodelled(&self) -> Option<String> {
         if let KvLayout::Unknown { reason } = &self.state {
             return Some(reason.clone());
@@ -146,6 +159,13 @@ impl ModelProfile {
         if self.architecture == "gemma3n" {
             let does = "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)";
             return Some(format!("`gemma3n` {does}"));
+        }
+        if self.transforms_inputs {
+            let makes = "llama.cpp makes further matrices for this file (`prism.hadamard.version`)";
+            return Some(format!("{makes}, which only llama.cpp itself counts"));
+        }
+        if let Some(Weight { name, ty, .. }) = self.kept_on_host() {
+            return Some(format!("no GPU multiplies by weights of the type {ty}, such as `{name}`"));
         }
         let unplaced = &self.weights.unplaced;
         let Weight { name, .. } = unplaced.first()?;

@@ -75,13 +75,13 @@ pub(super) enum Slot {
 const SUFFIXES: &str = ".weight .bias .input_scale .scale .lora_a .lora_b";
 
 /// Prefixes of the names of a block's tensors.
-const NUMBERED: &str = "blk. enc.blk. dec.blk. posnet. convnext.";
+const NUMBERED: &str = "blk. enc.blk. dec.blk. posnet. convnext. lilicorr.layers.";
 
 /// Tensors of the output layer.
 const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls.output cls.norm dense_2 dense_3 \
     altup_proj altup_unembd_proj output_hc_fn output_hc_base output_hc_scale output_hc_norm \
     output_hc_down output_hc_up output_res_score nextn.post_projection fc d2t markov_w1 markov_w2 \
-    conf_proj selector_predecessor selector_successor selector_hidden";
+    conf_proj joint_proj selector_predecessor selector_successor selector_hidden";
 
 impl Slot {
     /// The layer of the tensor with this name in a model of this architecture.
@@ -97,7 +97,9 @@ impl Slot {
             return index.map_or(Self::Unplaced, Self::Block);
         }
         match stem {
-            "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Self::Input,
+            "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" | "value_embd" | "mask_embd" => {
+                Self::Input
+            }
             // The norm of the output under a wrong name (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
             "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
             // The norms of the embeddings belong to the first layer, not to the input layer (llama-arch.cpp,
@@ -110,7 +112,7 @@ impl Slot {
             | "nextn.pre_projection" => Self::Block(0),
             "rope_freqs" | "rope_factors_long" | "rope_factors_short" => Self::Rope,
             "masked_embd_centroids" | "masked_embd_ordering" => Self::Unused,
-            _ if stem.starts_with("decision.") => Self::Output,
+            _ if stem.starts_with("decision.") || stem.starts_with("lilicorr.") => Self::Output,
             _ if OUTPUT.split_whitespace().any(|name| name == stem) => Self::Output,
             _ => Self::Unplaced,
         }

@@ -28,6 +28,9 @@ pub enum KvLayout {
 pub struct BlockState {
     /// The tensors.
     pub kept: Vec<KeptTensor>,
+    /// An earlier block whose compressed keys this block reads. The first such block on another device than the
+    /// earlier block keeps a copy for all of them on its device (llama-kv-cache-dsv4.cpp, the constructor).
+    pub reads: Option<usize>,
 }
 
 /// A tensor that a block keeps.
@@ -40,6 +43,22 @@ pub struct KeptTensor {
     pub n: u32,
     /// The number of rows.
     pub rows: Rows,
+    /// The matrix that the cache rotates these rows by.
+    pub rotation: Rotation,
+}
+
+/// The square matrix of 32-bit floats that a cache keeps beside the keys or the values of each block, on the same
+/// device, to rotate them before they are quantised (llama-kv-cache.cpp, `init_rotation`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rotation {
+    /// None.
+    #[default]
+    Never,
+    /// A matrix of this width, if the type of the cache is quantised.
+    IfQuantised(u32),
+    /// A matrix of this width with every type.
+    Always(u32),
 }
 
 /// The content of a tensor in a context.
@@ -75,13 +94,15 @@ pub enum Rows {
     Groups(u32),
     /// One row for each sequence, and one more for each token of rollback (`llama_memory_recurrent`).
     States,
-    /// One row for each sequence.
-    Sequences,
+    /// One row for each sequence, and one more for each token of rollback: tokens that are still to be compressed
+    /// (llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
+    Pending,
 }
 
 impl BlockState {
     pub(super) fn new(kept: impl IntoIterator<Item = (Part, u32, Rows)>) -> Self {
-        Self { kept: kept.into_iter().map(|(part, n, rows)| KeptTensor { part, n, rows }).collect() }
+        let tensor = |(part, n, rows)| KeptTensor { part, n, rows, rotation: Rotation::Never };
+        Self { kept: kept.into_iter().map(tensor).collect(), reads: None }
     }
 
     /// Keys and values.

@@ -41,6 +41,12 @@ impl Weight {
         weights.into_iter().fold(0, |sum, weight| sum.saturating_add(weight.bytes))
     }
 
+    /// Whether llama.cpp keeps this weight on the host wherever its layer is (llama-model-loader.cpp,
+    /// `select_weight_buft`): no GPU supports the product (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal-device.m).
+    pub(crate) fn stays_on_host(&self) -> bool {
+        self.ty == TensorType::F8_E4M3 && self.is_matrix()
+    }
+
     /// Whether this is a matrix, which a GPU may borrow for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and the CPU may
     /// repack.
     pub const fn is_matrix(&self) -> bool {
@@ -69,9 +75,10 @@ fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
     weights.iter().find(|weight| &*weight.name == name)
 }
 
-/// Architectures without logits, or with logits computed on the CPU (bitnet).
+/// Architectures without logits, with logits computed on the CPU (bitnet), or with those of the model that they draft
+/// for (dflash, eagle3).
 const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
-    bitnet eagle3";
+    bitnet dflash eagle3";
 
 /// All weights of a model, by layer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,9 +106,6 @@ pub struct WeightBytes {
     /// Whether the token embedding computes the logits: there is no `output.weight`, and llama.cpp makes a second copy
     /// of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
-    /// Whether the copy for a tied output is created before the embedding and never shares it, so that both exist even
-    /// on one device (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
-    pub tied_apart: bool,
 }
 
 /// Weights of one group.
@@ -115,7 +119,7 @@ impl WeightBytes {
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
             blocks: vec![Vec::new(); hparams.n_layer as usize],
-            rope_blocks: rope_blocks(architecture, hparams, state),
+            rope_blocks: rope_blocks(keys, hparams, state),
             ..Self::default()
         };
         for tensor in header.tensors() {
@@ -139,10 +143,11 @@ impl WeightBytes {
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        let without_output = WITHOUT_OUTPUT.split_whitespace().any(|listed| listed == architecture);
+        // models/lfm2.cpp, `load_arch_tensors`: a decision head computes no logits.
+        let decides = architecture == "lfm2" && keys.or("decision.block_count", 0).is_ok_and(|blocks| blocks > 0);
+        let without_output = decides || WITHOUT_OUTPUT.split_whitespace().any(|listed| listed == architecture);
         let has_own = named(&all.output, OUTPUT).is_some();
         all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
-        all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
     }
 
@@ -203,13 +208,19 @@ impl WeightBytes {
 }
 
 /// For each block, whether it uses rope frequencies. Most do, except those that predict further tokens or repeat
-/// others. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do
-/// (models/step35.cpp, `load_arch_tensors`).
-fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
+/// others. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), nor do lfm3's windowed and
+/// recurrent ones (models/lfm3.cpp, `load_arch_tensors`), and step35's prediction blocks do (models/step35.cpp,
+/// `load_arch_tensors`).
+fn rope_blocks(keys: &Keys<'_>, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
+    let architecture = keys.architecture;
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
-    let windows = state.windows().unwrap_or_default();
+    // Without causal attention, a windowed block keeps nothing and is windowed still.
+    let listed = || keys.flags("attention.sliding_window_pattern", hparams.n_layer).ok().flatten();
+    let listed = (architecture == "lfm3").then(listed).flatten().unwrap_or_default();
+    let windows = if listed.is_empty() { state.windows().unwrap_or_default() } else { &listed };
     let uses = |il: u32| match architecture {
         "gemma4" => windows.get(il as usize) != Some(&true),
+        "lfm3" => windows.get(il as usize) != Some(&true) && hparams.n_head_kv[il as usize] > 0 && il < trunk,
         "step35" => true,
         _ => il < trunk,
     };

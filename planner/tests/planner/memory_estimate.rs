@@ -1,5 +1,6 @@
 //! Memory of a placement, compared with numbers counted by hand and with llama.cpp's numbers.
 
+use autoplace_planner::gguf::{Builder, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, TensorOverride};
 use autoplace_planner::profile::ModelProfile;
@@ -58,6 +59,90 @@ fn a_cache_is_two_bytes_per_element_and_cell_where_its_block_is() {
     params.offload_kqv = false;
     let kept = footprints(&profile, &params, 3);
     assert_eq!((kept.gpus[0].kv, kept.host.kv), (0, 2 * block));
+}
+
+#[test]
+fn weights_that_no_gpu_multiplies_by_stay_on_the_host() {
+    let matrix = |builder: Builder, name: &str, ty, rows| builder.tensor(&format!("{name}.weight"), ty, &[64, rows]);
+    let builder = Builder::new("llama")
+        .u32("llama.block_count", 2)
+        .u32("llama.context_length", 1024)
+        .u32("llama.embedding_length", 64)
+        .u32("llama.attention.head_count", 4);
+    let builder = matrix(builder, "token_embd", TensorType::F8_E4M3, 10);
+    let builder = matrix(builder, "output", TensorType::F32, 10);
+    let builder = matrix(builder, "blk.0.attn_q", TensorType::F8_E4M3, 64);
+    let builder = matrix(builder, "blk.0.attn_k", TensorType::F32, 64);
+    let profile = ModelProfile::from_header(&builder.header().unwrap()).unwrap();
+    let footprints = footprints(&profile, &params(512), 3);
+    let (embedding, query) = (64 * 10, 64 * 64);
+    assert_eq!(footprints.gpus[0].weights, 4 * (64 * 64 + 64 * 10));
+    assert_eq!(footprints.host.weights, embedding + query);
+}
+
+#[test]
+fn a_quantised_cache_keeps_a_matrix_that_rotates_its_keys_and_one_that_rotates_its_values() {
+    // 8 heads of 128 elements in 512 cells: 2 bytes for each element, 34 or 18 bytes for each 32 elements.
+    let elements = 8 * 128 * 512;
+    let (f16, q8_0, q4_0) = (2 * elements, elements / 32 * 34, elements / 32 * 18);
+    // Floats: 128 is the widest power of two that divides the heads; for values the width is always 64.
+    let (of_keys, of_values) = (4 * 128 * 128, 4 * 64 * 64);
+    let profile = LLAMA_8B.profile();
+    for (type_k, type_v, block) in [
+        (KvType::F16, KvType::F16, 2 * f16),
+        (KvType::Q8_0, KvType::F16, q8_0 + of_keys + f16),
+        (KvType::F16, KvType::Q4_0, f16 + q4_0 + of_values),
+        (KvType::Q8_0, KvType::Q4_0, q8_0 + of_keys + q4_0 + of_values),
+    ] {
+        let mut params = params(512);
+        (params.type_k, params.type_v) = (type_k, type_v);
+        for (n_gpu_layers, on_gpu) in [(0, 0), (3, 2), (33, 32)] {
+            let kv = footprints(&profile, &params, n_gpu_layers);
+            let found = (kv.gpus[0].kv, kv.host.kv);
+            assert_eq!(found, (on_gpu * block, (32 - on_gpu) * block), "{type_k} {type_v} {n_gpu_layers}");
+        }
+    }
+    // No power of two from 64 on divides heads of 96.
+    let odd = Shape { head_dim: 96, n_head_kv: 16, ..LLAMA_8B }.profile();
+    let mut params = params(512);
+    (params.type_k, params.type_v) = (KvType::Q8_0, KvType::Q8_0);
+    assert_eq!(footprints(&odd, &params, 33).gpus[0].kv, 32 * 2 * (16 * 96 * 512 / 32 * 34));
+}
+
+#[test]
+fn keys_that_another_gpu_keeps_are_copied_once_for_all_blocks_that_read_them() {
+    // Blocks 1 and 3 keep compressed keys; block 2 reads those of 1, and blocks 4 and 5 those of 3.
+    let header = Builder::new("deepseek41")
+        .u32("deepseek41.block_count", 6)
+        .u32("deepseek41.context_length", 1024)
+        .u32("deepseek41.embedding_length", 64)
+        .u32("deepseek41.attention.head_count", 4)
+        .u32("deepseek41.attention.head_count_kv", 1)
+        .u32("deepseek41.attention.key_length", 32)
+        .u32("deepseek41.attention.sliding_window", 100)
+        .u32("deepseek41.attention.indexer.key_length", 16)
+        .array_u32("deepseek41.attention.compress_ratios", &[0, 2, 2, 1, 1, 1])
+        .array_u32("deepseek41.attention.kv_source_layers", &[1, 3])
+        .array_u32("deepseek41.attention.indexer.source_layers", &[1, 3])
+        .header()
+        .unwrap();
+    let profile = ModelProfile::from_header(&header).unwrap();
+    // Keys of 32 elements in 512 cells, 2 bytes each; keys and index keys of 48 elements; two states of floats.
+    let window = 32 * 2 * 512;
+    let (halves, ones) = (48 * 2 * 256, 48 * 2 * 512);
+    let (pending_halves, pending_ones) = (2 * 4 * 32 * 2, 2 * 4 * 32);
+    let before = 4 * window + halves + pending_halves + ones + pending_ones;
+    let kv = |proportions: &[f32], offload_kqv| {
+        let mut params = params(512);
+        params.offload_kqv = offload_kqv;
+        let estimate = Estimate::new(&profile, &[&card(), &card()], &params).unwrap();
+        let footprints = estimate.tensor_split(proportions).unwrap().footprints(7);
+        (footprints.gpus[0].kv, footprints.gpus[1].kv, footprints.host.kv)
+    };
+    assert_eq!(kv(&[1.0, 0.0], true), (before + 2 * window, 0, 0));
+    // Blocks 0 to 3 on the first card, 4 and 5 on the second one.
+    assert_eq!(kv(&[4.0, 3.0], true), (before, 2 * window + ones, 0));
+    assert_eq!(kv(&[4.0, 3.0], false), (0, 0, before + 2 * window));
 }
 
 #[test]

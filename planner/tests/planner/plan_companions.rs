@@ -86,9 +86,10 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
     assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
     assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
     assert_eq!(on(&|it| it.n_gpu_layers = Some(99)).bytes, given.bytes);
-    // 34 bytes for 32 elements instead of 64, and the backend's padding.
+    // 34 bytes for 32 elements instead of 64, a matrix of 64 x 64 floats that rotates the keys of each layer and
+    // another one for its values, and the backend's padding.
     let small = on(&|it| (it.type_k, it.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
-    let packed = given.bytes.gpu.kv / 64 * 34;
+    let packed = given.bytes.gpu.kv / 64 * 34 + 4 * 2 * (4 * 64 * 64);
     assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
     // A saved plan has what was stated.
     let text = serde_json::to_string(&small).unwrap();

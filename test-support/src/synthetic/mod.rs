@@ -232,6 +232,23 @@ impl Sketch {
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
     }
 
+    /// Says that these weights were multiplied by signs and by Hadamard matrices of this size, which llama.cpp makes
+    /// for their inputs. `widths` are the widths of their rows.
+    pub fn folded(&mut self, size: u32, widths: &[i32], weights: &[String]) {
+        let n_signs = widths.iter().sum::<i32>();
+        let signs: Vec<i32> = (0..n_signs).map(|n| if n % 3 == 0 { -1 } else { 1 }).collect();
+        self.edit(|keys| {
+            keys.u32("prism.hadamard.version", 1)
+                .u32("prism.hadamard.block_size", size)
+                .str("prism.hadamard.transform", "normalized-sylvester-walsh-hadamard")
+                .str("prism.hadamard.axis", "input-last-dimension")
+                .str("prism.hadamard.sign_mode", "explicit")
+                .array_str("prism.hadamard.weight_names", weights)
+                .array_i32("prism.hadamard.sign_widths", widths)
+                .array_i32("prism.hadamard.sign_values", &signs)
+        });
+    }
+
     /// The model's header as a single file.
     pub fn builder(&self) -> Builder {
         self.shard(self.keys.clone(), 0, 1)

@@ -56,7 +56,7 @@ pub struct Sampling {
     pub dry_allowed_length: u32,
     /// Number of recent tokens that DRY searches for repetitions. Default 64.
     pub dry_penalty_last_n: u32,
-    /// Texts that end a repetition: by default line ends, colons, quotes and asterisks.
+    /// Texts that end a repetition, at most 64 different ones: by default line ends, colons, quotes and asterisks.
     pub dry_sequence_breakers: Vec<String>,
     /// Keeps the surprise of the text constant, in place of all samplers except the temperature. Default: off.
     pub mirostat: Mirostat,

@@ -30,8 +30,7 @@ pub struct BufferBytes {
     pub buffer_type: String,
     /// The device of the memory. Pinned, mapped and repacked buffers belong to the host.
     pub place: Place,
-    /// Weights. For `CPU_Mapped`, the span of each file from the first to the last weight of the host, including those
-    /// of GPUs in between (llama-model-loader.cpp, `get_mapping_range`).
+    /// Weights. For `CPU_Mapped`, their data alone (llama-model-loader.cpp, `get_mapping_ranges`).
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
@@ -58,8 +57,8 @@ impl Breakdown {
         footprints.output = rows.iter().fold(0, |sum, row| sum.saturating_add(row.output));
         footprints.host += Footprint::new(0, 0, footprints.output);
         if let Some(resident) = resident {
-            let span = rows.iter().find(|row| row.buffer_type == MAPPED).map_or(0, |row| row.model);
-            footprints.host.weights = footprints.host.weights.saturating_sub(span).saturating_add(resident);
+            let data = rows.iter().find(|row| row.buffer_type == MAPPED).map_or(0, |row| row.model);
+            footprints.host.weights = footprints.host.weights.saturating_sub(data).saturating_add(resident);
         }
         Self { rows, copies, footprints }
     }

@@ -7,16 +7,16 @@
 //! These parts are corrected, and compared with real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** A load without data cannot map (`load_tensors` in llama-model.cpp asserts this), and puts the
-//!   host's weights into the first GPU's pinned memory, if any. A real load maps one span per file and pins none. The
-//!   span is computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory with the host.
+//!   host's weights into the first GPU's pinned memory, if any. A real load maps their data and pins none. Its bytes
+//!   are computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory with the host.
 //! - **Assigned nodes.** Reserving for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
 //!   `ggml_backend_sched_reserve_size`). They are assigned again and counted as in a real load (llama-sys,
 //!   `native/no_alloc.cpp`).
 //! - **The buffer of logits** is missing in llama.cpp's accounts. It grows from `n_seq_max` to `n_outputs_max` rows and
 //!   is added at its largest ([`BufferBytes::output`]).
-//! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp does not reserve them again
-//!   (llama-context.cpp, `set_embeddings_nextn`). This crate does, for real contexts too. The second context is created
-//!   after the first is freed, and added.
+//! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp reserves them again only at the next
+//!   computation (llama-context.cpp, `set_embeddings_nextn`). This crate does so at once, for real contexts too. The
+//!   second context is created after the first is freed, and added.
 //!
 //! These parts are not corrected:
 //!
@@ -50,9 +50,9 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 /// llama.cpp's own arithmetic for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): a `no_alloc` load of the
 /// model's skeleton. The GPUs of the machine must be devices of this process.
 ///
-/// While the probe answers, it really allocates the buffer of logits and the state of recurrent models
-/// (llama-memory-recurrent.cpp, the constructor), and nothing else. Threads may share a probe; their questions are
-/// answered one after the other. llama.cpp's log of them is discarded.
+/// While the probe answers, it really allocates the buffer of logits in host memory, and a control vector, and nothing
+/// else. Threads may share a probe; their questions are answered one after the other. llama.cpp's log of them is
+/// discarded.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
@@ -64,7 +64,7 @@ pub struct NativeProbe {
     control_vector: bool,
 }
 
-/// A running probe really allocates recurrent state and the buffer of logits, so only one runs at a time.
+/// A running probe really allocates the buffer of logits, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl NativeProbe {
@@ -97,7 +97,7 @@ impl NativeProbe {
     /// # Errors
     ///
     /// [`Error::DeviceGone`] for a GPU that this process lacks; [`Error::Native`] if llama.cpp refuses the model or the
-    /// parameters, or if a GPU has no room for the state of a recurrent model.
+    /// parameters, or if a GPU has no room for a control vector.
     pub fn breakdown(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Breakdown, Error> {
         let devices = by_name(gpus.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
         let load = ModelParams {
@@ -132,16 +132,16 @@ impl NativeProbe {
         let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
             .then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
-        if let Some((_, span)) = mapped {
+        if let Some((_, data)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory moves to the mapped file. The CPU's repacked weights and the adapters stay
-                // beside it.
+                // Plain and pinned memory moves to the mapped file. The CPU's repacked weights, transforms and adapters
+                // stay beside it.
                 if native.is_host_buffer {
-                    row.model = native.adapters;
+                    row.model = native.transforms.saturating_add(native.adapters);
                 }
             }
             let (buffer_type, place) = (MAPPED.to_owned(), Place::Host);
-            rows.push(BufferBytes { buffer_type, place, model: span, context: 0, compute: 0, output: 0 });
+            rows.push(BufferBytes { buffer_type, place, model: data, context: 0, compute: 0, output: 0 });
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
@@ -251,7 +251,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
         BufferBytes {
             buffer_type: native.buffer_type.clone(),
             place: gpu.map_or(Place::Host, Place::Gpu),
-            model: native.model.saturating_add(native.adapters),
+            model: native.model.saturating_add(native.transforms).saturating_add(native.adapters),
             context: native.context,
             compute: native.compute,
             output: native.output,
@@ -261,7 +261,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
 }
 
 /// Sums the breakdown of a real load by device, including the context for multi-token prediction. Excludes the buffer
-/// of logits, and counts a mapped file with its span.
+/// of logits, and counts of a mapped file the data of its weights.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }

@@ -64,7 +64,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         time_mix_extra_dim = 64; time_decay_extra_dim = 128; full_attention_interval = 2;
         attention.max_alibi_bias = 8.0; attention.clamp_kqv = 1.0; attention.layer_norm_epsilon = 1e-5;
         attention.layer_norm_rms_epsilon = 1e-5; attention.group_norm_epsilon = 1e-5; attention.group_norm_groups = 8;
-        attention.q_lora_rank = 512; attention.kv_lora_rank = 512; attention.decay_lora_rank = 32;
+        attention.q_lora_rank = 512; attention.decay_lora_rank = 32;
         attention.iclr_lora_rank = 32; attention.value_residual_mix_lora_rank = 32; attention.gate_lora_rank = 32;
         attention.relative_buckets_count = 8; attention.sliding_window = 100;
         attention.indexer.head_count = 1; attention.indexer.key_length = 128; attention.indexer.top_k = 8;
@@ -78,6 +78,10 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         sections = [head / 4; 4],
         inner = 2 * n_embd,
     ));
+    if arch != "dflash" {
+        // A draft that states this has compressed keys.
+        keys.say("attention.kv_lora_rank = 512");
+    }
     if n_nextn > 0 {
         keys.say(&format!("nextn_predict_layers = {n_nextn}"));
     }
@@ -104,6 +108,8 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         let windowed = |il: u32| match arch {
             _ if il >= trunk => 0,
             "gemma4" | "gemma4-assistant" => u32::from(il % 5 != 4),
+            // The blocks between attend to nothing.
+            "lfm3" => u32::from(il.is_multiple_of(4)),
             _ => il % 2,
         };
         keys.say(&format!(
@@ -128,7 +134,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
             moe_every_n_layers = 2; expert_count = 2; expert_used_count = 1; expert_shared_count = 1;
             expert_gating_func = {gating}; expert_group_scale = 1.0; experts_per_group = 1;
             expert_weights_scale = 1.0; expert_weights_norm = true",
-            gating = if arch == "deepseek4" { 4 } else { 2 },
+            gating = if matches!(arch, "deepseek4" | "deepseek41") { 4 } else { 2 },
         ));
     }
     keys.say(&of_its_own(arch, dims));
@@ -140,8 +146,9 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
     let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.split_once(": ").expect(line));
     let said: Vec<&str> = lines.filter(|(of, _)| among(of, arch)).map(|(_, said)| said).collect();
-    let Dims { n_layer, n_embd, n_head, n_head_kv, .. } = dims;
-    let head = n_embd / n_head;
+    let Dims { n_layer, n_nextn, n_embd, n_head, n_head_kv, .. } = dims;
+    let (head, trunk) = (n_embd / n_head, n_layer - n_nextn);
+    let odd: Vec<u32> = (1..trunk).step_by(2).collect();
     let each = |of: &dyn Fn(u32) -> u32| format!("{:?}", (0..n_layer).map(of).collect::<Vec<u32>>());
     // A low and a high stack, each with the same number of blocks.
     let (stack, cycles) = if n_layer > 2 { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
@@ -159,7 +166,10 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
         ("{shared}", if n_layer > 5 { 2 } else { 0 }.to_string()),
         ("{stack}", stack.to_string()),
         ("{cycles}", cycles.to_string()),
-        ("{ratios}", each(&|il| [0, 0, 4, 128][il as usize % 4])),
+        ("{ratios}", each(&|il| if il < trunk { [0, 0, 4, 128][il as usize % 4] } else { 0 })),
+        // The first block compresses nothing; each odd block keeps keys for itself and the next one.
+        ("{halves}", each(&|il| if il == 0 { 0 } else { 2 - (il - 1) / 2 % 2 })),
+        ("{odd}", format!("{odd:?}")),
         ("{fours}", each(&|_| 4)),
         ("{evens}", each(&|il| u32::from(il.is_multiple_of(2)))),
         ("{clamps}", format!("{:?}", vec![4.0; n_layer as usize])),

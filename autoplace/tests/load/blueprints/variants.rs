@@ -14,24 +14,25 @@ const EXPERTS_ONLY: &str = "llama4 cohere2moe grok qwen2moe qwen3moe qwen3next q
     dbrx olmoe arctic deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1 dots3note glm4moe glm-dsa glm5-next
     exaone-moe bailingmoe bailingmoe2 bailingmoe3 afmoe ernie4_5-moe hunyuan-moe hy_v3 hy_v4 gpt-oss lfm2moe
     smallthinker llada-moe grovemoe maple minimax-01 minimax-m2 minimax-m3 rnd1 mimo2 kimi-linear kimi-k3 step35
-    mistral4 mellum laguna nemotron_h_moe nomic-bert-moe";
+    mistral4 mistral-large4 mellum laguna nemotron_h_moe nomic-bert-moe deepseek41 beam flint kolibri1 maion-coder
+    muse-spark";
 /// Architectures with and without experts.
 const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
-    ernie4_5 paddleocr";
+    ernie4_5 paddleocr k2-horizon";
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
-    glm-dsa glm4 glm4moe glm5-next hy_v3 mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
+    glm-dsa glm4 glm4moe glm5-next hy_v3 mellum mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
 /// Those of them whose prediction blocks are never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
 /// Architectures whose blocks without key heads are recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
-    kimi-k3 bailingmoe3 glm5-next";
+    kimi-k3 bailingmoe3 glm5-next lfm3";
 /// Architectures with compressed keys.
 pub(super) const LATENT: &str = "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
-    mistral4";
+    mistral4 mistral-large4";
 /// Architectures whose pattern of windows is a list.
 pub(super) const LISTED_WINDOWS: &str = "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
-    gemma4 gemma4-assistant";
+    gemma4 gemma4-assistant beam flint kolibri1 lfm3 maion-coder muse-spark";
 /// Architectures with heads of one size for queries, keys and values.
 const EVEN_HEADS: &str =
     "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
@@ -68,7 +69,7 @@ fn dims(arch: &str, large: bool) -> Dims {
     match arch {
         "gemma4" | "gemma4-assistant" => set(128, n_head, 2, 192),
         "gemma3n" => set(64, 1, 1, 96),
-        "deepseek4" => set(512, 8, 1, 1024),
+        "deepseek4" | "deepseek41" => set(512, 8, 1, 1024),
         "step35" | "laguna" => set(if large { 320 } else { 160 }, n_head, 2, 384),
         "qwen3" => set(256, 4, 1, 384),
         "muse-glimmer" | "afmoe" => set(256, 4, 2, 384),
@@ -78,7 +79,7 @@ fn dims(arch: &str, large: bool) -> Dims {
         _ => {}
     }
     match arch {
-        "llama4" | "deepseek4" => dims.n_layer = n_layer.max(4),
+        "llama4" | "deepseek4" | "deepseek41" => dims.n_layer = n_layer.max(4),
         "gemma4" | "gemma4-assistant" => dims.n_layer = n_layer.max(5),
         // The cache of the first 20 blocks is reused by the others.
         "gemma3n" => dims.n_layer = if large { 25 } else { 22 },
@@ -109,10 +110,13 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         push("experts", small, true, TensorType::F32, &[]);
     }
     push("deep", large, !dense, TensorType::Q8_0, &[]);
-    push("tied", large, !dense, TensorType::Q4_0, &[]);
+    if arch != "dflash" {
+        // A draft without an output uses that of its model, and llama.cpp ends the process without one.
+        push("tied", large, !dense, TensorType::Q4_0, &[]);
+    }
     // The tensors of published files: no scales, and few biases. These architectures are excepted, because the tensors
     // are required or their KV layout is unknown.
-    if !matches!(arch, "clef" | "eagle3" | "gemma4") {
+    if !matches!(arch, "clef" | "eagle3" | "gemma4" | "vllm-decision2") {
         let usual = USUALLY_ABSENT;
         if dense {
             push("dense-usual", small, !dense, TensorType::F16, usual);
@@ -144,9 +148,12 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
             model.without.extend((0..large.n_layer).map(first));
         }
     }
-    if arch == "clef" {
-        for model in &mut all {
-            head_of_decisions(model, if model.name == "dense" { small } else { large });
+    for model in &mut all {
+        let dims = if model.name == "dense" { small } else { large };
+        match arch {
+            "clef" => head_of_decisions(model, dims),
+            "vllm-decision2" => head_of_scores(model, dims),
+            _ => {}
         }
     }
     all
@@ -210,7 +217,25 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     model
 }
 
-/// A qwen35 with a decision head, the only architecture for which llama.cpp creates no tensors itself.
+/// A qwen3 with a head of scores, whose width llama.cpp reads from the file.
+fn head_of_scores(model: &mut Blueprint, dims: Dims) {
+    model.made_of = Some(keys("qwen3", dims, false, &[]).build());
+    // These tensors would have the width of qwen3's output.
+    model.without.extend(["dense_2.weight", "dense_2.bias"].map(str::to_owned));
+    let (n, head) = (u64::from(dims.n_embd), 64);
+    let mut also = |name: &str, shape: &[u64]| model.also.push((format!("decision.{name}"), shape.to_vec()));
+    for name in ["option_norm", "query_norm"] {
+        also(&format!("{name}.weight"), &[n]);
+        also(&format!("{name}.bias"), &[n]);
+    }
+    for name in ["key", "query", "option_mlp", "query_mlp"] {
+        also(&format!("{name}.weight"), &[n, head]);
+    }
+    also("option_mlp.bias", &[head]);
+    also("scorer_out.weight", &[head, 1]);
+}
+
+/// A qwen35 with a decision head, for which llama.cpp creates no tensors itself.
 fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     model.made_of = Some(keys("qwen35", dims, false, &[]).build());
     model.without.extend(["cls.output.weight", "cls.output.bias"].map(str::to_owned));

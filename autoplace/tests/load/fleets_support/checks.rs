@@ -1,7 +1,7 @@
 //! Runs a case: plans, loads, computes and frees, with checks after each step.
 
 use autoplace::Model;
-use autoplace::generate::TokenStream;
+use autoplace::generate::{Statistics, TokenStream};
 use autoplace::load::{self, Stage, Verify};
 use autoplace::memory::Footprint;
 use autoplace::plan::{Error as NoPlan, Plan};
@@ -37,8 +37,6 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         Err(error) => return Err(format!("plan: {error}")),
     };
     within_budget(&planned)?;
-    // The probe's peaks: recurrent state is really allocated while it answers.
-    let probe_peaks: Vec<u64> = fleet.iter().map(|card| card.sim.peak()).collect();
 
     // A full verification computes the whole context.
     let full = planned.context.n_ctx <= 512 && case.number.is_multiple_of(4);
@@ -56,26 +54,35 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     }
     as_planned(fleet, &model)?;
     let mut loaded = Vec::new();
-    for (Card { sim, gpu }, probe_peak) in fleet.iter().zip(probe_peaks) {
+    for Card { sim, gpu } in fleet {
         let device = gpu.device.as_deref();
         let (planned, grown) = (on_card(&plan, device).total(), grown(&model, device));
         loaded.push(sim.used());
         let (name, peak, free) = (&gpu.name, sim.peak(), gpu.free);
-        if peak > free || (grown == 0 && peak > planned.max(probe_peak)) {
+        if peak > free || (grown == 0 && peak > planned) {
             return Err(format!(
                 "{name} counted {peak} bytes, of which it grew by {grown}, planned {planned} of {free} free\n{plan}"
             ));
         }
     }
-    generate(&model, case.remainder)?;
+    let statistics = generate(&model, case.remainder)?;
     // After a full warm-up, a computation takes no further byte; after a quick one, hardly any.
+    let mut more_on_cards = 0;
     for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
         let (name, used) = (&gpu.name, sim.used());
+        more_on_cards += used.saturating_sub(loaded);
         let compute = on_card(&plan, gpu.device.as_deref()).compute;
         let more = if verify == Verify::Full { 0 } else { compute / 8 };
         if !(loaded..=loaded + more).contains(&used) {
             return Err(format!("{name} counts {used} bytes, and had {loaded} after its load\n{plan}"));
         }
+    }
+    // The statistics also count the host's buffers. Where no card computes, a load reserves only what llama.cpp itself
+    // does.
+    let grown = statistics.buffer_growth;
+    let is_reserved = verify == Verify::Full && plan.gpus().next().is_some();
+    if grown < more_on_cards || (is_reserved && grown > 0) {
+        return Err(format!("{grown} bytes of growth in {statistics:?}, {more_on_cards} on cards\n{plan}"));
     }
     Ok(Some(Plan::clone(&plan)))
 }
@@ -124,7 +131,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
         return Err(format!("llama.cpp says {:?}\n{plan}", allocated.gpus));
     }
     let host = plan.host().map(|host| host.footprint).unwrap_or_default();
-    // Mapped weights count with their span, and only the plan includes the buffer of logits.
+    // Mapped weights count without their alignment, and only the plan includes the buffer of logits.
     let more = allocated.host.compute.saturating_sub(host.compute);
     if allocated.host.kv != host.kv || (more > 0 && plan.gpus().next().is_none()) {
         let said = allocated.host;
@@ -135,7 +142,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
 
 /// Generates after a prompt of `remainder` tokens more than a full computation, or of as many as a sequence holds, and
 /// three tokens of its continuation.
-fn generate(model: &Model, remainder: usize) -> Result<(), String> {
+fn generate(model: &Model, remainder: usize) -> Result<Statistics, String> {
     const CONTINUATION: usize = 3;
     let context = &model.placement().context;
     let shared_by = if context.kv_unified { 1 } else { context.n_seq_max };
@@ -147,6 +154,6 @@ fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;
     match statistics.prompt_tokens {
         n if n < tokens => Err(format!("{n} tokens of prompt instead of {tokens}")),
-        _ => Ok(()),
+        _ => Ok(statistics),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         pooling: pooling(params.embeddings),
         mtp: if params.mtp { llama_sys::Mtp::Trunk } else { llama_sys::Mtp::Off },
         n_rs_seq: params.n_rs_seq,
+        moe_cache_size: 0,
         rope: llama_sys::Rope::default(),
     }
 }
@@ -77,7 +78,7 @@ pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<lla
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
         rows.fold(Footprint::default(), |mut sum, row| {
-            sum += Footprint::new(row.model, row.context, row.compute);
+            sum += Footprint::new(row.model + row.transforms, row.context, row.compute);
             sum
         })
     };

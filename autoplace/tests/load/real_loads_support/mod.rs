@@ -99,7 +99,9 @@ fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool)
 /// logits of both.
 pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     if context.embeds() {
-        return embed(context);
+        let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
+        let longest = context.longest_text();
+        return embed(context, &[(sequences, (most / sequences).clamp(1, longest)), (1, longest)]);
     }
     let (sequences, n_batch) = (context.n_seq_max(), context.n_batch());
     let everything = context.n_outputs_max() >= n_batch;
@@ -114,18 +116,23 @@ pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error
     Ok(all)
 }
 
-/// Computes texts of every size: a full computation over all sequences, one in a single sequence, and smaller ones.
-fn embed(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
-    let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
+/// Computes texts that are shorter than a full computation. With fewer than 32 tokens another device may compute, with
+/// a graph that llama.cpp has not reserved: the buffers grow by at most an eighth.
+fn embed_short_texts(context: &mut Context) -> Compared {
     let longest = context.longest_text();
+    let before = context.compute_buffers().bytes;
+    embed(context, &[(1, longest.min(31)), (context.n_seq_max().min(3), (longest / 4).max(1)), (1, 1)])?;
+    let grown = context.compute_buffers().bytes - before;
+    if grown > before / 8 {
+        return Err(format!("short texts grew {before} bytes of compute buffers by {grown}").into());
+    }
+    Ok(())
+}
+
+/// Computes texts of these numbers of sequences and of tokens in each.
+fn embed(context: &mut Context, sizes: &[(u32, u32)]) -> Result<Vec<f32>, llama_sys::Error> {
     let mut all = Vec::new();
-    for (sequences, each) in [
-        (sequences, (most / sequences).clamp(1, longest)),
-        (1, longest),
-        (1, longest.min(31)),
-        (sequences.min(3), (longest / 4).max(1)),
-        (1, 1),
-    ] {
+    for &(sequences, each) in sizes {
         if context.has_memory() {
             context.kv_clear()?;
         }
@@ -189,6 +196,9 @@ pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, p
             return Err(format!("{peak} bytes at the most, probed {}", sum.total()).into());
         }
     }
+    if context.embeds() {
+        embed_short_texts(&mut context)?;
+    }
     drop((heads, context, loaded));
     Ok(nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?)
 }
@@ -200,7 +210,8 @@ fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Conte
         taken.add_context(&heads.memory_breakdown()?);
     }
     // Weights, context and compute by buffer type.
-    let rows = taken.rows.iter().map(|row| (&row.buffer_type, [row.model, row.context, row.compute]));
+    let rows = taken.rows.iter();
+    let rows = rows.map(|row| (&row.buffer_type, [row.model + row.transforms, row.context, row.compute]));
     let real: BTreeMap<_, _> = rows.filter(|(_, bytes)| *bytes != [0; 3]).collect();
     let rows = probed.rows.iter().map(|row| (&row.buffer_type, [row.model, row.context, row.compute]));
     let ours: BTreeMap<_, _> = rows.filter(|(_, bytes)| *bytes != [0; 3]).collect();

@@ -43,6 +43,10 @@ impl Context {
             seq_id: self.seq_pointers.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
+        if let Some(counts) = &self.moe_counts {
+            // SAFETY: the context lives and is borrowed mutably; the counts live until after it.
+            unsafe { raw::shim_context_count_experts(self.as_ptr(), counts.get()) };
+        }
         let listed = self.vocab.model().adapters();
         // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and the hidden states
         // have as many rows. llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The
@@ -59,8 +63,7 @@ impl Context {
         match code {
             Ok(0) => {
                 self.outputs.extend_from_slice(&batch.outputs);
-                if self.embeddings {
-                    // llama-batch.cpp: in a context of embeddings every token is an output, even if its flag is off.
+                if self.outputs_all() {
                     self.outputs.fill(1);
                 }
                 Ok(())
@@ -172,6 +175,12 @@ impl Context {
         }
     }
 
+    /// Whether every token is an output, even if its flag is off: in a context of embeddings, and in an encoder with a
+    /// memory (llama-context.cpp, `encode` and `decode`).
+    fn outputs_all(&self) -> bool {
+        self.embeddings || (self.encodes && self.has_memory)
+    }
+
     /// Whether the last batch has an output at this index.
     pub(super) fn is_output(&self, index: i32) -> bool {
         match usize::try_from(index) {
@@ -236,7 +245,7 @@ impl Context {
                 "models with an encoder and a decoder are not supported",
             ));
         }
-        // llama_encode takes the batch as one graph and outputs every token (llama-context.cpp, encode).
+        // llama_encode takes the batch as one graph (llama-context.cpp, encode).
         let encodes = self.encodes;
         if (encodes || !self.causal || self.pools()) && n_tokens > self.n_ubatch as usize {
             return Err(Error::parameter(
@@ -248,7 +257,7 @@ impl Context {
                 ),
             ));
         }
-        let n_outputs = if self.embeddings || encodes { n_tokens } else { batch.n_outputs() };
+        let n_outputs = if self.outputs_all() { n_tokens } else { batch.n_outputs() };
         if n_outputs > self.n_outputs_max as usize {
             return Err(Error::parameter(
                 "n_outputs",

@@ -19,9 +19,9 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those tokens
-    /// must have been computed together with the token before them; llama.cpp does not check that, and would restore a
-    /// wrong state.
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. Those
+    /// tokens must have been computed in one graph, together with the token before them, of at most `n_rs_seq` + 1
+    /// tokens of the sequence; and no other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Context {
     /// # Errors
     ///
     /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence if every sequence has a
-    /// separate cache (`kv_unified` off): llama.cpp fails an assertion then.
+    /// separate cache (`kv_unified` off) or the memory has an indexer: llama.cpp fails an assertion then.
     pub fn kv_seq_copy(&mut self, source: SeqId, target: SeqId, range: Range<Position>) -> Result<(), Error> {
         self.check_seq(source)?;
         self.check_seq(target)?;
@@ -52,6 +52,14 @@ impl Context {
                 "range",
                 format!("{}..{}", range.start, range.end),
                 "without kv_unified, only a whole sequence can be copied",
+            ));
+        }
+        // SAFETY: the context lives; a NULL memory has no parts to refuse.
+        if !whole && source != target && !unsafe { raw::shim_memory_copies_parts(self.as_ptr()) } {
+            return Err(Error::parameter(
+                "range",
+                format!("{}..{}", range.start, range.end),
+                "this model's memory has an indexer, and copies only whole sequences",
             ));
         }
         // `seq_cp` in llama-kv-cache.cpp takes the bounds -1 for "everything".

@@ -20,8 +20,13 @@ pub struct BufferUse {
     pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
+    /// Matrices and signs that llama.cpp makes for weights that were folded in their file (`prism.hadamard`).
+    pub transforms: u64,
     /// KV cache and recurrent state.
     pub context: u64,
+    /// The cache of experts ([`ContextParams::moe_cache_size`](crate::ContextParams::moe_cache_size)): the experts on a
+    /// GPU, and on the host the slots of each layer's experts.
+    pub experts: u64,
     /// Compute buffers.
     pub compute: u64,
     /// LoRA adapters of the model, and the context's control vector. llama.cpp's account leaves them out, and so does
@@ -33,9 +38,9 @@ pub struct BufferUse {
 }
 
 impl BufferUse {
-    /// Weights, context and compute together, as in llama.cpp's own account.
+    /// Weights, their transforms, context, cached experts and compute together, as in llama.cpp's own account.
     pub fn total(&self) -> u64 {
-        self.model + self.context + self.compute
+        self.model + self.transforms + self.context + self.experts + self.compute
     }
 
     /// A row without bytes.
@@ -46,6 +51,49 @@ impl BufferUse {
         // CPU_REPACK does not call itself a host buffer, but lies in host memory: llama.cpp's own fit forgets that.
         let on_host = is_host_buffer || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
         Self { buffer_type, device, on_host, is_host_buffer, ..Self::default() }
+    }
+}
+
+/// The compute buffers of a context, and how often its computations had to reserve them again.
+///
+/// A buffer grows only where a graph is reserved again, but such a graph may also fit the buffers as they are. The
+/// difference of `bytes` before and after a computation says whether it took memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ComputeBuffers {
+    /// Bytes of all devices together.
+    pub bytes: u64,
+    /// Graphs that were reserved again although the graph before had the same size: the reservation was too small.
+    pub reallocations_same_size: u32,
+    /// Graphs of another size than the one before that were reserved again.
+    pub reallocations_other_size: u32,
+}
+
+/// How often computations of a context used experts from its cache.
+///
+/// An expert counts for each token that it computes, and each layer. Layers that compute more than 32 tokens at once do
+/// not use the cache, and are not counted; the last layer computes only the outputs of a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoeCacheUses {
+    /// Uses of an expert that was in the cache.
+    pub hits: u64,
+    /// Experts that had to be loaded into the cache first.
+    pub misses: u64,
+}
+
+impl MoeCacheUses {
+    /// The share of uses whose expert was in the cache, 0.0 to 1.0; `None` before the first use.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let uses = self.hits + self.misses;
+        (uses > 0).then(|| self.hits as f64 / uses as f64)
+    }
+}
+
+impl ComputeBuffers {
+    /// Graphs that were reserved again, of either kind.
+    pub fn reallocations(&self) -> u32 {
+        self.reallocations_same_size.saturating_add(self.reallocations_other_size)
     }
 }
 
@@ -73,10 +121,11 @@ impl MemoryBreakdown {
             let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
             if let Some(known) = self.rows.iter_mut().find(same) {
                 known.context += row.context;
+                known.experts += row.experts;
                 known.compute += row.compute;
                 known.output += row.output;
             } else {
-                self.rows.push(BufferUse { model: 0, adapters: 0, ..row.clone() });
+                self.rows.push(BufferUse { model: 0, transforms: 0, adapters: 0, ..row.clone() });
             }
         }
         self.rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
@@ -84,6 +133,32 @@ impl MemoryBreakdown {
 }
 
 impl Context {
+    /// The compute buffers now, and the graphs that were reserved again since the context was created. llama.cpp counts
+    /// only graphs whose operations keep their devices; a change of devices reserves again too (llama-context.cpp,
+    /// `sched_graph_realloc`). Asking costs no synchronisation.
+    pub fn compute_buffers(&self) -> ComputeBuffers {
+        // SAFETY: the context lives, and has a scheduler since its creation. The shim fills every field of the struct,
+        // whose all-zero state is valid.
+        let buffers = unsafe {
+            let mut buffers: raw::shim_compute_buffers = std::mem::zeroed();
+            raw::shim_context_compute_buffers(self.as_ptr(), &raw mut buffers);
+            buffers
+        };
+        ComputeBuffers {
+            bytes: buffers.bytes,
+            reallocations_same_size: buffers.n_reallocs_same,
+            reallocations_other_size: buffers.n_reallocs_diff,
+        }
+    }
+
+    /// What the cache of experts has been used for since the context was created; `None` without a
+    /// [`moe_cache_size`](crate::ContextParams::moe_cache_size).
+    pub fn moe_cache_uses(&self) -> Option<MoeCacheUses> {
+        // SAFETY: llama.cpp writes only during a computation on this thread, which borrows the context mutably.
+        let counts = unsafe { *self.moe_counts.as_ref()?.get() };
+        Some(MoeCacheUses { hits: counts.hits, misses: counts.misses })
+    }
+
     /// The bytes that this context and its model take, or with `no_alloc` would take.
     ///
     /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
@@ -102,7 +177,9 @@ impl Context {
         .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
         let read = |row: &raw::shim_memory_row| BufferUse {
             model: row.model,
+            transforms: row.transforms,
             context: row.context,
+            experts: row.experts,
             compute: row.compute,
             output: row.output,
             ..BufferUse::new(row.buft, row.device, row.is_host)

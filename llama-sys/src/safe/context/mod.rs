@@ -14,6 +14,7 @@ mod params;
 mod rope;
 mod state;
 
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
@@ -27,7 +28,7 @@ use crate::safe::model::{LoraAdapter, Model, Pooling, Vocab};
 use params::check_threads;
 
 pub use batch::{Batch, Position, SeqId};
-pub use memory::{BufferUse, MemoryBreakdown};
+pub use memory::{BufferUse, ComputeBuffers, MemoryBreakdown, MoeCacheUses};
 pub use params::{ContextParams, FlashAttention, Mtp};
 pub use rope::{Rope, RopeScaling};
 pub use state::State;
@@ -61,6 +62,8 @@ pub struct Context {
     lora: Vec<(LoraAdapter, f32)>,
     /// The threads that compute. They are freed after the context, whose backend refers to them.
     threadpools: Threadpools,
+    /// What the cache of experts is used for, if there is one. llama.cpp writes here while it computes.
+    moe_counts: Option<Box<UnsafeCell<raw::shim_moe_counts>>>,
     /// Whether a control vector was ever set; its memory stays allocated.
     control_vector: bool,
     abort: Arc<AtomicBool>,
@@ -160,6 +163,8 @@ impl Context {
             mtp: params.mtp,
             lora: Vec::new(),
             threadpools: Threadpools::default(),
+            moe_counts: (params.moe_cache_size > 0)
+                .then(|| Box::new(UnsafeCell::new(raw::shim_moe_counts { ctx: context, hits: 0, misses: 0 }))),
             control_vector: false,
             abort,
             poisoned: None,

@@ -59,6 +59,11 @@ pub struct ContextParams {
     /// How many tokens that were computed together a recurrent state can go back. As many additional states are kept.
     /// Has no effect on other kinds of memory, or where llama.cpp does not support it for the architecture.
     pub n_rs_seq: u32,
+    /// Bytes of a cache on the GPUs for experts that lie in host memory; 0, the default, is none. The GPUs share them
+    /// as they share the layers. Layers with another expert layout, or experts on a device, are not cached
+    /// ([`Model::moe_cache_shape`]). Batches of up to 32 tokens compute with cached experts, and load the missing ones;
+    /// larger batches do not change the cache. A cache rules pipeline parallelism out.
+    pub moe_cache_size: u64,
     /// How positions are scaled.
     pub rope: Rope,
 }
@@ -102,6 +107,7 @@ impl Default for ContextParams {
             pooling: Pooling::Unspecified,
             mtp: Mtp::Off,
             n_rs_seq: 0,
+            moe_cache_size: 0,
             rope: Rope::default(),
         }
     }
@@ -205,6 +211,9 @@ impl ContextParams {
         if self.embeddings {
             self.check_pooling(model, n_ctx, n_ubatch)?;
         }
+        if self.moe_cache_size > 0 {
+            self.check_moe_cache(model)?;
+        }
         if self.type_v.is_quantized() && self.flash_attention == FlashAttention::Disabled {
             return Err(Error::parameter("type_v", self.type_v, "a quantised V cache needs flash attention"));
         }
@@ -239,6 +248,33 @@ impl ContextParams {
         Ok(())
     }
 
+    /// Refuses a cache of experts on which the constructor in llama-moe-cache.cpp would give up. A cache on several
+    /// GPUs, or for layers of several layouts, needs more than the least; llama.cpp refuses the rest itself. Without a
+    /// layer whose experts lie on the host, it only warns, and makes no cache.
+    fn check_moe_cache(&self, model: &Model) -> Result<(), Error> {
+        let refused = |requirement: String| Err(Error::parameter("moe_cache_size", self.moe_cache_size, requirement));
+        if model.shape().n_expert == 0 {
+            return refused("it must be 0 bytes: the model has no experts".to_owned());
+        }
+        let shape = model.moe_cache_shape()?;
+        if shape.n_gpu == 0 {
+            return refused("it must be 0 bytes: the model uses no GPU, which would hold the cache".to_owned());
+        }
+        if shape.splits_tensors {
+            return refused("it must be 0 bytes: the model is split by tensors (split_mode)".to_owned());
+        }
+        if usize::try_from(self.moe_cache_size).is_err() {
+            return refused(format!("it must be at most {} bytes", usize::MAX));
+        }
+        if self.moe_cache_size < shape.least_bytes {
+            return refused(format!(
+                "it must be 0, or at least {} bytes: the experts of one token, and one more",
+                shape.least_bytes
+            ));
+        }
+        Ok(())
+    }
+
     /// llama.cpp's own struct; the callbacks keep their defaults.
     pub(super) fn to_native(&self) -> raw::llama_context_params {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -265,6 +301,8 @@ impl ContextParams {
         native.kv_unified = self.kv_unified;
         native.embeddings = self.embeddings;
         native.n_rs_seq = self.n_rs_seq;
+        // `check_moe_cache` refuses more than a `usize` holds.
+        native.moe_cache_size = usize::try_from(self.moe_cache_size).unwrap_or(usize::MAX);
         self.rope.set(&mut native);
         if self.mtp == Mtp::Heads {
             native.ctx_type = raw::LLAMA_CONTEXT_TYPE_MTP;

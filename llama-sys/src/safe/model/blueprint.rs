@@ -66,7 +66,7 @@ impl Model {
     /// # Errors
     ///
     /// [`Error::Call`] for architectures that the writer cannot write (llama-model-saver.cpp,
-    /// `llama_model_saver_supports_arch`), for architectures whose tensors it confuses, and for weights that were
+    /// `llama_arch_supports_save`), for architectures whose tensors it confuses, and for weights that were
     /// rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or without an
     /// embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {

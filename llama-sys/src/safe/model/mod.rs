@@ -49,6 +49,24 @@ pub struct ModelShape {
     pub causal: bool,
 }
 
+/// The layers whose experts a [cache](crate::ContextParams::moe_cache_size) on a GPU can hold: all experts of the layer
+/// lie in host memory, and the layer itself belongs to a GPU (llama-moe-cache.cpp).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoeCacheShape {
+    /// Layers that can use a cache.
+    pub n_layer: u32,
+    /// GPUs of the model.
+    pub n_gpu: u32,
+    /// Bytes below which a cache holds none of these layers: the experts that one token uses in the smallest layer, and
+    /// one expert more. 0 without such layers.
+    pub least_bytes: u64,
+    /// Bytes that are enough for a cache of all experts of these layers.
+    pub most_bytes: u64,
+    /// Whether the model is split by tensors (`LLAMA_SPLIT_MODE_TENSOR`), which rules a cache out.
+    pub splits_tensors: bool,
+}
+
 /// A loaded model. Cloning is cheap; the weights are freed when the last clone and the last context are dropped.
 #[derive(Clone)]
 pub struct Model {
@@ -91,8 +109,8 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: created by llama_model_load_from_file and freed once; contexts hold an Arc of this.
-        unsafe { raw::llama_model_free(self.raw.as_ptr()) };
+        // SAFETY: created by the shim and freed once; contexts hold an Arc of this.
+        unsafe { raw::shim_model_free(self.raw.as_ptr()) };
     }
 }
 
@@ -242,6 +260,31 @@ impl Model {
             head_v: shape.head_v_block,
             causal: shape.causal,
         }
+    }
+
+    /// What a cache of experts can hold. A model without data answers as one with data.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a model of which only the vocabulary was loaded.
+    pub fn moe_cache_shape(&self) -> Result<MoeCacheShape, Error> {
+        if self.is_vocab_only() {
+            return Err(Error::parameter("vocab_only", true, "a model without tensors has no layers"));
+        }
+        // SAFETY: the model lives and has its layers. The shim fills every field of the struct, whose all-zero state is
+        // valid.
+        let shape = unsafe {
+            let mut shape: raw::shim_moe_cache_shape = std::mem::zeroed();
+            raw::shim_model_moe_cache_shape(self.as_ptr(), &raw mut shape);
+            shape
+        };
+        Ok(MoeCacheShape {
+            n_layer: shape.n_layer,
+            n_gpu: shape.n_gpu,
+            least_bytes: shape.least,
+            most_bytes: shape.most,
+            splits_tensors: shape.splits_tensors,
+        })
     }
 
     /// Context length in tokens that the model was trained with.

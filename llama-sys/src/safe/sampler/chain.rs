@@ -1,11 +1,11 @@
 //! A sampler chain under construction.
 
-use std::ffi::{CString, c_char};
+use std::ffi::c_char;
 use std::fmt;
 use std::ptr::NonNull;
 
 use super::check::{
-    MIN_TEMPERATURE, bias, finite, int, last_n as check_last_n, not_negative, probability, sequence_breaker,
+    MIN_TEMPERATURE, bias, finite, int, last_n as check_last_n, not_negative, probability, sequence_breakers,
     temperature as check_temperature, text,
 };
 use super::{Candidates, Chain, Sampler};
@@ -253,13 +253,15 @@ impl SamplerChain {
     /// allowed_length)` subtracted from its logit. Repetitions are searched among the last `last_n` tokens and do not
     /// reach over a sequence breaker. A multiplier of 0.0 or a `last_n` of 0 turns it off.
     ///
-    /// Each breaker is compared with every token of the vocabulary here, which takes some milliseconds.
+    /// Each breaker is compared with every token of the vocabulary here, which takes some milliseconds. There may be 64
+    /// different ones (include/llama.h, `LLAMA_DRY_MAX_SEQ_BREAKERS`).
     ///
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for numbers that are not finite, for a negative multiplier, for a base below 1.0,
-    /// which llama.cpp would take as "off", and for a breaker that is empty, longer than 40 bytes or contains a NUL;
-    /// [`Error::NoVocabulary`] for breakers with a model whose tokens have no texts.
+    /// which llama.cpp would take as "off", for a breaker that is empty, longer than 40 bytes or contains a NUL, and
+    /// for more than 64 different breakers, of which llama.cpp would ignore the last ones; [`Error::NoVocabulary`] for
+    /// breakers with a model whose tokens have no texts.
     pub fn dry(
         self,
         multiplier: f32,
@@ -275,8 +277,7 @@ impl SamplerChain {
         }
         let allowed_length = int("dry_allowed_length", allowed_length)?;
         let last_n = check_last_n("dry_penalty_last_n", last_n)?;
-        let breakers = breakers.iter().map(|breaker| sequence_breaker(breaker.as_ref()));
-        let breakers = breakers.collect::<Result<Vec<CString>, Error>>()?;
+        let breakers = sequence_breakers(breakers)?;
         if !breakers.is_empty() && !self.vocab.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 
+use crate::raw;
 use crate::safe::call::Error;
 
 /// More tokens than any context holds today.
@@ -16,6 +17,9 @@ pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
 /// The most bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
 const MAX_BREAKER: usize = 40;
+
+/// The most sequence breakers. llama.cpp ignores further ones with a warning (llama_sampler_init_dry).
+const MAX_BREAKERS: usize = raw::LLAMA_DRY_MAX_SEQ_BREAKERS as usize;
 
 pub(super) fn text(name: &'static str, text: &str) -> Result<CString, Error> {
     CString::new(text).map_err(|_| Error::parameter(name, text, "a text must not contain a NUL byte"))
@@ -33,7 +37,27 @@ pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     }
 }
 
-pub(super) fn sequence_breaker(breaker: &str) -> Result<CString, Error> {
+/// The different sequence breakers, in their order.
+pub(super) fn sequence_breakers(breakers: &[impl AsRef<str>]) -> Result<Vec<CString>, Error> {
+    let mut different: Vec<CString> = Vec::new();
+    for breaker in breakers {
+        let breaker = sequence_breaker(breaker.as_ref())?;
+        if different.contains(&breaker) {
+            continue;
+        }
+        if different.len() == MAX_BREAKERS {
+            return Err(Error::parameter(
+                "dry_sequence_breaker",
+                format!("{breaker:?}"),
+                format!("there may be at most {MAX_BREAKERS} different sequence breakers"),
+            ));
+        }
+        different.push(breaker);
+    }
+    Ok(different)
+}
+
+fn sequence_breaker(breaker: &str) -> Result<CString, Error> {
     if breaker.is_empty() || breaker.len() > MAX_BREAKER {
         return Err(Error::parameter(
             "dry_sequence_breaker",

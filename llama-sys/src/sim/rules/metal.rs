@@ -9,8 +9,9 @@ use crate::raw;
 ///
 /// A ggml tensor, with the sources that its operation has.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
-    /// ggml-metal-impl.h, `N_MM_NPART_AMAX`.
-    const PARTS: usize = 256;
+    /// ggml-metal-impl.h, `N_ARGMAX_CHUNK` and `N_ARGMAX_NPART_MAX`.
+    const CHUNK: usize = 4096;
+    const MOST_PARTS: usize = 256;
     match tensor.op {
         raw::GGML_OP_MUL_MAT_ID => {
             // SAFETY: NULL or a tensor: sources of an operation live as long as its result (ggml.h, ggml_tensor::src).
@@ -20,11 +21,19 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
             };
             // ggml-metal-ops.cpp, `ggml_metal_op_mul_mat_id_extra_*`.
             let experts = experts.ne[2] as usize;
-            bytes + 4 * experts + 4 * experts * ids.ne[1] as usize + 8 + 4 * PARTS
+            bytes + 4 * experts + 4 * experts * ids.ne[1] as usize
         }
         // SAFETY: the caller's promise.
         raw::GGML_OP_FLASH_ATTN_EXT => bytes + unsafe { attention_size(tensor) },
         raw::GGML_OP_CUMSUM | raw::GGML_OP_ARGSORT => 2 * bytes,
+        // ggml-metal-ops.cpp, `ggml_metal_op_argmax_extra`: the largest element of each part of a row, and its place.
+        // SAFETY: as above.
+        raw::GGML_OP_ARGMAX => unsafe { tensor.src[0].as_ref() }.map_or(bytes, |rows| {
+            match (rows.ne[0] as usize).div_ceil(CHUNK).min(MOST_PARTS) {
+                0 | 1 => bytes,
+                parts => bytes + 8 * parts * rows.ne[1] as usize,
+            }
+        }),
         raw::GGML_OP_TOP_K => {
             // SAFETY: as above.
             unsafe { tensor.src[0].as_ref() }.map_or(bytes, |source| (8 * elements(source)).max(bytes))

@@ -93,11 +93,12 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
 }
 
 /// The points where the layers pass from one GPU to the next: the cumulative shares of `weights`, which are free bytes
-/// if no `tensor_split` is given (llama-model.cpp, `load_tensors`).
+/// if no `tensor_split` is given. If all weights are 0, the GPUs share the layers evenly (llama-model.cpp,
+/// `load_tensors`).
 ///
 /// # Errors
 ///
-/// [`Error::NothingFree`] if all weights are 0: llama.cpp divides by zero there and throws.
+/// [`Error::SplitSum`] if the sum of the weights is negative or not finite.
 pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
     let mut sum = 0.0f32;
     let add = |weight: &f32| {
@@ -105,9 +106,11 @@ pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
         sum
     };
     let points: Vec<f32> = weights.iter().map(add).collect();
-    let usable = sum > 0.0 && sum.is_finite();
-    if !weights.is_empty() && !usable {
-        return Err(Error::NothingFree);
+    if sum < 0.0 || !sum.is_finite() {
+        return Err(Error::SplitSum { sum: sum.to_string() });
+    }
+    if sum == 0.0 {
+        return Ok((1..=weights.len()).map(|gpu| gpu as f32 / weights.len() as f32).collect());
     }
     Ok(points.into_iter().map(|point| point / sum).collect())
 }
@@ -125,7 +128,9 @@ mod tests {
         assert_eq!((taken(&[1.0, 2.0, 3.0]), taken(&[1.0])), (Some(vec![1.0, 2.0]), Some(vec![1.0, 0.0])));
         // The free bytes decide.
         assert_eq!((taken(&[]), taken(&[0.0, 0.0, 5.0])), (None, None));
-        assert!(split_points(&[0.0, 0.0]).is_err());
+        assert_eq!(split_points(&[0.0, 0.0]), Ok(vec![0.5, 1.0]));
+        let error = split_points(&[f32::MAX, f32::MAX]).unwrap_err().to_string();
+        assert_eq!(error, "the layers cannot be split by proportions whose sum is inf");
         let error = proportions(&[1.0, -2.0], 2).unwrap_err();
         let text = "tensor_split[1] is -2, but proportions are finite and not negative";
         assert_eq!(error.to_string(), text);

@@ -1,12 +1,13 @@
-//! Bytes of keys, values and recurrent states on each device: exact if the layout is known (the constructors in
-//! llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp).
+//! Bytes of keys, values and recurrent states on each device, with the matrices that rotate quantised keys and values:
+//! exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and
+//! llama-memory-recurrent.cpp).
 
 use std::borrow::Cow;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, KeptTensor, KvLayout, ModelProfile, Part, Rows};
+use crate::profile::{BlockState, KeptTensor, KvLayout, ModelProfile, Part, Rotation, Rows};
 
 use super::cost::{CacheKinds, Cost};
 use super::{Assignment, Place};
@@ -19,6 +20,17 @@ struct Cache {
     /// Elements of keys and of values.
     elements: (u64, u64),
     held: CacheKinds,
+    /// The copy of an earlier block's compressed keys, for a block that reads them.
+    copy: Option<Copied>,
+}
+
+/// Compressed keys of an earlier block, as a block on another device keeps them.
+#[derive(Debug, Clone)]
+struct Copied {
+    /// The earlier block.
+    from: usize,
+    gpus: Vec<u64>,
+    host: u64,
 }
 
 /// A model's caches, one for each block, on the given GPUs.
@@ -71,9 +83,9 @@ impl Shape<'_> {
                 let groups = self.sizes.cells.div_ceil(u64::from(tokens.max(1)));
                 (groups.max(1).next_multiple_of(256), n_seq)
             }
-            // One more row for each token of rollback (llama-memory-recurrent.cpp, the constructor).
-            Rows::States => (1 + u64::from(self.params.n_rs_seq), n_seq),
-            Rows::Sequences => (1, n_seq),
+            // One more row for each token of rollback (llama-memory-recurrent.cpp, the constructor;
+            // llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
+            Rows::States | Rows::Pending => (1 + u64::from(self.params.n_rs_seq), n_seq),
         };
         each.saturating_mul(count)
     }
@@ -89,6 +101,25 @@ impl Shape<'_> {
             Part::State => (TensorType::F32, kept.n),
         };
         (ty, u64::from(n), self.rows(kept.rows))
+    }
+
+    /// The width of the square matrix that rotates this tensor; 0 without one (llama-kv-cache.cpp, `init_rotation`).
+    fn rotation(&self, kept: &KeptTensor) -> u64 {
+        let (ty, _, _) = self.tensor(kept);
+        match kept.rotation {
+            Rotation::Always(width) => width.into(),
+            Rotation::IfQuantised(width) if ty.is_quantized() => width.into(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a tensor and of its rotation matrix under these rules.
+    fn alloc(&self, kept: &KeptTensor, rules: &BackendRules) -> u64 {
+        let (ty, ne0, rows) = self.tensor(kept);
+        let tensor = rules.alloc(ty, ne0, ty.row_bytes(ne0).saturating_mul(rows));
+        let width = self.rotation(kept);
+        let matrix = TensorType::F32.row_bytes(width).saturating_mul(width);
+        tensor.saturating_add(rules.alloc(TensorType::F32, width, matrix))
     }
 }
 
@@ -106,12 +137,13 @@ impl KvTable {
         let shape = Shape { params, sizes, transposed };
         let cache = |block: &BlockState| {
             let bytes = |rules: &BackendRules| {
-                let tensors = block.kept.iter().map(|kept| shape.tensor(kept));
-                let alloc = |(ty, ne0, rows): (TensorType, u64, u64)| {
-                    rules.alloc(ty, ne0, ty.row_bytes(ne0).saturating_mul(rows))
-                };
-                tensors.map(alloc).fold(0, u64::saturating_add)
+                block.kept.iter().map(|kept| shape.alloc(kept, rules)).fold(0, u64::saturating_add)
             };
+            let copy = block.reads.and_then(|from| {
+                let keys = blocks.get(from)?.part(Part::IndexKeys)?;
+                let gpus = rules.iter().map(|rules| shape.alloc(keys, rules)).collect();
+                Some(Copied { from, gpus, host: shape.alloc(keys, &BackendRules::HOST) })
+            });
             let elements = |part: Part| {
                 let tensor = block.part(part).map(|kept| shape.tensor(kept));
                 tensor.map_or(0, |(_, ne0, rows)| ne0.saturating_mul(rows))
@@ -121,6 +153,7 @@ impl KvTable {
                 host: bytes(&BackendRules::HOST),
                 elements: (elements(Part::Keys), elements(Part::Values)),
                 held: CacheKinds::new(block),
+                copy,
             }
         };
         let windows = blocks.iter().flat_map(|block| &block.kept).map(|kept| shape.window_of(kept.rows));
@@ -140,9 +173,18 @@ impl KvTable {
         bytes.unwrap_or(0)
     }
 
+    /// Whether block `il` keeps a copy of the compressed keys that it reads: the first of the blocks that read them on
+    /// a device other than theirs (llama-kv-cache-dsv4.cpp, the constructor).
+    fn is_copied(&self, copy: &Copied, il: usize, assignment: &Assignment) -> bool {
+        let place = |il: usize| assignment.blocks.get(il);
+        let reads = |il: usize| self.blocks[il].copy.as_ref().is_some_and(|other| other.from == copy.from);
+        let is_first = || !(copy.from + 1..il).any(|earlier| reads(earlier) && place(earlier) == place(il));
+        self.offload && place(copy.from) != place(il) && is_first()
+    }
+
     /// Adds the caches under this assignment: each on its block's device, or all on the host.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
-        for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
+        for (il, (cache, &place)) in self.blocks.iter().zip(&assignment.blocks).enumerate() {
             let held = &mut cost.at(place).held;
             *held = held.and(cache.held);
             let on_gpu = match place {
@@ -155,6 +197,14 @@ impl KvTable {
             } else {
                 cost.host.kv = cost.host.kv.saturating_add(cache.host);
                 cost.largest_on_host = cost.largest_on_host.max(cache.host);
+            }
+            if let Some(copy) = cache.copy.as_ref().filter(|copy| self.is_copied(copy, il, assignment)) {
+                let bytes = match place {
+                    Place::Gpu(gpu) => copy.gpus.get(gpu).copied().unwrap_or(copy.host),
+                    Place::Host => copy.host,
+                };
+                let kv = &mut cost.at(place).kv;
+                *kv = kv.saturating_add(bytes);
             }
             let (k, v) = cost.largest_elements;
             cost.largest_elements = (k.max(cache.elements.0), v.max(cache.elements.1));

@@ -102,7 +102,9 @@ impl Estimate {
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::from_gpus(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
-        let known = matches!(profile.state, KvLayout::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known = matches!(profile.state, KvLayout::Known { .. })
+            && profile.weights.unplaced.is_empty()
+            && !profile.transforms_inputs;
         let known_host = match pinned {
             // The number of buffers depends on the order of the weights.
             Pinned::Yes(Family::Vulkan) => params.mmap,

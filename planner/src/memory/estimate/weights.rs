@@ -49,8 +49,6 @@ struct Stored {
     weights: Vec<StoredWeight>,
     /// For each block, whether it uses rope frequencies.
     rope_blocks: Vec<bool>,
-    /// Whether the copy for a tied output never shares the embedding.
-    tied_apart: bool,
 }
 
 impl Stored {
@@ -66,7 +64,7 @@ impl Stored {
         // The copy of the token embedding that a tied output needs.
         let tied = of.output_matrix().filter(|_| of.tied_output).map(|matrix| store(Group::Tied, Kind::Model, matrix));
         let weights = own.chain(lora).chain(control_vector).chain(tied).collect();
-        Self { weights, rope_blocks: of.rope_blocks.clone(), tied_apart: of.tied_apart }
+        Self { weights, rope_blocks: of.rope_blocks.clone() }
     }
 }
 
@@ -173,12 +171,13 @@ impl WeightTable {
         };
         for (index, weight) in stored.weights.iter().enumerate() {
             let is_tied = weight.group == Group::Tied;
-            let layer = match places.get(index).copied().flatten() {
+            let of_its_own = (weight.kind == Kind::Model && weight.weight.stays_on_host()).then_some(Place::Host);
+            let layer = match places.get(index).copied().flatten().or(of_its_own) {
                 Some(Place::Gpu(gpu)) => {
-                    // A tied output finds an embedding already in its buffer type and shares it, unless it is created
-                    // before the embedding (llama-model-loader.cpp, `create_tensor`).
+                    // A tied output finds an embedding already in its buffer type and shares it
+                    // (llama-model-loader.cpp, `create_tensor`).
                     if let Some(bytes) = sums.fixed_gpus.get_mut(gpu)
-                        && (!is_tied || stored.tied_apart)
+                        && !is_tied
                     {
                         *bytes = bytes.saturating_add(weight.alloc(&rules[gpu]));
                     }
@@ -187,7 +186,7 @@ impl WeightTable {
                 Some(Place::Host) => {
                     if is_tied {
                         sums.fixed.largest.add(weight);
-                        if !stored.tied_apart && !self.host.keeps_twice(weight) {
+                        if !self.host.keeps_twice(weight) {
                             continue;
                         }
                     }
@@ -240,7 +239,7 @@ impl WeightTable {
         put(&sums.output, assignment.output);
         let tied = self.stored.weights.last().filter(|last| last.group == Group::Tied);
         let twice = tied.is_some_and(|tied| self.host.keeps_twice(tied));
-        if assignment.output != Place::Host || twice || self.stored.tied_apart {
+        if assignment.output != Place::Host || twice {
             put(&sums.tied, assignment.output);
         }
         // One copy for each buffer type that holds a block with rope frequencies.

@@ -15,10 +15,16 @@ const KEPT: &str = "_norm.weight ffn_gate_inp.weight ffn_gate_tid2eid.weight alt
     time_mix_w0.weight time_mix_w1.weight time_mix_w2.weight time_mix_v0.weight time_mix_v1.weight time_mix_v2.weight \
     time_mix_a0.weight time_mix_a1.weight time_mix_a2.weight time_mix_g1.weight time_mix_g2.weight \
     time_mix_decay_w1.weight time_mix_decay_w2.weight time_mix_lerp_fused.weight attn_rel_b.weight .position_embd \
-    sam.pos_embd sam.neck. sam.net_ .rel_pos .patch_embd .patch_merger a.rvq.codebook mm.a.code_embd";
+    engram_gate.weight conv2d_spatial.weight conv_dw sam.pos_embd sam.neck. sam.net_ .rel_pos .patch_embd .patch_merger a.rvq.codebook mm.a.code_embd";
 
 /// Whole names of such tensors (BERT and its relatives).
 const KEPT_WHOLE: [&str; 2] = ["position_embd.weight", "token_types.weight"];
+
+/// Starts of the names of tensors that are never quantised.
+const KEPT_STARTS: [&str; 2] = ["a.conv1d.", "a.gen.wav.quant."];
+
+/// Parts of the names of tensors that are never quantised in `limite`.
+const KEPT_LIMITE: &str = "attn_gate.weight attn_ve_gate.weight mudd_";
 
 /// Parts of the names of tensors that are never quantised in `glm5-next`.
 const KEPT_GLM5_NEXT: &str = "hc_ indexer.attn_q_b indexer.attn_k indexer.proj indexer_compressor_gate \
@@ -30,7 +36,7 @@ const KEPT_GLM5_NEXT: &str = "hc_ indexer.attn_q_b indexer.attn_k indexer.proj i
 enum Category {
     Output,
     TokenEmbedding,
-    /// `attn_v`, and the fused tensors that include values: `attn_qkv`, `attn_kv_b`.
+    /// `attn_v`, and the fused tensors that include values: `attn_qkv`, `attn_qkv_gate`, `attn_kv_b`.
     AttentionValue,
     AttentionKey,
     AttentionQuery,
@@ -38,14 +44,17 @@ enum Category {
     FfnUp,
     FfnGate,
     FfnDown,
+    /// `attn_gate` and `ffn_latent_*`, which only `muse-spark` treats apart.
+    GateOrLatent,
     Other,
 }
 
 impl Category {
     /// The category of the tensor with this name: `tensor_get_category`.
     fn from_name(name: &str) -> Self {
-        const PARTS: [(&str, Category); 9] = [
+        const PARTS: [(&str, Category); 12] = [
             ("attn_qkv.weight", Category::AttentionValue),
+            ("attn_qkv_gate.weight", Category::AttentionValue),
             ("attn_kv_b.weight", Category::AttentionValue),
             ("attn_v.weight", Category::AttentionValue),
             ("attn_k.weight", Category::AttentionKey),
@@ -53,6 +62,8 @@ impl Category {
             ("attn_output.weight", Category::AttentionOutput),
             ("ffn_up", Category::FfnUp),
             ("ffn_gate", Category::FfnGate),
+            ("ffn_latent", Category::GateOrLatent),
+            ("attn_gate.weight", Category::GateOrLatent),
             ("ffn_down", Category::FfnDown),
         ];
         match name {
@@ -142,8 +153,14 @@ impl<'a> Mixture<'a> {
         let has_part = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
         let is_matrix = shape[1..].iter().any(|&n| n > 1);
         let is_kept = KEPT_WHOLE.contains(&name)
+            || KEPT_STARTS.iter().any(|start| name.starts_with(start))
             || has_part(KEPT)
-            || (self.architecture == "glm5-next" && has_part(KEPT_GLM5_NEXT));
+            || match self.architecture {
+                "glm5-next" => has_part(KEPT_GLM5_NEXT),
+                "limite" => has_part(KEPT_LIMITE),
+                "vllm-decision2" => name.starts_with("decision."),
+                _ => false,
+            };
         is_matrix && name.ends_with("weight") && !is_kept
     }
 
@@ -157,6 +174,8 @@ impl<'a> Mixture<'a> {
             return T::Q8_0;
         }
         match Category::from_name(name) {
+            // No quantisation has more bits per weight than Q8_0.
+            Category::GateOrLatent if self.architecture == "muse-spark" => T::Q8_0,
             Category::Output => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding if self.is_tied => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding => {

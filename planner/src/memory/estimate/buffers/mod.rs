@@ -97,6 +97,9 @@ pub(super) struct Buffers {
     op_offload: bool,
     offloads_blocks: bool,
     offloads_output: bool,
+    /// Whether the matrices that rotate quantised keys and values are with the cache on the host, from where the first
+    /// GPU borrows them (llama-kv-cache.cpp, `init_rotation`).
+    rotates_on_host: bool,
     /// Whether the CPU may have rearranged its weights, so that no GPU computes with them.
     may_repack: bool,
     converts_kv: (bool, bool),
@@ -255,6 +258,10 @@ impl Buffers {
             step.attention += beside;
             step.feed_forward += beside;
         }
+        let only_rotates = first && self.rotates_on_host && !own && !borrows;
+        if only_rotates {
+            step.attention = 2 * self.queries + self.inputs;
+        }
         let output = view.assignment.output == Place::Gpu(gpu);
         let borrows_output = first && self.offloads_output && host.output > 0;
         if borrows_output || (output && host.output == 0) {
@@ -277,8 +284,11 @@ impl Buffers {
             return Buffer::default();
         }
         let compressed = self.queries + 2 * u128_of(cost.largest_elements.0) + largest;
+        // The rotated heads may bring attention along.
+        let attention = self.attention(self.all_caches(), 5, converted + largest);
         let unsure = sum(&[
             (true, largest / 2),
+            (only_rotates, attention),
             // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the half
             // above by 2 % of a cache.
             (!self.offload_kqv, largest / 8),

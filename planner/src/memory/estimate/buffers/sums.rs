@@ -30,7 +30,8 @@ impl Buffers {
         let hidden = 4 * tokens * u128_of(hparams.n_ff).max(used * n_ff);
         let ffn_out = if used > 0 { used * stream } else { stream };
         let ffn_step = (3 * hidden).max(if used > 0 { 2 * ffn_out + stream } else { 0 });
-        let logits = 4 * u128_of(hparams.n_vocab) * u128_of(sizes.n_outputs);
+        let rows = if params.computes_logits(profile) { sizes.n_outputs } else { 0 };
+        let logits = 4 * u128_of(hparams.n_vocab) * u128_of(rows);
         let adapted = profile.adapters.adapted.iter();
         let per_layer = profile.weights.input.iter().find(|weight| weight.name.starts_with("per_layer_token_embd"));
         let states = || profile.state.blocks().unwrap_or_default().iter();
@@ -86,6 +87,10 @@ impl Buffers {
             offload_kqv: params.offload_kqv,
             op_offload: offloads,
             offloads_blocks: offloads && sizes.n_tokens >= MIN_OFFLOADED_TOKENS,
+            rotates_on_host: offloads
+                && sizes.n_tokens >= MIN_OFFLOADED_TOKENS
+                && !params.offload_kqv
+                && (params.type_k.is_quantized() || params.type_v.is_quantized()),
             offloads_output: offloads && sizes.n_outputs >= MIN_OFFLOADED_TOKENS,
             may_repack: params.repack && !pinned,
             converts_kv: (params.type_k != KvType::F16, params.type_v != KvType::F16 && !compressed),

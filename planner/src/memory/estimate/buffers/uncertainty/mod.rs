@@ -176,7 +176,8 @@ impl<'a> Uncertainty<'a> {
     /// llama-context.cpp).
     fn unfitted_scores(&self) -> u128 {
         let of = self.buffers;
-        when(!of.fitted && !of.unfused && (of.indexed || !of.gpus.is_empty()), 2 * self.scores)
+        let given_up = !of.unfused && (of.indexed || !of.gpus.is_empty());
+        when(!of.fitted && given_up, 2 * self.scores) + when(!of.fitted && of.unfused && of.indexed, self.scores)
     }
 }
 
