@@ -27,9 +27,14 @@ def parse(**more):
     return client.chat.completions.parse(**{"model": model, "messages": said, "max_tokens": tokens, **more}).choices[0].message
 
 
+def create(**more):
+    """For free text: `parse` raises where a text reaches the limit, and a random one may."""
+    return client.chat.completions.create(**{"model": model, "messages": said, "max_tokens": tokens, **more}).choices[0].message
+
+
 chat = Client("openai", "chat completions", "openai (Python)")
 with chat.tries("text"):
-    assert parse().content
+    assert create().content
 with chat.tries("stream"):
     streamed = client.chat.completions.create(model=model, messages=said, max_tokens=tokens, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
@@ -47,7 +52,7 @@ with chat.tries("streamed call"):
 with chat.tries("result"):
     result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "rain"}
     turns = [*said, called.model_dump(exclude_none=True, exclude={"parsed"}), result]
-    assert parse(messages=turns, tools=tools, tool_choice="none").content
+    assert create(messages=turns, tools=tools, tool_choice="none").content
 with chat.tries("a tool beside a form"):
     message = parse(response_format=Forecast, **one_call)
     assert message.parsed or message.tool_calls[0].function.parsed_arguments
