@@ -108,5 +108,10 @@ fn by_llama_server(server: &LlamaServer, prompt: &[i32]) -> Outcome<Vec<i32>> {
         "prompt": prompt, "n_predict": TOKENS, "temperature": 0, "cache_prompt": false, "return_tokens": true,
     });
     let answer: Value = server.ask("/completion", &body)?;
-    Ok(serde_json::from_value(answer["tokens"].clone())?)
+    let mut tokens: Vec<i32> = serde_json::from_value(answer["tokens"].clone())?;
+    // The server lists the token that ended the text.
+    if answer["stop_type"] == "eos" && answer["tokens_predicted"] == tokens.len() {
+        tokens.pop();
+    }
+    Ok(tokens)
 }
