@@ -12,7 +12,7 @@ use autoplace::plan::{self, Request};
 use crate::error::Error;
 use crate::held::{Held, Room};
 use crate::ladder::{Rung, slowness};
-use crate::search::{Arrangement, Ordered, cheapest, together};
+use crate::search::{Arrangement, cheapest, together};
 use crate::state::{ModelState, PoolState};
 
 /// What to do with the models of a machine, in order, and where each is then.
@@ -88,6 +88,18 @@ pub struct PlannedModel {
     pub is_new: bool,
 }
 
+impl PlannedModel {
+    fn new(model: &ModelState, rung: &Rung, is_new: bool) -> Self {
+        Self {
+            name: model.name.clone(),
+            plan: Arc::clone(&rung.plan),
+            held: rung.held.clone(),
+            seconds: model.demand.seconds(&rung.plan),
+            is_new,
+        }
+    }
+}
+
 /// A device after a plan. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -142,7 +154,7 @@ impl PoolPlan {
     ) -> Self {
         let mut steps = Vec::new();
         let mut reasons = Vec::new();
-        for &Ordered(changed) in &arrangement.order {
+        for &changed in &arrangement.order {
             let (model, choice) = (&state.models[changed], &arrangement.choices[changed]);
             if choice.waits {
                 steps.push(Step::WaitForTexts { model: model.name.clone(), time: model.ends_in });
@@ -170,13 +182,7 @@ impl PoolPlan {
         for (model, choice) in state.models.iter().zip(&arrangement.choices) {
             let Some(rung) = &choice.rung else { continue };
             room = room.with(&rung.held).unwrap_or(room);
-            models.push(PlannedModel {
-                name: model.name.clone(),
-                plan: Arc::clone(&rung.plan),
-                held: rung.held.clone(),
-                seconds: model.demand.seconds(&rung.plan),
-                is_new: choice.is_change,
-            });
+            models.push(PlannedModel::new(model, rung, choice.is_change));
         }
         let devices = devices(&state.machine, &room);
         Self { wanted: wanted.map(str::to_owned), steps, models, devices, reasons, price: arrangement.price }
@@ -189,13 +195,7 @@ impl PoolPlan {
         let mut models = Vec::new();
         for (model, rung) in loaded {
             room = room.with(&rung.held).unwrap_or(room);
-            models.push(PlannedModel {
-                name: model.name.clone(),
-                plan: Arc::clone(&rung.plan),
-                held: rung.held.clone(),
-                seconds: model.demand.seconds(&rung.plan),
-                is_new: false,
-            });
+            models.push(PlannedModel::new(model, rung, false));
         }
         let reason = format!(
             "nothing is unloaded or moved for {:.0} s: {} in the last minute, as many as are allowed",
@@ -224,7 +224,7 @@ fn polish(
     arrangement: &mut Arrangement,
     plan: &mut impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
 ) {
-    let Some(&Ordered(last)) = arrangement.order.last() else { return };
+    let Some(&last) = arrangement.order.last() else { return };
     let Some(rung) = arrangement.choices[last].rung.clone() else { return };
     let others = arrangement.choices.iter().enumerate().filter(|(index, _)| *index != last);
     let others = others.filter_map(|(_, choice)| choice.rung.as_ref());

@@ -31,16 +31,12 @@ struct Options {
     choices: Vec<Choice>,
 }
 
-/// A change of an arrangement, in its order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ordered(pub(crate) usize);
-
 /// An arrangement of all models, by their index.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrangement {
     pub(crate) choices: Vec<Choice>,
     /// The models that change, in an order in which nothing is ever over.
-    pub(crate) order: Vec<Ordered>,
+    pub(crate) order: Vec<usize>,
     pub(crate) price: f64,
 }
 
@@ -138,7 +134,7 @@ impl Search<'_> {
 }
 
 /// An order of the changes in which what is loaded fits after each: models leave and shrink before others come.
-fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<Ordered>> {
+fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<usize>> {
     let mut now: Vec<Option<&Rung>> = state.models.iter().map(|model| model.loaded.as_ref()).collect();
     let mut left: Vec<usize> = (0..choices.len()).filter(|&index| choices[index].is_change).collect();
     left.sort_by_key(|&index| (choices[index].rung.is_some(), now[index].is_none(), index));
@@ -159,7 +155,7 @@ fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<Ordered>> {
         let place = left.iter().position(fits)?;
         let index = left.remove(place);
         now[index] = choices[index].rung.as_ref();
-        order.push(Ordered(index));
+        order.push(index);
     }
     Some(order)
 }

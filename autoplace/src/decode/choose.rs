@@ -18,24 +18,12 @@ pub(crate) struct Chooser {
     /// Added to the logits before the chain.
     biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
-    /// The model's own tokens that end a text, sorted. Empty for a text that forbids none.
-    model_ends: Vec<Token>,
-    /// `model_ends` with the stop tokens of the request, sorted.
-    all_ends: Vec<Token>,
+    /// Tokens that end a text, sorted. Empty for a text without a minimum length.
+    ends: Vec<Token>,
     /// Number of likeliest tokens to report beside the chosen one.
     logprobs: Option<usize>,
     /// Buffer for the candidates of each choice.
     candidates: Candidates,
-}
-
-/// Which of the tokens that end a text may not be chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ForbiddenEnds {
-    None,
-    /// The model's own.
-    Model,
-    /// The model's own, and the request's stop tokens.
-    All,
 }
 
 #[derive(Debug)]
@@ -61,18 +49,16 @@ impl Chooser {
             sampler: sampling.sampler(model)?,
             biases: sampling.biases(model)?,
             custom,
-            model_ends: Vec::new(),
-            all_ends: Vec::new(),
+            ends: Vec::new(),
             candidates: Candidates::default(),
         })
     }
 
-    /// Records the tokens that end a text: the model's own and the request's `stop_tokens`.
-    pub(crate) fn know_ends(&mut self, vocab: &Vocab, stop_tokens: &[Token]) {
-        self.model_ends = (0..vocab.n_tokens() as Token).filter(|token| vocab.is_eog(*token)).collect();
-        self.all_ends = self.model_ends.iter().chain(stop_tokens).copied().collect();
-        self.all_ends.sort_unstable();
-        self.all_ends.dedup();
+    /// Records the tokens that end a text: the model's own and `others`.
+    pub(crate) fn know_ends(&mut self, vocab: &Vocab, others: &[Token]) {
+        let own = (0..vocab.n_tokens() as Token).filter(|token| vocab.is_eog(*token));
+        self.ends = own.chain(others.iter().copied()).collect();
+        self.ends.sort_unstable();
     }
 
     /// The seed in use; `None` when no sampler is random.
@@ -105,29 +91,23 @@ impl Chooser {
     }
 
     /// Chooses a token from an output of the last batch. In `mask`, bit `t % 32` of word `t / 32` allows token `t`.
-    /// `so_far` is the prompt with the answer. `forbidden` names tokens that end the text; they stay allowed where the
-    /// mask allows no other.
+    /// `so_far` is the prompt with the answer. `is_early` forbids tokens that end the text, unless the mask allows no
+    /// other.
     pub(crate) fn choose(
         &mut self,
         context: &mut Context,
         output: i32,
         so_far: &[Token],
         mask: Option<&[u32]>,
-        forbidden: ForbiddenEnds,
+        is_early: bool,
     ) -> Result<Choice, Error> {
-        let mut ends: &[Token] = match forbidden {
-            ForbiddenEnds::None => &[],
-            ForbiddenEnds::Model => &self.model_ends,
-            ForbiddenEnds::All => &self.all_ends,
-        };
-        if mask.is_some_and(|mask| !goes_on(mask, ends)) {
-            ends = &[];
-        }
-        let token = if self.custom.is_none() && self.biases.is_empty() && mask.is_none() && ends.is_empty() {
+        let is_early = is_early && mask.is_none_or(|mask| self.goes_on(mask));
+        let token = if self.custom.is_none() && self.biases.is_empty() && mask.is_none() && !is_early {
             self.sampler.sample(context, output)?
         } else {
-            fill(&mut self.candidates, &self.biases, context, output, mask)?;
-            if !ends.is_empty() {
+            self.fill(context, output, mask)?;
+            if is_early {
+                let ends = &self.ends;
                 self.candidates.map_logits(|token, logit| match ends.binary_search(&token) {
                     Ok(_) => f32::NEG_INFINITY,
                     Err(_) => logit,
@@ -149,38 +129,32 @@ impl Chooser {
         };
         Ok(Choice { token, logprobs })
     }
-}
 
-/// Whether a mask allows a token besides `ends`.
-fn goes_on(mask: &[u32], ends: &[Token]) -> bool {
-    let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
-    let allowed_ends = ends.iter().filter(|token| allows(mask, **token)).count();
-    allowed as usize > allowed_ends
-}
+    /// Whether a mask allows a token that does not end the text.
+    fn goes_on(&self, mask: &[u32]) -> bool {
+        let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
+        let ends = self.ends.iter().filter(|token| allows(mask, **token)).count();
+        allowed as usize > ends
+    }
 
-/// Fills the candidates with the tokens that the mask allows, or with all, and adds the biases to their logits.
-fn fill(
-    candidates: &mut Candidates,
-    biases: &BTreeMap<Token, f32>,
-    context: &mut Context,
-    output: i32,
-    mask: Option<&[u32]>,
-) -> Result<(), llama_sys::Error> {
-    match mask {
-        Some(mask) => candidates.fill_masked(context, output, mask)?,
-        None => candidates.fill(context, output)?,
+    /// Fills the candidates with the tokens that the mask allows, or with all, and adds the biases to their logits.
+    fn fill(&mut self, context: &mut Context, output: i32, mask: Option<&[u32]>) -> Result<(), llama_sys::Error> {
+        match mask {
+            Some(mask) => self.candidates.fill_masked(context, output, mask)?,
+            None => self.candidates.fill(context, output)?,
+        }
+        if self.biases.is_empty() {
+            return Ok(());
+        }
+        // The biases and the candidates are both sorted by token.
+        let mut biases = self.biases.iter().peekable();
+        self.candidates.map_logits(|token, logit| {
+            while biases.next_if(|(biased, _)| **biased < token).is_some() {}
+            let bias = biases.next_if(|(biased, _)| **biased == token);
+            bias.map_or(logit, |(_, bias)| logit + bias)
+        });
+        Ok(())
     }
-    if biases.is_empty() {
-        return Ok(());
-    }
-    // The biases and the candidates are both sorted by token.
-    let mut biases = biases.iter().peekable();
-    candidates.map_logits(|token, logit| {
-        while biases.next_if(|(biased, _)| **biased < token).is_some() {}
-        let bias = biases.next_if(|(biased, _)| **biased == token);
-        bias.map_or(logit, |(_, bias)| logit + bias)
-    });
-    Ok(())
 }
 
 /// Whether a mask allows a token.
@@ -265,7 +239,7 @@ mod tests {
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
-        let mut choose = |so_far: &[Token]| chooser.choose(&mut context, -1, so_far, Some(&mask), ForbiddenEnds::None);
+        let mut choose = |so_far: &[Token]| chooser.choose(&mut context, -1, so_far, Some(&mask), false);
         let choice = choose(&[]).unwrap();
         assert!((5..8).contains(&choice.token));
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
@@ -288,7 +262,7 @@ mod tests {
             let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
             let mut native = chain.min_p(0.05).unwrap().temperature(0.8).unwrap().dist(3).unwrap();
             for _ in 0..20 {
-                let own = chooser.choose(&mut context, -1, &[], mask, ForbiddenEnds::None).unwrap().token;
+                let own = chooser.choose(&mut context, -1, &[], mask, false).unwrap().token;
                 let native = match mask {
                     Some(mask) => native.sample_masked(&mut context, -1, mask),
                     None => native.sample(&mut context, -1),

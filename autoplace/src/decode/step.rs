@@ -221,7 +221,7 @@ impl Step<'_> {
             }
             decoded => decoded?,
         }
-        self.note_growth(buffers);
+        self.note_growth(&buffers);
         let context = &mut self.lent.context;
         // Separates the time of the prompt from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
@@ -231,19 +231,17 @@ impl Step<'_> {
     }
 
     /// Notes what the compute buffers have grown by since `before`, for the texts of the batch.
-    fn note_growth(&mut self, before: ComputeBuffers) {
-        let after = self.lent.context.compute_buffers();
-        if after == before {
+    fn note_growth(&mut self, before: &ComputeBuffers) {
+        let grown = self.lent.context.compute_buffers().since(before);
+        if grown == ComputeBuffers::default() {
             return;
         }
-        let grown = after.bytes.saturating_sub(before.bytes);
-        let reallocations = after.reallocations().saturating_sub(before.reallocations());
-        if grown > 0 {
-            tracing::info!(target: "autoplace::generate", "compute buffers grew by {grown} bytes");
+        if grown.bytes > 0 {
+            tracing::info!(target: "autoplace::generate", "compute buffers grew by {} bytes", grown.bytes);
         }
         for sequence in self.sequences.iter_mut().filter(|sequence| sequence.is_queued()) {
-            sequence.statistics.buffer_growth += grown;
-            sequence.statistics.reallocations += reallocations;
+            sequence.statistics.buffer_growth += grown.bytes;
+            sequence.statistics.reallocations += grown.reallocations();
         }
     }
 

@@ -23,6 +23,10 @@ impl Matcher {
         match *self {}
     }
 
+    pub(crate) fn ignore_ends(&mut self) {
+        match *self {}
+    }
+
     pub(crate) fn accept(&mut self, _: Token) -> Result<(), Error> {
         match *self {}
     }

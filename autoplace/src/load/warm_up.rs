@@ -78,13 +78,13 @@ pub(super) fn warm_up(
             predict(heads)?;
         }
     }
-    let after = run.context.compute_buffers();
+    let grown = run.context.compute_buffers().since(&before);
     let warm_up = WarmUp {
         verify,
         tokens: run.tokens,
         last_position: run.last_position,
-        buffer_growth: after.bytes.saturating_sub(before.bytes),
-        reallocations: after.reallocations().saturating_sub(before.reallocations()),
+        buffer_growth: grown.bytes,
+        reallocations: grown.reallocations(),
         skipped: skipped.map(str::to_owned),
         time: started.elapsed(),
     };

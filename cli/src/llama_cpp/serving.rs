@@ -3,7 +3,8 @@
 use super::Row;
 
 const ONE_MODEL: &str = "a server has the model that it was started with";
-const NO_UI: &str = "there is no page: any client of OpenAI's API is one";
+const NO_UI: &str =
+    "the page at `/` shows the server and the placement, and does not chat: any client of OpenAI's API does";
 const NO_TOOLS: &str = "tools are the client's, which calls them";
 const CORS: &str = "pages that --allow-origin names may send what OpenAI's clients send, and no others";
 const TUNNEL: &str = "the server opens no tunnel: it is reached at its address, or through a proxy";

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::execute::Stopped;
 use super::handle::ModelHandle;
-use super::place::plan_of;
+use super::place::plan_error;
 use super::state::{Answer, Entry, Id, Shared, State};
 use super::ticket::Ticket;
-use super::wanted::is_alive;
 use crate::error::Error;
 use crate::plan::{PoolPlan, Step};
 use crate::spec::ModelSpec;
@@ -100,7 +99,7 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
             due.push((waiter.ticket, Err(Error::Closed)));
             continue;
         };
-        let handle = if is_usable(entry) { ModelHandle::give(shared, entry, now) } else { None };
+        let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
         if let Some(handle) = handle {
             due.push((waiter.ticket, Ok(handle)));
         } else if now.saturating_sub(waiter.since) >= patience {
@@ -113,14 +112,9 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     due
 }
 
-fn is_usable(entry: &Entry) -> bool {
-    entry.is_ready() && entry.loaded.as_ref().is_some_and(|loaded| is_alive(&loaded.model))
-}
-
 fn task(state: &State, now: Duration) -> Option<Task> {
     let free = |entry: &&Entry| entry.loaded.is_some() && entry.handles == 0;
-    let is_dead = |entry: &Entry| entry.loaded.as_ref().is_some_and(|loaded| !is_alive(&loaded.model));
-    if let Some(entry) = state.entries.iter().filter(free).find(|entry| entry.must_leave || is_dead(entry)) {
+    if let Some(entry) = state.entries.iter().filter(free).find(|entry| entry.must_leave || entry.is_dead()) {
         return Some(Task::Unload(entry.id));
     }
     if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now) {
@@ -187,17 +181,16 @@ enum Reason {
 }
 
 fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
-    let load = |error| Failure::For(id, Reason::Load(Arc::new(error)));
-    let machine = shared.bare_machine().map_err(load)?;
+    let load = |id, error| Failure::For(id, Reason::Load(Arc::new(error)));
+    let machine = shared.bare_machine().map_err(|error| load(id, error))?;
     let Some(name) = shared.lock().entry(id).map(|entry| entry.spec.name.clone()) else { return Ok(()) };
     // The lock is released before the loop.
     let partners = with_partners(&mut shared.lock(), id);
-    for id in partners {
-        let spec = shared.lock().entry(id).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
+    for partner in partners {
+        let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
         if let Some(spec) = spec {
-            let ladder = shared.ladder(&spec, &machine);
-            let ladder = ladder.map_err(|error| Failure::For(id, Reason::Load(Arc::new(error))))?;
-            if let Some(entry) = shared.lock().entry(id) {
+            let ladder = shared.ladder(&spec, &machine).map_err(|error| load(partner, error))?;
+            if let Some(entry) = shared.lock().entry(partner) {
                 entry.ladder = Some(ladder);
             }
         }
@@ -240,7 +233,10 @@ fn decide(
         let specs: Vec<ModelSpec> = specs.map(|entry| entry.spec.clone()).collect();
         (pool, specs)
     };
-    let plan = PoolPlan::decide(&pool, wanted, plan_of(shared, &specs))?;
+    let plan = PoolPlan::decide(&pool, wanted, |index, request, machine| {
+        let spec = &specs[index];
+        shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
+    })?;
     if !plan.steps.is_empty() {
         plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
         let plan = Arc::new(plan.clone());
@@ -319,9 +315,9 @@ fn look(shared: &Arc<Shared>) {
     let parked = {
         let state = shared.lock();
         let parked = state.entries.iter().find(|entry| entry.is_parked && entry.loaded.is_none());
-        parked.map(|entry| (entry.id, entry.spec.name.clone()))
+        parked.map(|entry| entry.spec.name.clone())
     };
-    let Some((_, name)) = parked.filter(|_| unloaded.is_empty()) else { return };
+    let Some(name) = parked.filter(|_| unloaded.is_empty()) else { return };
     let Ok(plan) = decide(shared, &machine, Some(&name)) else { return };
     if matches!(&plan.steps[..], [Step::Load { .. }]) {
         let _ = shared.carry_out(&plan, &machine, Duration::ZERO);

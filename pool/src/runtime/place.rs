@@ -1,6 +1,5 @@
 //! The machine and the models as the pool's thread sees them: what a decision is made from.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use autoplace::gguf::Header;
@@ -126,17 +125,10 @@ impl State {
     }
 }
 
-/// The plan that a decision is made with: by the estimate where that is enough, else by probes.
-pub(super) fn plan_of(
-    shared: &Arc<Shared>,
-    specs: &[ModelSpec],
-) -> impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error> + use<> {
-    let (shared, specs) = (Arc::clone(shared), specs.to_vec());
-    move |index, request, machine| {
-        let spec = &specs[index];
-        shared.probed(spec, request, machine).map_err(|error| match error {
-            load::Error::Plan(error) => error,
-            other => plan::Error::Unknown { model: spec.name.clone(), reason: other.to_string() },
-        })
+/// The error of a plan as the planner has it. An error of another kind, such as of the file, is given in words.
+pub(super) fn plan_error(spec: &ModelSpec, error: load::Error) -> plan::Error {
+    match error {
+        load::Error::Plan(error) => error,
+        other => plan::Error::Unknown { model: spec.name.clone(), reason: other.to_string() },
     }
 }

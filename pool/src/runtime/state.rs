@@ -133,7 +133,14 @@ impl Entry {
 
     /// Whether a handle can be given now.
     pub(super) fn is_ready(&self) -> bool {
-        self.loaded.is_some() && !self.is_leaving && !self.must_leave && self.work == Work::None
+        let is_staying = !self.is_leaving && !self.must_leave && self.work == Work::None;
+        is_staying && self.loaded.is_some() && !self.is_dead()
+    }
+
+    /// Whether the model is loaded in a worker that has died.
+    pub(super) fn is_dead(&self) -> bool {
+        let model = self.loaded.as_ref().map(|loaded| &loaded.model);
+        model.is_some_and(|model| model.worker_id().is_none() && !model.worker_deaths().is_empty())
     }
 }
 

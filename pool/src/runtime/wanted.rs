@@ -27,12 +27,12 @@ impl Wanted {
             }
             let last = state.last_wanted;
             let entry = state.named(name)?;
-            entry.demand.wanted(now, last != Some(entry.id));
             let id = entry.id;
+            entry.demand.wanted(now, last != Some(id));
+            let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
             state.last_wanted = Some(id);
-            let entry = state.named(name)?;
-            if entry.is_ready() && entry.loaded.as_ref().is_some_and(|it| is_alive(&it.model)) {
-                return Ok(ModelHandle::give(shared, entry, now));
+            if handle.is_some() {
+                return Ok(handle);
             }
             let waiter = Waiter { id, since: now, not_before: now, ticket: Arc::clone(&ticket) };
             state.waiters.push_back(waiter);
@@ -70,9 +70,4 @@ impl Drop for Wanted {
         // A handle that has arrived meanwhile is given back, after the lock is released.
         drop(self.ticket.take());
     }
-}
-
-/// Whether the model can be used: its worker, if it has one, has not died.
-pub(super) fn is_alive(model: &autoplace::Model) -> bool {
-    model.worker_id().is_some() || model.worker_deaths().is_empty()
 }

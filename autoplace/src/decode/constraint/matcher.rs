@@ -28,6 +28,8 @@ pub(crate) struct Matcher {
     /// The mask of the next token, valid while `is_asked`.
     mask: Vec<u32>,
     is_asked: bool,
+    /// Whether tokens that end a generation are left out while another token is allowed.
+    ignores_ends: bool,
     accepted: usize,
     kept: u64,
 }
@@ -66,6 +68,7 @@ impl Matcher {
             constraint: constraint.name(),
             mask: Vec::new(),
             is_asked: false,
+            ignores_ends: false,
             accepted: 0,
             kept: 0,
         };
@@ -103,9 +106,7 @@ impl Matcher {
             }
             if !self.rules.is_accepting().unwrap_or(false) {
                 // A Lark grammar can name any token by its number.
-                for (word, ends) in self.mask.iter_mut().zip(&self.vocabulary.ends) {
-                    *word &= !ends;
-                }
+                self.leave_out_ends();
             }
         }
         self.mask.resize(self.vocabulary.allowed.len(), 0);
@@ -115,7 +116,24 @@ impl Matcher {
         if self.mask.iter().all(|word| *word == 0) && !self.is_complete() {
             return Err(self.refusal(NOTHING_GOES_ON.to_owned()));
         }
+        if self.ignores_ends {
+            self.ignore_ends();
+        }
         Ok(())
+    }
+
+    /// From here on, leaves the tokens that end a generation out of the masks that allow another token.
+    pub(crate) fn ignore_ends(&mut self) {
+        self.ignores_ends = true;
+        if self.mask.iter().zip(&self.vocabulary.ends).any(|(word, ends)| word & !ends != 0) {
+            self.leave_out_ends();
+        }
+    }
+
+    fn leave_out_ends(&mut self) {
+        for (word, ends) in self.mask.iter_mut().zip(&self.vocabulary.ends) {
+            *word &= !ends;
+        }
     }
 
     /// Accepts a token of the mask. A token that ends a generation changes nothing.

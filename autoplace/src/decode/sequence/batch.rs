@@ -8,7 +8,7 @@ use super::Sequence;
 use super::in_batch::InBatch;
 use crate::chat::FinishReason;
 use crate::decode::cache::can_go_back;
-use crate::decode::choose::{Choice, ForbiddenEnds};
+use crate::decode::choose::Choice;
 use crate::decode::constraint::Matcher;
 use crate::decode::error::Error;
 use crate::decode::piece::{End, Piece};
@@ -165,15 +165,8 @@ impl Sequence {
         };
         // Computes the mask while the device still computes the logits.
         let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
-        let forbidden = if self.statistics.generated_tokens < self.limits.min_tokens {
-            ForbiddenEnds::All
-        } else if self.limits.ignore_eos && mask.is_some() {
-            // Under a constraint, the model's end token is no text that the constraint allows.
-            ForbiddenEnds::Model
-        } else {
-            ForbiddenEnds::None
-        };
-        Ok(Some(self.chooser.choose(context, output, &self.tokens, mask, forbidden)?))
+        let is_early = self.statistics.generated_tokens < self.limits.min_tokens;
+        Ok(Some(self.chooser.choose(context, output, &self.tokens, mask, is_early)?))
     }
 
     /// Takes the chosen token and turns it into text. `took` is the time since the batch was computed. `full` says that
@@ -187,7 +180,7 @@ impl Sequence {
         }
         let Choice { token, logprobs } = choice;
         let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
-        // A constraint leaves an end token only where no other token may follow.
+        // Beside a constraint, an ignored end token is left only where no other token may follow.
         if vocab.is_eog(token) && (!self.limits.ignore_eos || self.matcher.is_some()) {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);

@@ -67,7 +67,10 @@ impl Sequence {
         capacity: usize,
     ) -> Result<Self, Error> {
         let scales = model.scales(spec.lora.as_deref())?;
-        let matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
+        let mut matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
+        if let Some(matcher) = matcher.as_mut().filter(|_| spec.limits.ignore_eos) {
+            matcher.ignore_ends();
+        }
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
@@ -83,7 +86,7 @@ impl Sequence {
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
-        if spec.limits.min_tokens > 0 || (spec.limits.ignore_eos && matcher.is_some()) {
+        if spec.limits.min_tokens > 0 {
             chooser.know_ends(vocab, &spec.stop_tokens);
         }
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;

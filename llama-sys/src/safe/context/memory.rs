@@ -95,6 +95,16 @@ impl ComputeBuffers {
     pub fn reallocations(&self) -> u32 {
         self.reallocations_same_size.saturating_add(self.reallocations_other_size)
     }
+
+    /// The bytes by which the buffers grew since `before`, and the graphs that were reserved again since then.
+    pub fn since(&self, before: &Self) -> Self {
+        let Self { bytes, reallocations_same_size, reallocations_other_size } = *before;
+        Self {
+            bytes: self.bytes.saturating_sub(bytes),
+            reallocations_same_size: self.reallocations_same_size.saturating_sub(reallocations_same_size),
+            reallocations_other_size: self.reallocations_other_size.saturating_sub(reallocations_other_size),
+        }
+    }
 }
 
 /// Every buffer type that a context and its model use. The driver's own memory is not included.
