@@ -18,7 +18,7 @@ pub(crate) fn generate(source: &Path) {
         .allowlist_function("ggml_(log_set|type_name|blck_size|type_size|row_size|is_quantized|nbytes|version|commit|set_abort_callback|guid_matches)")
         // Those that only the variants for kinds of CPUs have, which a runtime loads last.
         .blocklist_function("ggml_backend_(cpu_(init|reg|set_.*)|is_cpu)")
-        .allowlist_type("(llama|ggml_backend|shim)_.*")
+        .allowlist_type("(llama|ggml_backend|shim|mtmd)_.*")
         .allowlist_var("(LLAMA|GGML_BACKEND|GGML_MAX|SHIM)_.*")
         .blocklist_function("llama_(load_model_from_file|free_model|new_context_with_model|n_ctx_train|n_embd|n_layer|n_head|n_vocab)")
         .opaque_type("FILE|_IO_FILE")

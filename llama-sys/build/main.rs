@@ -7,7 +7,8 @@
 //!    start.
 //! 5. `compile`: runs cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that
 //!    `AUTOPLACE_LLAMA_BUILD_DIR` names.
-//! 6. `shim`: compiles `native/`, which calls llama.cpp's C++ and lets no exception through.
+//! 6. `shim`: compiles `native/`, which calls llama.cpp's C++ and lets no exception through; `mtmd` (feature `media`)
+//!    compiles tools/mtmd, which it calls.
 //! 7. `link`: names the libraries.
 //! 8. `runtime` (if `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): builds the same as libraries that a program opens.
 //! 9. `bindings` (feature `bindgen`): regenerates the committed bindings' text into OUT_DIR.
@@ -22,6 +23,7 @@ mod cpu_features;
 mod identity;
 mod isa;
 mod link;
+mod mtmd;
 mod require;
 mod runtime;
 mod shim;
@@ -63,7 +65,10 @@ fn main() {
     let built = compile::run(&target, &source, &options, &instructions);
     let name = name_build(&identity::of_source(&source));
     let (compiler, objects) = shim::compile(&source, &name);
-    let libraries = link::libraries(&target, &built);
+    // The linker reads mtmd behind the shim, which calls it, and before llama.cpp, which it calls.
+    let mtmd = mtmd::build(&source, &options);
+    let mut libraries = link::libraries(&target, &built);
+    libraries.libraries.splice(0..0, mtmd);
     isa::report(&instructions, &options.backends);
     runtime::library(&target, &compiler, &objects, &built, &libraries);
     #[cfg(feature = "bindgen")]

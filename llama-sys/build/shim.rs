@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::target::feature;
+
 /// Compiles `native/*.cpp` into OUT_DIR, ready to link, and returns the object files. The shim reports `build` as its
 /// own build.
 pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
@@ -21,11 +23,15 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .define("AUTOPLACE_BUILD", Some(&*format!("\"{build}\"")))
         .file("native/shim.cpp")
         .file("native/no_alloc.cpp")
+        .file("native/media.cpp")
         .file("native/lora.cpp")
         .file("native/hadamard.cpp")
         .file("native/rates.cpp")
         .file("native/threads.cpp")
         .file("native/build.cpp");
+    if feature("media") {
+        shim.include(source.join("tools/mtmd")).define("AUTOPLACE_MEDIA", None);
+    }
     let objects = shim.compile_intermediates();
     let mut archive = cc::Build::new();
     for object in &objects {

@@ -1,6 +1,7 @@
 #include "shim.h"
 #include "hadamard.h"
 #include "lora.h"
+#include "media.h"
 #include "no_alloc.h"
 #include "rates.h"
 #include "threads.h"
@@ -915,4 +916,74 @@ shim_measured shim_bench_time(shim_bench * bench, const shim_operation * operati
 
 shim_measured shim_bench_link(shim_bench * bench, size_t bytes, size_t width, uint64_t budget_ns, shim_link * link, shim_error * error) {
     return checked(error, SHIM_MEASURED_UNSUPPORTED, [&] { return bench_link(*bench, bytes, width, budget_ns, *link); });
+}
+
+bool shim_media_built() {
+    return media_built();
+}
+
+void shim_media_log(ggml_log_callback callback, void * user_data) {
+    media_log(callback, user_data);
+}
+
+mtmd_context * shim_media_load(const char * path, const llama_model * model, const shim_media_params * params, shim_error * error) {
+    // The warm-up reserves buffers and computes nothing (clip.cpp, `warmup`), so that assertions can be errors.
+    mtmd_context * media = guarded(error, (mtmd_context *) nullptr, [&] { return media_load(path, *model, *params); });
+    if (error->status != SHIM_STATUS_OK && media) {
+        media_free(media);
+        media = nullptr;
+    }
+    return media;
+}
+
+void shim_media_free(mtmd_context * media) {
+    media_free(media);
+}
+
+bool shim_media_shape(const mtmd_context * media, struct shim_media_shape * shape, shim_error * error) {
+    return guarded(error, false, [&] { media_shape(*media, *shape); return true; });
+}
+
+int32_t shim_media_memory(const char * path, const shim_media_params * params, shim_media_limits * limits, shim_media_row * rows, int32_t n_max,
+                          shim_error * error) {
+    return guarded(error, (int32_t) 0, [&] {
+        const std::vector<shim_media_row> found = media_memory(path, *params, *limits);
+        std::copy_n(found.begin(), std::min(found.size(), (size_t) n_max), rows);
+        return (int32_t) found.size();
+    });
+}
+
+mtmd_input_chunks * shim_media_tokenize(const mtmd_context * media, const shim_media_part * parts, size_t n_parts, bool add_special, shim_error * error) {
+    mtmd_input_chunks * chunks =
+        guarded(error, (mtmd_input_chunks *) nullptr, [&] { return media_tokenize(*media, parts, n_parts, add_special); });
+    if (error->status != SHIM_STATUS_OK && chunks) {
+        media_chunks_free(chunks);
+        chunks = nullptr;
+    }
+    return chunks;
+}
+
+void shim_media_chunks_free(mtmd_input_chunks * chunks) {
+    media_chunks_free(chunks);
+}
+
+size_t shim_media_chunks_size(const mtmd_input_chunks * chunks, shim_error * error) {
+    return guarded(error, (size_t) 0, [&] { return media_chunks_size(*chunks); });
+}
+
+bool shim_media_chunk(const mtmd_context * media, const mtmd_input_chunks * chunks, size_t index, struct shim_media_chunk * chunk, shim_error * error) {
+    return guarded(error, false, [&] { media_chunk(*media, *chunks, index, *chunk); return true; });
+}
+
+bool shim_media_positions(const mtmd_context * media, const mtmd_input_chunks * chunks, size_t index, llama_pos first, llama_pos * positions,
+                          size_t n_positions, shim_error * error) {
+    return guarded(error, false, [&] { media_positions(*media, *chunks, index, first, positions, n_positions); return true; });
+}
+
+bool shim_media_encode(mtmd_context * media, const mtmd_input_chunks * chunks, size_t index, float * rows, size_t n_floats, shim_error * error) {
+    return checked(error, false, [&] { media_encode(*media, *chunks, index, rows, n_floats); return true; });
+}
+
+int32_t shim_media_decode(llama_context * ctx, const shim_media_rows * rows, shim_error * error) {
+    return checked(error, (int32_t) -3, [&] { return media_decode(*ctx, *rows); });
 }

@@ -337,6 +337,97 @@ enum shim_measured shim_bench_time(struct shim_bench * bench, const struct shim_
 enum shim_measured shim_bench_link(struct shim_bench * bench, size_t bytes, size_t width, uint64_t budget_ns, struct shim_link * link,
                                    struct shim_error * error);
 
+// ---- images and sound ----
+
+// llama.cpp's tools/mtmd. In a build without it every call here fails with a message that says so.
+struct mtmd_context;
+struct mtmd_input_chunks;
+
+bool shim_media_built(void);
+// mtmd's own log, which llama_log_set does not set.
+void shim_media_log(ggml_log_callback callback, void * user_data);
+
+struct shim_media_params {
+    ggml_backend_dev_t         device; // NULL: the host
+    int32_t                    n_threads;
+    enum llama_flash_attn_type flash_attn;
+    int32_t                    image_min_tokens; // -1: what the file says
+    int32_t                    image_max_tokens;
+};
+struct shim_media_shape {
+    bool    has_image;
+    bool    has_audio;
+    bool    is_mrope;    // each row has four positions
+    int32_t sample_rate; // in Hz, of sound; -1 without an encoder of sound
+};
+struct shim_media_row {
+    ggml_backend_dev_t device;
+    uint64_t           bytes;
+};
+struct shim_media_limits {
+    int32_t image_max_tokens; // -1: an image has the same number always, or the file does not say
+    bool    is_non_causal;    // all rows of an image are computed at once: n_ubatch has to hold them
+};
+
+enum shim_media_kind {
+    SHIM_MEDIA_TEXT  = 0,
+    SHIM_MEDIA_IMAGE = 1,
+    SHIM_MEDIA_AUDIO = 2,
+};
+// One part of a prompt. Each kind reads the fields beside it.
+struct shim_media_part {
+    enum shim_media_kind  kind;
+    const char          * text; // not NUL-terminated
+    size_t                text_len;
+    bool                  parse_special;
+    const unsigned char * rgb;  // width x height x 3
+    uint32_t              width;
+    uint32_t              height;
+    const float         * samples;
+    size_t                n_samples;
+};
+struct shim_media_chunk {
+    enum shim_media_kind kind;
+    const llama_token  * tokens;   // of a text
+    size_t               n_tokens; // tokens, or rows of an encoder
+    llama_pos            n_pos;    // positions that the chunk takes
+    bool                 is_non_causal;
+};
+// Rows of an encoder, which are computed as tokens of a sequence.
+struct shim_media_rows {
+    const float     * values; // n_rows x width
+    size_t            n_rows;
+    size_t            width;
+    const llama_pos * positions; // n_rows x n_sections
+    size_t            n_sections;
+    llama_seq_id      seq;
+    bool              is_non_causal;
+    bool              output_last;
+};
+
+struct mtmd_context * shim_media_load(const char * path, const struct llama_model * model, const struct shim_media_params * params,
+                                      struct shim_error * error);
+void                  shim_media_free(struct mtmd_context * media);
+bool                  shim_media_shape(const struct mtmd_context * media, struct shim_media_shape * shape, struct shim_error * error);
+// Writes up to `n_max` devices and returns how many there are.
+int32_t               shim_media_memory(const char * path, const struct shim_media_params * params, struct shim_media_limits * limits,
+                                        struct shim_media_row * rows, int32_t n_max, struct shim_error * error);
+
+struct mtmd_input_chunks * shim_media_tokenize(const struct mtmd_context * media, const struct shim_media_part * parts, size_t n_parts,
+                                               bool add_special, struct shim_error * error);
+void                       shim_media_chunks_free(struct mtmd_input_chunks * chunks);
+size_t                     shim_media_chunks_size(const struct mtmd_input_chunks * chunks, struct shim_error * error);
+bool                       shim_media_chunk(const struct mtmd_context * media, const struct mtmd_input_chunks * chunks, size_t index,
+                                            struct shim_media_chunk * chunk, struct shim_error * error);
+// Positions of each row one after the other: one, or the four of M-RoPE.
+bool                       shim_media_positions(const struct mtmd_context * media, const struct mtmd_input_chunks * chunks, size_t index,
+                                                llama_pos first, llama_pos * positions, size_t n_positions, struct shim_error * error);
+// Not guarded, as shim_decode. `n_floats` are the rows of the chunk times the width of the model's input.
+bool                       shim_media_encode(struct mtmd_context * media, const struct mtmd_input_chunks * chunks, size_t index, float * rows,
+                                             size_t n_floats, struct shim_error * error);
+// As shim_decode.
+int32_t                    shim_media_decode(struct llama_context * ctx, const struct shim_media_rows * rows, struct shim_error * error);
+
 #ifdef __cplusplus
 }
 #endif

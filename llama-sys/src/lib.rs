@@ -39,10 +39,13 @@ pub use safe::call::log::quietly;
 pub use safe::call::{Error, Failure, FailureCause, OutOfMemory};
 pub use safe::context::{
     AbortHandle, Batch, BufferUse, ComputeBuffers, Context, ContextParams, FlashAttention, MemoryBreakdown,
-    MoeCacheUses, Mtp, Position, Rope, RopeScaling, SeqId, State,
+    MoeCacheUses, Mtp, Position, Rope, RopeScaling, Rows, SeqId, State,
 };
 pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
+pub use safe::media::{
+    MediaChunk, MediaChunks, MediaKind, MediaMemory, MediaPart, Projector, ProjectorParams, has_media,
+};
 pub use safe::model::{
     AddedTokens, EmbeddingShape, FimTokens, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor,
     MoeCacheShape, Pooling, TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures,

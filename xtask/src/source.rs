@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use crate::tree;
 use crate::workspace::{Workspace, output};
 
-/// The parts of llama.cpp that the build needs. llama.cpp's CMakeLists.txt always configures `vendor/`. Its folders are
-/// header libraries, of which only the CMakeLists.txt is read, except for `hash`, whose files cmake checks. On Windows
-/// cmake/win-app.cmake depends on the manifest of the programs.
-const NEEDED: [&str; 14] = [
+/// The parts of llama.cpp that the build needs, those of the feature `media` too. llama.cpp's CMakeLists.txt always
+/// configures `vendor/`. Its folders are header libraries, of which only the CMakeLists.txt is read, except for `hash`,
+/// whose files cmake checks. On Windows cmake/win-app.cmake depends on the manifest of the programs.
+const NEEDED: [&str; 28] = [
     "CMakeLists.txt",
     "LICENSE",
     "cmake",
@@ -27,6 +27,20 @@ const NEEDED: [&str; 14] = [
     "vendor/sheredom/CMakeLists.txt",
     "vendor/stb/CMakeLists.txt",
     "vendor/cpp-httplib/CMakeLists.txt",
+    "tools/mtmd/clip-graph.h",
+    "tools/mtmd/clip-impl.h",
+    "tools/mtmd/clip-model.h",
+    "tools/mtmd/clip.cpp",
+    "tools/mtmd/clip.h",
+    "tools/mtmd/debug",
+    "tools/mtmd/models",
+    "tools/mtmd/mtmd-audio.cpp",
+    "tools/mtmd/mtmd-audio.h",
+    "tools/mtmd/mtmd-image.cpp",
+    "tools/mtmd/mtmd-image.h",
+    "tools/mtmd/mtmd-internal.h",
+    "tools/mtmd/mtmd.cpp",
+    "tools/mtmd/mtmd.h",
 ];
 
 /// Backends that no feature of ours builds. cmake enters a backend's folder only if its option is on.

@@ -10,6 +10,7 @@
 //! | [`device`] | initialisation, ggml's registry, devices, and threads |
 //! | [`model`] | a loaded model, its vocabulary, its tensors, and adapters |
 //! | [`context`] | batches, decoding, the KV cache, states, and memory in use |
+//! | [`media`] | projectors of images and sound |
 //! | [`sampler`] | from logits to a token |
 //! | [`measure`] | how long operations take on a device |
 
@@ -18,6 +19,7 @@ pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod measure;
+pub(crate) mod media;
 pub(crate) mod model;
 pub(crate) mod sampler;
 pub(crate) mod system;

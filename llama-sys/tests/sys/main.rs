@@ -7,6 +7,8 @@ mod adapter;
 mod blueprint;
 mod embeddings;
 mod hadamard;
+#[cfg(feature = "media")]
+mod media;
 mod moe_cache;
 mod refusals;
 #[cfg(feature = "prebuilt-runtime")]

@@ -27,7 +27,7 @@ pub fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
 }
 
 /// Writes random values into every tensor of a model's files. They stay finite through its blocks.
-fn fill(path: &Path) {
+pub fn fill(path: &Path) {
     let header = Header::open(path).unwrap();
     let mut random = Random::new(1);
     for (number, shard) in header.shards().iter().enumerate() {

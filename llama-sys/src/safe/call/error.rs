@@ -41,6 +41,9 @@ pub enum Error {
     /// llama.cpp did not load the LoRA adapter.
     #[error("cannot load the LoRA adapter {}: {failure}", .path.display())]
     AdapterLoad { path: PathBuf, failure: Box<Failure> },
+    /// llama.cpp did not load the projector of images or sound (mmproj).
+    #[error("cannot load the projector {}: {failure}", .path.display())]
+    ProjectorLoad { path: PathBuf, failure: Box<Failure> },
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
     LoadCancelled { path: PathBuf },
@@ -90,7 +93,7 @@ impl Error {
     /// Why a native call failed, if a native call caused the error.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::AdapterLoad { failure, .. } => Some(failure),
+            Self::AdapterLoad { failure, .. } | Self::ProjectorLoad { failure, .. } => Some(failure),
             Self::ModelLoad { failure, .. }
             | Self::ContextInit { failure, .. }
             | Self::Decode { failure, .. }

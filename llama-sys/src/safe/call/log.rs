@@ -43,7 +43,10 @@ thread_local! {
 pub(crate) fn install() {
     // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that
     // never unwinds. Called once, from `Backend::init`, before any other function of llama.cpp runs.
-    unsafe { raw::llama_log_set(Some(on_log), std::ptr::null_mut()) };
+    unsafe {
+        raw::llama_log_set(Some(on_log), std::ptr::null_mut());
+        raw::shim_media_log(Some(on_log), std::ptr::null_mut());
+    }
 }
 
 /// Runs `f` and returns the warnings and errors that llama.cpp logged on this thread meanwhile.

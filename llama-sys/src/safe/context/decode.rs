@@ -59,16 +59,22 @@ impl Context {
             }
         });
         drop(listed);
+        self.decoded(code, &batch.outputs)
+    }
+
+    /// What a decode has come to. `outputs` has a flag for each token.
+    pub(super) fn decoded(&mut self, code: Result<i32, Failure>, outputs: &[i8]) -> Result<(), Error> {
+        let n_tokens = outputs.len();
         // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
         match code {
             Ok(0) => {
-                self.outputs.extend_from_slice(&batch.outputs);
+                self.outputs.extend_from_slice(outputs);
                 if self.outputs_all() {
                     self.outputs.fill(1);
                 }
                 Ok(())
             }
-            Ok(1) => Err(Error::NoKvSlot { n_tokens: batch.len(), n_ctx: self.n_ctx }),
+            Ok(1) => Err(Error::NoKvSlot { n_tokens, n_ctx: self.n_ctx }),
             Ok(2) => {
                 self.abort.store(false, Ordering::Relaxed);
                 Err(Error::Aborted)
@@ -79,11 +85,11 @@ impl Context {
                 if code != -1 {
                     self.poison(&failure);
                 }
-                Err(Error::Decode { n_tokens: batch.len(), failure })
+                Err(Error::Decode { n_tokens, failure })
             }
             Err(failure) => {
                 self.poison(&failure);
-                Err(Error::Decode { n_tokens: batch.len(), failure })
+                Err(Error::Decode { n_tokens, failure })
             }
         }
     }

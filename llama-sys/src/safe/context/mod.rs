@@ -12,6 +12,7 @@ mod memory;
 mod mtp;
 mod params;
 mod rope;
+mod rows;
 mod state;
 
 use std::cell::UnsafeCell;
@@ -31,6 +32,7 @@ pub use batch::{Batch, Position, SeqId};
 pub use memory::{BufferUse, ComputeBuffers, MemoryBreakdown, MoeCacheUses};
 pub use params::{ContextParams, FlashAttention, Mtp};
 pub use rope::{Rope, RopeScaling};
+pub use rows::Rows;
 pub use state::State;
 
 /// A context of a model. It can move between threads; one thread uses it at a time.

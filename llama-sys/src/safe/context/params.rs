@@ -124,6 +124,16 @@ pub enum FlashAttention {
     Disabled,
 }
 
+impl FlashAttention {
+    pub(in crate::safe) fn to_native(self) -> raw::llama_flash_attn_type {
+        match self {
+            Self::Auto => raw::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            Self::Enabled => raw::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            Self::Disabled => raw::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        }
+    }
+}
+
 impl ContextParams {
     /// Refuses parameters on which llama_init_from_model would abort.
     pub(super) fn check(&self, model: &Model) -> Result<(), Error> {
@@ -288,11 +298,7 @@ impl ContextParams {
         native.n_outputs_max = self.n_outputs_max;
         native.n_threads = threads(self.n_threads);
         native.n_threads_batch = threads(self.n_threads_batch);
-        native.flash_attn_type = match self.flash_attention {
-            FlashAttention::Auto => raw::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            FlashAttention::Enabled => raw::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            FlashAttention::Disabled => raw::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        };
+        native.flash_attn_type = self.flash_attention.to_native();
         native.type_k = self.type_k.id();
         native.type_v = self.type_v.id();
         native.offload_kqv = self.offload_kqv;

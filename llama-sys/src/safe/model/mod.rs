@@ -400,7 +400,7 @@ impl fmt::Debug for Model {
 }
 
 /// A missing file is the most common error, and deserves a better message than a line of the log.
-fn readable(path: &Path) -> Result<(), Error> {
+pub(in crate::safe) fn readable(path: &Path) -> Result<(), Error> {
     let unreadable = |reason: String| Error::Unreadable { path: path.to_owned(), reason };
     let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
     let metadata = file.metadata().map_err(|e| unreadable(e.to_string()))?;

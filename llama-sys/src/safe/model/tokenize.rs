@@ -94,17 +94,24 @@ impl Vocab {
 
     /// Tokenises with as much stack as the text may need.
     fn tokenize_deep(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
-        let tokenize = || self.tokenize_whole(text, add_special, parse_special);
-        let depth = longest_match(text);
+        self.with_stack_for(&[text], || self.tokenize_whole(text, add_special, parse_special))?
+    }
+
+    /// Runs `tokenize` with as much stack as the longest of these texts may need.
+    pub(in crate::safe) fn with_stack_for<T: Send>(
+        &self,
+        texts: &[&str],
+        tokenize: impl FnOnce() -> T + Send,
+    ) -> Result<T, Error> {
+        let long = texts.iter().filter(|text| text.len() > SHALLOW && self.kind() == raw::LLAMA_VOCAB_TYPE_BPE);
+        let Some((depth, text)) = long.map(|text| (longest_match(text), text.len())).max() else {
+            return Ok(tokenize());
+        };
         if depth <= SHALLOW {
-            return tokenize();
+            return Ok(tokenize());
         }
         let stack = depth.saturating_mul(STACK_PER_CHARACTER).saturating_add(STACK);
-        with_stack(stack, tokenize).map_err(|error| Error::NoStack {
-            text: text.len(),
-            stack,
-            reason: error.to_string(),
-        })?
+        with_stack(stack, tokenize).map_err(|error| Error::NoStack { text, stack, reason: error.to_string() })
     }
 
     /// Tokenises in pieces that end after characters that no token contains: nothing is merged with those, and no

@@ -1,0 +1,31 @@
+// Images and sound, by llama.cpp's tools/mtmd. What throws here becomes a status in shim.cpp.
+#pragma once
+
+#include "shim.h"
+
+#include <cstddef>
+#include <vector>
+
+// Whether this build has them: AUTOPLACE_MEDIA. Without it, every other function throws.
+bool media_built();
+
+void media_log(ggml_log_callback callback, void * user_data);
+
+// Loads the encoders of a projector's file. They belong to `model`, which has to live longer.
+mtmd_context * media_load(const char * path, const llama_model & model, const shim_media_params & params);
+void           media_free(mtmd_context * media);
+void           media_shape(const mtmd_context & media, struct shim_media_shape & shape);
+
+// Bytes for each device of a load that allocates nothing, with the buffers of the encoders' warm-up.
+std::vector<shim_media_row> media_memory(const char * path, const shim_media_params & params, shim_media_limits & limits);
+
+mtmd_input_chunks * media_tokenize(const mtmd_context & media, const shim_media_part * parts, size_t n_parts, bool add_special);
+void                media_chunks_free(mtmd_input_chunks * chunks);
+size_t              media_chunks_size(const mtmd_input_chunks & chunks);
+void                media_chunk(const mtmd_context & media, const mtmd_input_chunks & chunks, size_t index, struct shim_media_chunk & chunk);
+void                media_positions(const mtmd_context & media, const mtmd_input_chunks & chunks, size_t index, llama_pos first,
+                                    llama_pos * positions, size_t n_positions);
+void                media_encode(mtmd_context & media, const mtmd_input_chunks & chunks, size_t index, float * rows, size_t n_floats);
+
+// Computes rows of an encoder as tokens of a sequence. Needs no encoder.
+int32_t media_decode(llama_context & ctx, const shim_media_rows & rows);

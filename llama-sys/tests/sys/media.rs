@@ -1,0 +1,173 @@
+//! Images beside a model: projectors with random weights.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::sim::{MIB, are_empty, card, load};
+use crate::support::{cpu_context, demo_model, demo_path, refused, tokens};
+use llama_sys::{
+    ContextParams, Device, Error, FlashAttention, MediaKind, MediaMemory, MediaPart, Projector, ProjectorParams, Rows,
+    has_media,
+};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
+
+/// A projector for the demo model with random weights.
+fn projector(name: &str, folder: &Path) -> PathBuf {
+    let path = folder.join("mmproj.gguf");
+    mmproj::named(name).write_sparse(&path).unwrap();
+    fill(&path);
+    path
+}
+
+fn on(device: Option<Device>) -> ProjectorParams {
+    ProjectorParams {
+        device,
+        n_threads: 1,
+        flash_attention: FlashAttention::Auto,
+        image_min_tokens: None,
+        image_max_tokens: None,
+    }
+}
+
+/// Pixels of an image of this size, which differ by the seed.
+fn pixels(width: u32, height: u32, seed: u32) -> Vec<u8> {
+    (0..width * height * 3).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 13) as u8).collect()
+}
+
+fn text(text: &str) -> MediaPart<'_> {
+    MediaPart::Text { text, parse_special: false }
+}
+
+/// The rows of a single image.
+fn rows(projector: &mut Projector, width: u32, height: u32, seed: u32) -> Vec<f32> {
+    let rgb = pixels(width, height, seed);
+    let chunks = projector.tokenize(&[MediaPart::Image { width, height, rgb: &rgb }], false).unwrap();
+    let of_image = |index: &usize| chunks.get(projector, *index).unwrap().kind() == MediaKind::Image;
+    let index = (0..chunks.len()).find(of_image).unwrap();
+    projector.encode(&chunks, index).unwrap()
+}
+
+#[test]
+fn a_prompt_of_text_and_an_image_is_computed_and_the_same_image_gives_the_same_rows() {
+    assert!(has_media());
+    let folder = tempfile::tempdir().unwrap();
+    let model = demo_model();
+    let path = projector("Small LLaVA", folder.path());
+    let mut projector = Projector::load(&model, &path, &on(None)).unwrap();
+    assert!(projector.has_images());
+    assert_eq!((projector.sample_rate(), projector.sections(), projector.width()), (None, 1, 256));
+
+    let rgb = pixels(60, 40, 1);
+    let image = MediaPart::Image { width: 60, height: 40, rgb: &rgb };
+    let chunks = projector.tokenize(&[text("In the"), image, text(" beginning")], true).unwrap();
+    let kinds: Vec<_> = (0..chunks.len()).map(|index| chunks.get(&projector, index).unwrap().kind()).collect();
+    assert_eq!(kinds, [MediaKind::Text, MediaKind::Image, MediaKind::Text]);
+    let first = chunks.get(&projector, 0).unwrap();
+    assert_eq!(first.tokens(), tokens("In the"));
+    let seen = chunks.get(&projector, 1).unwrap();
+    assert_eq!((seen.len(), seen.n_positions(), seen.is_non_causal()), (4, 4, false));
+
+    let encoded = projector.encode(&chunks, 1).unwrap();
+    assert_eq!(encoded.len(), 4 * 256);
+    assert!(encoded.iter().all(|value| value.is_finite()) && encoded.iter().any(|value| *value != 0.0));
+    assert_eq!(rows(&mut projector, 60, 40, 1), encoded);
+    assert_ne!(rows(&mut projector, 60, 40, 2), encoded);
+
+    let mut context = cpu_context(ContextParams { n_ctx: 256, ..ContextParams::default() });
+    let mut logits = |values: &[f32]| {
+        context.kv_clear().unwrap();
+        let start = first.tokens().len() as i32;
+        context.decode(&crate::support::batch_of(first.tokens(), 0)).unwrap();
+        let positions = chunks.positions(&projector, 1, start).unwrap();
+        assert_eq!(positions, [start, start + 1, start + 2, start + 3]);
+        let rows = Rows { values, positions: &positions, seq: 0, is_non_causal: false, output_last: true };
+        context.decode_rows(&rows).unwrap();
+        context.logits(-1).unwrap().to_vec()
+    };
+    let seen = logits(&encoded);
+    assert!(seen.iter().all(|value| value.is_finite()));
+    assert_eq!(logits(&encoded), seen);
+    assert_ne!(logits(&vec![0.01; encoded.len()]), seen);
+}
+
+#[test]
+fn all_rows_of_a_non_causal_image_are_computed_at_once_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Gemma 3", folder.path());
+    let memory = MediaMemory::of(&path, &on(None)).unwrap();
+    assert!(memory.is_non_causal);
+    let mut projector = Projector::load(&demo_model(), &path, &on(None)).unwrap();
+    let values = rows(&mut projector, 50, 90, 3);
+    assert_eq!(values.len(), 4 * 256);
+    let positions = [0, 1, 2, 3];
+    let rows = Rows { values: &values, positions: &positions, seq: 0, is_non_causal: true, output_last: true };
+    let mut enough = cpu_context(ContextParams { n_ctx: 256, n_ubatch: 4, ..ContextParams::default() });
+    enough.decode_rows(&rows).unwrap();
+    let causal = {
+        let last = enough.logits(-1).unwrap().to_vec();
+        enough.kv_clear().unwrap();
+        enough.decode_rows(&Rows { is_non_causal: false, ..rows }).unwrap();
+        (last, enough.logits(-1).unwrap().to_vec())
+    };
+    // The last row sees all others in both ways in the first block, and in no other.
+    assert_ne!(causal.0, causal.1);
+    let mut few = cpu_context(ContextParams { n_ctx: 256, n_ubatch: 3, ..ContextParams::default() });
+    assert_eq!(refused(few.decode_rows(&rows)), "n_rows");
+}
+
+#[test]
+fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small LLaVA", folder.path());
+    let card = card(256 * MIB);
+    let asked = MediaMemory::of(&path, &on(Some(card.device()))).unwrap();
+    are_empty([&card]);
+    let of_card = asked.bytes.iter().find(|(device, _)| *device == card.device()).unwrap().1;
+    let model = load(&[&card], 0);
+    let before = card.used();
+    let loaded = Projector::load(&model, &path, &on(Some(card.device()))).unwrap();
+    assert_eq!(card.used() - before, of_card);
+    drop(loaded);
+    assert_eq!(card.used(), before);
+    // Without room it is an error, and nothing is left either.
+    card.set_taken(card.total() - before - 1024);
+    let error = Projector::load(&model, &path, &on(Some(card.device()))).unwrap_err();
+    assert!(matches!(error, Error::ProjectorLoad { .. }), "{error}");
+    card.set_taken(0);
+    assert_eq!(card.used(), before);
+}
+
+#[test]
+fn what_does_not_fit_together_is_an_error_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = demo_model();
+    let says = |path: &Path| Projector::load(&model, path, &on(None)).unwrap_err().to_string();
+    // Another width: nothing was loaded.
+    let wide = folder.path().join("wide.gguf");
+    mmproj::gemma3_at(56, 512).write_sparse(&wide).unwrap();
+    assert!(says(&wide).contains("its rows are 512 wide, and the model takes 256"), "{}", says(&wide));
+    assert!(says(&demo_path()).starts_with("cannot load the projector"), "{}", says(&demo_path()));
+    assert!(matches!(Projector::load(&model, "no such file", &on(None)), Err(Error::Unreadable { .. })));
+    let params = ProjectorParams { image_min_tokens: Some(9), image_max_tokens: Some(8), ..on(None) };
+    let path = projector("Small LLaVA", folder.path());
+    assert_eq!(refused(Projector::load(&model, &path, &params)), "image_min_tokens");
+
+    let mut projector = Projector::load(&model, &path, &on(None)).unwrap();
+    let image = |width, rgb| MediaPart::Image { width, height: 2, rgb };
+    assert_eq!(refused(projector.tokenize(&[image(2, &[0; 11])], false)), "rgb");
+    assert_eq!(refused(projector.tokenize(&[image(0, &[])], false)), "rgb");
+    assert_eq!(refused(projector.tokenize(&[MediaPart::Sound(&[0.0; 9])], false)), "sound");
+    let chunks = projector.tokenize(&[text("a")], true).unwrap();
+    assert_eq!(refused(projector.encode(&chunks, 0)), "index");
+    assert_eq!(refused(projector.encode(&chunks, 1)), "index");
+
+    let mut context = cpu_context(ContextParams { n_ctx: 256, ..ContextParams::default() });
+    let row = vec![0.0; 256];
+    let rows = Rows { values: &row, positions: &[0], seq: 0, is_non_causal: false, output_last: false };
+    assert_eq!(refused(context.decode_rows(&Rows { values: &row[1..], ..rows })), "values");
+    assert_eq!(refused(context.decode_rows(&Rows { positions: &[0, 1], ..rows })), "positions");
+    assert_eq!(refused(context.decode_rows(&Rows { positions: &[-1], ..rows })), "pos");
+    assert_eq!(refused(context.decode_rows(&Rows { seq: 7, ..rows })), "seq_id");
+    context.decode_rows(&rows).unwrap();
+}
