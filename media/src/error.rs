@@ -18,7 +18,7 @@ pub enum Error {
     #[error("{name}: not {needed}: {found}")]
     Format { name: String, needed: &'static str, found: String },
 
-    /// The format is known, but this kind of it is not decoded.
+    /// The format is known, but the file uses a feature of it that is not decoded.
     #[error("{name}: {format}: not supported: {feature}")]
     Unsupported { name: String, format: &'static str, feature: String },
 
@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{name}: {needed} {unit}, but at most {limit} are allowed")]
     TooLarge { name: String, needed: u64, unit: &'static str, limit: u64 },
 
-    /// The file has less than a limit requires.
+    /// A value of the file is below a minimum, such as the sample rate.
     #[error("{name}: {found} {unit}, but at least {limit} are needed")]
     TooSmall { name: String, found: u64, unit: &'static str, limit: u64 },
 

@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 /// The SHA-256 of a picture's size and pixels, or of a sound's rate and samples.
 ///
 /// Two files that decode to the same values have the same hash, whatever their formats are. Nobody can make two
-/// different pictures of one hash, so what was computed for a picture may be used again for another user's picture of
-/// that hash.
+/// different pictures with the same hash. So the result of one user's picture may be used again for another user's
+/// picture with the same hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MediaHash([u8; 32]);
 

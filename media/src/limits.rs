@@ -1,10 +1,11 @@
-//! What decoding may take.
+//! Limits of decoding: bytes, memory and time.
 
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// What the decoding of a picture may take. A picture that needs more is an error before its pixels are decoded.
+/// Limits of decoding a picture. A picture that exceeds one is an error; all but the time are checked before its pixels
+/// are decoded.
 ///
 /// ```
 /// use autoplace_media::{Image, ImageLimits};
@@ -26,8 +27,8 @@ pub struct ImageLimits {
     /// metadata, and for each pixel 8 bytes in a BMP file, 12 in PNG and GIF, 16 in JPEG, and 24 in WebP. The decoded
     /// picture keeps 3 bytes for each pixel.
     pub memory: u64,
-    /// Time for decoding, by default 20 seconds. The clock is looked at whenever the decoder has read 4 KiB of the
-    /// file. Between two looks a decoder computes no more than one pass over the pixels.
+    /// Time for decoding; by default 20 seconds. The clock is read after every 4 KiB of the file. Between two readings
+    /// a decoder makes at most one pass over the pixels.
     pub time: Duration,
 }
 
@@ -37,15 +38,16 @@ impl Default for ImageLimits {
     }
 }
 
-/// What the decoding of a sound may take. A sound that needs more is an error at the first value that says so: in its
-/// header, or while it is decoded.
+/// Limits of decoding a sound. A sound that exceeds one is an error as soon as this is known: from its header, or while
+/// it is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoundLimits {
     /// Bytes of the file; by default 512 MiB. A file is not held in memory.
     pub bytes: u64,
-    /// Seconds of the sound; by default 1800. The samples take 4 bytes each, so at most `seconds` x 48,000 x 4 bytes:
-    /// by default 330 MiB, and three times as much for a moment where the file does not say its length.
+    /// Seconds of the sound; by default 1800. Each sample takes 4 bytes, so a sound takes at most `seconds` x 48,000 x
+    /// 4 bytes: by default 330 MiB. If the file does not state its length, decoding takes three times as much for a
+    /// moment.
     pub seconds: u32,
     /// Channels; by default 16. They are mixed to one.
     pub channels: u32,
@@ -54,8 +56,7 @@ pub struct SoundLimits {
     /// The highest sample rate in Hz; by default 384,000. Rates above 48,000 Hz are reduced to 48,000 while the file is
     /// decoded.
     pub max_rate: u32,
-    /// Time for decoding, by default 60 seconds. The clock is looked at for each packet, and whenever 4 KiB of the file
-    /// were read.
+    /// Time for decoding; by default 60 seconds. The clock is read for each packet, and after every 4 KiB of the file.
     pub time: Duration,
 }
 

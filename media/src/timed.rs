@@ -9,13 +9,13 @@ use symphonia::core::io::MediaSource;
 
 use crate::Error;
 
-/// Bytes that a decoder reads between two looks at the clock.
+/// Bytes that a decoder reads between two readings of the clock.
 const BETWEEN_LOOKS: usize = 4 << 10;
 
 /// The time that a decoder has left.
 ///
-/// Decoders handle the end of a file at any byte, and not all of them pass on an error of their reader. So the reader
-/// ends when the time is up, and [`Deadline::check`] tells the end of the time from the end of the file.
+/// Every decoder handles the end of a file at any byte, but not every decoder passes on an error of its reader. So the
+/// reader reports the end of the file when the time is up. [`Deadline::check`] then tells the two apart.
 #[derive(Clone)]
 pub(crate) struct Deadline {
     limit: Duration,
@@ -28,7 +28,7 @@ impl Deadline {
         Self { limit, started: Instant::now(), passed: Arc::default() }
     }
 
-    /// Looks at the clock. Once the time is up, it stays up.
+    /// Reads the clock. Once the time is up, it stays up.
     fn has_passed(&self) -> bool {
         if self.started.elapsed() >= self.limit {
             self.passed.store(true, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl<R> Timed<R> {
         Self { inner, bytes, deadline: deadline.clone(), until_look: 0 }
     }
 
-    /// Bytes that may be read before the next look at the clock; none when the time is up.
+    /// Bytes that may be read before the next reading of the clock; 0 when the time is up.
     fn allowance(&mut self) -> usize {
         if self.until_look == 0 && !self.deadline.has_passed() {
             self.until_look = BETWEEN_LOOKS;

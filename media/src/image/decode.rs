@@ -11,10 +11,10 @@ use super::{Image, jpeg, pixels, webp};
 use crate::timed::{Deadline, Timed};
 use crate::{Error, ImageLimits};
 
-/// Bytes that the need of memory has in addition to those of the pixels: buffers of rows, and metadata.
+/// Bytes of memory that a decoder needs beside the pixels: buffers of rows, and metadata.
 const BESIDE_PIXELS: u64 = 16 << 20;
 
-/// The file that is decoded, and what it may take.
+/// The file, and the limits of its decoding.
 pub(super) struct Input<'a> {
     pub(super) name: &'a str,
     pub(super) bytes: &'a [u8],
@@ -34,7 +34,7 @@ pub(super) fn decode(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<I
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode()));
     // The time comes first: a decoder whose reader has ended reports a damaged file.
     input.deadline.check(name)?;
-    // A decoder that panics has met a file that it was not written for.
+    // A panic of a decoder is an error of the file, not of the application.
     decoded.unwrap_or_else(|_| Err(input.damaged("the decoder panicked")))
 }
 
@@ -47,7 +47,7 @@ impl<'a> Input<'a> {
                 self.by_image(ImageFormat::WebP)?
             }
             Format::Png => {
-                // The decoder counts its rows first, whose limit is another one.
+                // The size is checked first, because the decoder's own limit counts bytes of rows.
                 if let Some(size) = self.bytes.get(16..24).and_then(|size| size.as_chunks::<4>().0.try_into().ok()) {
                     let [width, height]: [[u8; 4]; 2] = size;
                     self.allow(u32::from_be_bytes(width), u32::from_be_bytes(height))?;
@@ -72,7 +72,7 @@ impl<'a> Input<'a> {
         let mut decoder = reader.into_decoder().map_err(|error| self.refused(&error))?;
         let (width, height) = decoder.dimensions();
         self.allow(width, height)?;
-        // GIF: the frame, which may be larger than the canvas.
+        // A GIF's frame may be larger than its canvas, so the decoder has a limit of its own.
         limits.max_alloc = Some(self.limits.pixels.saturating_mul(4).min(self.limits.memory / 2));
         decoder.set_limits(limits).map_err(|error| self.refused(&error))?;
         // Broken metadata does not make a picture unreadable.
@@ -82,7 +82,7 @@ impl<'a> Input<'a> {
         Ok((pixels::over_white(decoded), orientation))
     }
 
-    /// A reader of the file that ends when the time is up.
+    /// A reader of the file that reports its end when the time is up.
     pub(super) fn reader(&self) -> Timed<Cursor<&'a [u8]>> {
         Timed::new(Cursor::new(self.bytes), self.bytes.len() as u64, &self.deadline)
     }
@@ -99,7 +99,7 @@ impl<'a> Input<'a> {
         self.allow_memory(pixels)
     }
 
-    /// Fails if so many pixels, the metadata and the decoder's buffers need too much memory.
+    /// Fails if the pixels, the metadata and the decoder's buffers together need too much memory.
     fn allow_memory(&self, pixels: u64) -> Result<(), Error> {
         let metadata = 2 * self.bytes.len() as u64;
         let memory = BESIDE_PIXELS + metadata + pixels.saturating_mul(self.format.bytes_per_pixel());
@@ -129,7 +129,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The orientation that EXIF data say. WebP files may have the data with the prefix that JPEG files have.
+/// The orientation in EXIF data. Some WebP files begin the data with the prefix of JPEG files.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     Orientation::from_exif_chunk(exif).unwrap_or(Orientation::NoTransforms)

@@ -1,4 +1,4 @@
-//! Which format a picture has, by its first bytes.
+//! The format of a picture, recognised by its first bytes.
 
 use image::ImageFormat;
 
@@ -41,18 +41,19 @@ impl Format {
         }
     }
 
-    /// Bytes of heap that a decoder and the conversion to RGB take for each pixel, at most.
+    /// Maximum bytes of heap per pixel that a decoder and the conversion to RGB take.
     pub(super) fn bytes_per_pixel(self) -> u64 {
         match self {
-            // At most 4 of the decoder, and 3 of the picture.
+            // At most 4 for the decoder, and 3 for the picture.
             Self::Bmp => 8,
-            // A canvas of 4 and a frame of 4, or a canvas and 3 of the picture.
+            // 4 for the canvas, and 4 for the frame or 3 for the picture.
             Self::Gif => 12,
-            // 4 channels of 16 bits, and 3 of the picture.
+            // 4 channels of 16 bits, and 3 for the picture.
             Self::Png => 12,
-            // Coefficients of 2 for each of at most 4 components, 3 of the picture, and 3 of its turned copy.
+            // A coefficient of 2 bytes for each of at most 4 components, 3 for the picture, and 3 for its rotated copy.
             Self::Jpeg => 16,
-            // An animation's canvas, frame and copy of 4 each, the frame's planes and its alpha channel.
+            // 4 each for an animation's canvas, its frame and a copy; the rest for the frame's planes and alpha
+            // channel.
             Self::WebP => 24,
         }
     }

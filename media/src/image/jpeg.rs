@@ -1,5 +1,5 @@
-//! JPEG, by the decoder that the crate `image` uses too. Here it reads through a reader whose time ends, which a
-//! progressive file of many scans needs.
+//! JPEG, by the decoder that the crate `image` uses too. Here the decoder reads through a reader with a time limit,
+//! because a progressive file of many scans can take very long.
 
 use image::RgbImage;
 use image::metadata::Orientation;
@@ -11,11 +11,11 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::decode::{Input, orientation};
 use crate::Error;
 
-/// Decodes grey, YCbCr, RGB, CMYK and YCCK. Four colours become three as other programs do it without a colour profile:
-/// Adobe's inverted inks, each times black.
+/// Decodes grey, YCbCr, RGB, CMYK and YCCK. CMYK becomes RGB as in other programs without a colour profile: Adobe's
+/// inverted inks, each multiplied by black.
 pub(super) fn decode(input: &Input<'_>) -> Result<(RgbImage, Orientation), Error> {
     let refused = |error| refused(input, &error);
-    // As other programs do, a decoder that is not strict takes files of many cameras and editors that break a rule.
+    // Many cameras and editors write files that break a rule. Like other programs, this decoder is not strict.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)
@@ -43,7 +43,7 @@ fn side(input: &Input<'_>, pixels: usize) -> Result<u32, Error> {
 
 /// Whether the end marker follows the first scan. The decoder fills what a truncated file lacks with grey.
 fn has_end(bytes: &[u8]) -> bool {
-    // A file with bytes between its segments is left to the decoder.
+    // Bytes between the segments: the decoder judges such a file.
     let Some(scan) = first_scan(bytes) else {
         return true;
     };

@@ -30,7 +30,7 @@ struct Pixels {
 impl Image {
     /// Decodes a PNG, JPEG, WebP, GIF or BMP file within the default [`ImageLimits`].
     ///
-    /// The format is known by the file's first bytes; its name does not count.
+    /// The format is recognised by the file's first bytes, not by its name.
     ///
     /// # Errors
     /// If the file cannot be read, is in none of these formats, is damaged, or exceeds a limit.
@@ -46,7 +46,7 @@ impl Image {
         let name = path.as_ref().display().to_string();
         let io = |source| Error::Io { name: name.clone(), source };
         let mut bytes = Vec::new();
-        // One byte more than is allowed, so that a file that grows meanwhile is noticed too.
+        // Reads one byte more than is allowed, to notice a file that grows meanwhile.
         let file = File::open(&path).map_err(io)?;
         file.take(limits.bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         decode::decode(&name, &bytes, limits)
@@ -68,7 +68,8 @@ impl Image {
         decode::decode(NAME, bytes, limits)
     }
 
-    /// A picture of pixels that the application has decoded: `width` x `height` x 3 bytes.
+    /// Makes a picture of pixels that the application has decoded: `width` x `height` x 3 bytes, row by row from the
+    /// top left.
     ///
     /// ```
     /// let red = autoplace_media::Image::from_rgb(2, 1, vec![255, 0, 0, 255, 0, 0])?;
@@ -77,7 +78,7 @@ impl Image {
     /// ```
     ///
     /// # Errors
-    /// If there is no pixel, or the number of bytes is another one.
+    /// If there is no pixel, or if `rgb` has another number of bytes.
     pub fn from_rgb(width: u32, height: u32, rgb: Vec<u8>) -> Result<Self, Error> {
         let needed = u128::from(width) * u128::from(height) * 3;
         if needed == 0 || rgb.len() as u128 != needed {
@@ -115,7 +116,7 @@ impl Image {
     }
 }
 
-/// How errors name a picture that is not a file.
+/// The name, in errors, of a picture that is not a file.
 const NAME: &str = "image";
 
 impl PartialEq for Image {

@@ -1,8 +1,8 @@
-//! From what a decoder gives to red, green and blue of 8 bits.
+//! Converts a decoder's pixels to red, green and blue of 8 bits.
 
 use image::{DynamicImage, RgbImage};
 
-/// Grey is repeated, 16 bits are rounded to 8, and what is transparent shows white.
+/// Repeats grey for each colour, rounds 16 bits to 8, and puts transparent pixels over white.
 pub(super) fn over_white(image: DynamicImage) -> RgbImage {
     match image {
         DynamicImage::ImageRgb8(image) => image,
@@ -38,7 +38,7 @@ pub(super) fn over_white(image: DynamicImage) -> RgbImage {
                 [over_16(grey, a); 3]
             }),
         ),
-        // Grey of 8 or 16 bits, and colours of 16 bits. The formats have no others.
+        // The other types that the formats have: grey of 8 or 16 bits, and colours of 16 bits.
         opaque => opaque.into_rgb8(),
     }
 }
@@ -51,14 +51,14 @@ fn filled(width: u32, height: u32, pixels: impl Iterator<Item = [u8; 3]>) -> Rgb
     image
 }
 
-/// A value of 8 bits over white, rounded.
+/// Blends a value of 8 bits with white, and rounds it.
 fn over_8(value: u8, alpha: u8) -> u8 {
     let (value, alpha) = (u32::from(value), u32::from(alpha));
     let sum = value * alpha + 255 * (255 - alpha);
     ((sum + 127) / 255) as u8
 }
 
-/// A value of 16 bits over white, rounded to 8 bits once.
+/// Blends a value of 16 bits with white, and rounds it once, to 8 bits.
 fn over_16(value: u16, alpha: u16) -> u8 {
     const WHITE: u64 = 65_535;
     let (value, alpha) = (u64::from(value), u64::from(alpha));

@@ -1,5 +1,5 @@
-//! What the WebP decoder does not check before it allocates: the chunks lie in the file, and no frame is larger than
-//! the picture.
+//! Checks that the WebP decoder does not make before it allocates: every chunk lies in the file, and no frame is larger
+//! than the canvas.
 
 use super::decode::Input;
 use crate::Error;
@@ -7,13 +7,13 @@ use crate::Error;
 /// The size of a chunk's header: its name and its length.
 const HEADER: usize = 8;
 
-/// Fails for a file whose chunks or frames are larger than they can be.
+/// Fails if a chunk ends behind the file, or if a frame is larger than the canvas.
 pub(super) fn check(input: &Input<'_>) -> Result<(), Error> {
     chunks(input, HEADER + 4, input.bytes.len(), None, false)
 }
 
-/// Looks at the chunks between two offsets: those of the file, or those in a frame of an animation. `canvas` is the
-/// width and height that the first chunk of the file says.
+/// Checks the chunks between two offsets: those of the file, or those in a frame of an animation. `canvas` is the width
+/// and height in the first chunk of the file.
 fn chunks(
     input: &Input<'_>,
     mut at: usize,
@@ -58,13 +58,13 @@ fn header(bytes: &[u8], at: usize) -> Option<(&[u8; 4], usize)> {
     Some((name, u32::from_le_bytes(*length) as usize))
 }
 
-/// A side in 24 bits, less one.
+/// Reads a width or height that is stored as 24 bits, less one.
 fn side24(content: &[u8], at: usize) -> u32 {
     let bytes = content.get(at..at + 3).unwrap_or(&[0; 3]);
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]) + 1
 }
 
-/// A side in 14 bits.
+/// Reads a width or height that is stored as 14 bits.
 fn side14(content: &[u8], at: usize) -> u32 {
     let bytes = content.get(at..at + 2).unwrap_or(&[0; 2]);
     u32::from(u16::from_le_bytes([bytes[0], bytes[1]]) & 0x3fff)

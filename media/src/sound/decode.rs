@@ -20,10 +20,10 @@ use super::{Sound, vorbis};
 use crate::timed::{Deadline, Timed};
 use crate::{Error, SoundLimits};
 
-/// The highest rate that a decoded sound keeps. What models hear lies far below half of it.
+/// The highest rate of a decoded sound, in Hz. Half of it is far above every frequency that models use.
 const KEPT_RATE: u32 = 48_000;
 
-/// Bytes of a tag, and of a picture in the tags, that are read.
+/// Maximum bytes of a tag, and of a picture in the tags.
 const TAG: Limit = Limit::Maximum(64 << 10);
 
 /// Decodes a sound. `bytes` is the length of the file.
@@ -43,11 +43,11 @@ where
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode(Timed::new(reader, bytes, &input.deadline))));
     // The time comes first: a decoder whose reader has ended reports a damaged file.
     input.deadline.check(name)?;
-    // A decoder that panics has met a file that it was not written for.
+    // A panic of a decoder is an error of the file, not of the application.
     decoded.unwrap_or_else(|_| Err(input.damaged("the decoder panicked")))
 }
 
-/// The file that is decoded, and what it may take.
+/// The file, and the limits of its decoding.
 struct Input<'a> {
     name: &'a str,
     format: Format,
@@ -93,7 +93,7 @@ impl Input<'_> {
         }
     }
 
-    /// Checks what the header says against the limits. Returns the sample rate.
+    /// Checks the header against the limits. Returns the sample rate.
     fn allow(&self, parameters: &AudioCodecParameters, frames: Option<u64>) -> Result<u32, Error> {
         let limits = self.limits;
         let rate = parameters.sample_rate.ok_or_else(|| self.damaged("its header has no sample rate"))?;
@@ -121,8 +121,8 @@ impl Input<'_> {
         Ok(rate)
     }
 
-    /// Whether the number of frames in the header is exact. MP3 files have an estimate, and a WAV file that was written
-    /// into a pipe has a length near 2 or 4 GiB.
+    /// Whether the number of frames in the header is exact. In MP3 files it is an estimate. A WAV file that was written
+    /// into a pipe states a length near 2 or 4 GiB.
     fn is_count(&self, frames: u64, parameters: &AudioCodecParameters) -> bool {
         const OF_A_PIPE: u64 = 0x7fff_0000;
         let channels = parameters.channels.as_ref().map_or(1, Channels::count) as u64;
@@ -163,7 +163,7 @@ impl Input<'_> {
         decoder.map_err(|error| self.refused(&error))
     }
 
-    /// Fails if the file has fewer frames than its header says, or others.
+    /// Fails if the file has fewer frames than its header says, or samples with another MD5 hash.
     fn complete(&self, decoder: &mut dyn AudioDecoder, said: Option<u64>, found: u64) -> Result<(), Error> {
         if found == 0 {
             return Err(self.damaged("it has no samples"));
@@ -195,7 +195,7 @@ impl Input<'_> {
         }
     }
 
-    /// The error of a packet behind `frames` decoded ones.
+    /// The error of the packet after the first `frames` frames.
     fn at(&self, frames: u64, rate: u32, error: &Symphonia) -> Error {
         self.damaged(format!("after {:.1} seconds: {error}", frames as f64 / f64::from(rate)))
     }
@@ -238,7 +238,7 @@ impl<'a> Mono<'a> {
         self.mixed.clear();
         let share = 1.0 / channels.max(1) as f32;
         let frames = self.interleaved.chunks_exact(channels.max(1));
-        // What is louder than the loudest sample of other formats is cut off, as a sound card does.
+        // Floating-point samples may lie outside -1 and 1. Like a sound card, this cuts them off.
         self.mixed.extend(frames.map(|frame| frame.iter().map(|sample| sample.clamp(-1.0, 1.0) * share).sum::<f32>()));
         match &mut self.resampler {
             Some(resampler) => resampler.push(&self.mixed)?,

@@ -29,8 +29,8 @@ struct Samples {
 impl Sound {
     /// Decodes a WAV, MP3, FLAC or Ogg Vorbis file within the default [`SoundLimits`].
     ///
-    /// Several channels are mixed to their mean. The sound keeps the sample rate of the file, up to 48,000 Hz; a model
-    /// has a rate of its own: [`Sound::resampled`].
+    /// Several channels are mixed to their mean. The sound keeps the sample rate of the file, up to 48,000 Hz.
+    /// [`Sound::resampled`] converts it to the rate that a model needs.
     ///
     /// # Errors
     /// If the file cannot be read, is in none of these formats, is damaged, or exceeds a limit.
@@ -69,7 +69,7 @@ impl Sound {
         decode::decode(NAME, Cursor::new(bytes), bytes.len() as u64, limits)
     }
 
-    /// A sound of samples that the application has: of one channel, at `rate` samples per second.
+    /// Makes a sound of an application's samples: one channel, at `rate` samples per second.
     ///
     /// ```
     /// let silence = autoplace_media::Sound::from_samples(16_000, vec![0.0; 8_000])?;
@@ -78,7 +78,7 @@ impl Sound {
     /// ```
     ///
     /// # Errors
-    /// If there is no sample, or one is not a finite number; or if `rate` is not from 1,000 to 384,000 Hz.
+    /// If `samples` is empty or holds a number that is not finite, or if `rate` is not from 1,000 to 384,000 Hz.
     pub fn from_samples(rate: u32, samples: Vec<f32>) -> Result<Self, Error> {
         let fails = |problem| Err(Error::Values { name: NAME, problem });
         resample::check_rate(rate)?;
@@ -110,8 +110,8 @@ impl Sound {
         Duration::from_secs_f64(self.samples().len() as f64 / f64::from(self.rate()))
     }
 
-    /// The same sound at another rate: its samples times `rate` over its own rate, rounded up. Frequencies that the new
-    /// rate cannot hold are filtered out.
+    /// The same sound at `rate` samples per second. It has `samples` x `rate` / old rate samples, rounded up.
+    /// Frequencies above half the new rate are filtered out.
     ///
     /// # Errors
     /// If `rate` is not from 1,000 to 384,000 Hz.
@@ -129,7 +129,7 @@ impl Sound {
     pub fn hash(&self) -> MediaHash {
         *self.0.hash.get_or_init(|| {
             let rate = self.rate().to_le_bytes();
-            // In pieces: the bytes of the samples would be a second copy of the sound.
+            // Hashes pieces, because the bytes of all samples would be a second copy of the sound.
             let pieces: Vec<MediaHash> = self.samples().chunks(1 << 16).map(hash_of).collect();
             MediaHash::of(
                 "sound",
@@ -144,7 +144,7 @@ fn hash_of(samples: &[f32]) -> MediaHash {
     MediaHash::of("samples", [bytes.as_slice()])
 }
 
-/// How errors name a sound that is not a file.
+/// The name, in errors, of a sound that is not a file.
 const NAME: &str = "sound";
 
 impl PartialEq for Sound {

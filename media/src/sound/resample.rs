@@ -1,4 +1,4 @@
-//! Samples at another rate, by rubato, in pieces.
+//! Converts samples to another rate with rubato, chunk by chunk.
 
 use rubato::audioadapter_buffers::direct::SequentialSlice;
 use rubato::{
@@ -17,10 +17,11 @@ const CHUNK: usize = 1024;
 /// The length of the filter in samples of the lower rate: what rubato recommends.
 const TAPS: usize = 256;
 
-/// A filter is no longer than this many times [`TAPS`]. Larger ratios filter out more than they have to.
-const MOST: u32 = 8;
+/// Maximum length of a filter, as a multiple of [`TAPS`]. Beyond this ratio of rates the filter removes more than it
+/// must.
+const MAX_FACTOR: u32 = 8;
 
-/// Fails for a rate that nobody resamples to.
+/// Fails if the rate is not in [`RATES`].
 pub(super) fn check_rate(rate: u32) -> Result<(), Error> {
     if RATES.contains(&rate) {
         return Ok(());
@@ -29,25 +30,25 @@ pub(super) fn check_rate(rate: u32) -> Result<(), Error> {
     Err(Error::Values { name: NAME, problem })
 }
 
-/// Takes samples of one rate and keeps them at another.
+/// Converts samples of one rate to another, as they are pushed.
 pub(super) struct Resampler {
     rubato: Async<f32>,
     from: u32,
     to: u32,
     /// Samples that do not fill a chunk yet.
     waiting: Vec<f32>,
-    /// Samples that were pushed.
+    /// Number of samples that were pushed.
     pushed: u64,
     /// The result of one chunk.
     chunk: Vec<f32>,
-    /// Samples at the beginning that are the filter's delay.
+    /// The filter's delay: the number of samples to drop at the beginning.
     delay: usize,
     resampled: Vec<f32>,
 }
 
 impl Resampler {
     pub(super) fn new(from: u32, to: u32) -> Result<Self, Error> {
-        let taps = TAPS * from.div_ceil(to).min(MOST) as usize;
+        let taps = TAPS * from.div_ceil(to).min(MAX_FACTOR) as usize;
         let parameters = SincInterpolationParameters::new(taps, WindowFunction::BlackmanHarris2)
             .oversampling_factor(256)
             .interpolation(SincInterpolationType::Linear);
@@ -90,7 +91,7 @@ impl Resampler {
         Ok(self.resampled)
     }
 
-    /// Resamples one chunk: the waiting samples, and silence where they do not fill it.
+    /// Resamples one chunk: the waiting samples, filled up with silence.
     fn run(&mut self) -> Result<(), Error> {
         let (from, to, waiting) = (self.from, self.to, self.waiting.len());
         self.waiting.resize(CHUNK, 0.0);

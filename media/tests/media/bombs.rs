@@ -1,4 +1,4 @@
-//! Small files that announce much: each is an error within little memory.
+//! Small files that announce large contents: each is an error, and takes little memory.
 
 use autoplace_media::{Image, Sound, SoundLimits};
 use image::codecs::gif::GifEncoder;
@@ -9,7 +9,7 @@ use crate::jpeg::FlatJpeg;
 use crate::pictures::{Png, riff};
 use crate::tones::{FlatFlac, Wav};
 
-/// Heap that a refused file may take: the buffers of decoders, which do not grow with what a header says.
+/// Maximum bytes of heap for a refused file: the decoders' buffers, whose size no header changes.
 const REFUSED: usize = 4 << 20;
 
 /// Gives a chunk another length, and leaves the file as short as it is.
@@ -43,7 +43,7 @@ fn webp_of_a_large_frame() -> Vec<u8> {
     riff(b"WEBP", &[(b"VP8X", &canvas), (b"VP8 ", &frame)])
 }
 
-/// A picture whose metadata say that they are 4 GiB.
+/// A picture whose metadata announce 4 GiB.
 fn webp_of_long_metadata() -> Vec<u8> {
     let canvas = [0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let frame = [0x10, 0, 0, 0x9d, 0x01, 0x2a, 1, 0, 1, 0, 0, 0];
@@ -73,7 +73,7 @@ fn pictures_that_announce_much_are_refused_within_little_memory() {
     }
 }
 
-/// The header of a small picture with other sides.
+/// A small picture whose header states larger sides.
 fn jpeg_of_dimensions() -> Vec<u8> {
     let mut file = FlatJpeg { size: (8, 8), values: &[1, 2, 3], is_progressive: true, adobe: None }.encoded();
     let frame = file.windows(2).position(|it| it == [0xff, 0xc2]).unwrap();
@@ -115,7 +115,7 @@ fn sounds_that_announce_much_are_refused_within_little_memory() {
 
 #[test]
 fn a_sound_that_is_long_in_few_bytes_ends_at_its_limit() {
-    // Each frame of some ten bytes has 65,535 samples, and the header does not say how many there are.
+    // Each frame of some ten bytes has 65,535 samples. The header does not state the number of samples.
     let flac = FlatFlac { rate: 8_000, value: 1, samples_per_frame: 65_535, frames: 200, samples: 0 }.encoded();
     assert!(flac.len() < 4000);
     let mut limits = SoundLimits::default();

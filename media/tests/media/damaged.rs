@@ -34,7 +34,7 @@ static SOUNDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     vec![wav.pcm8(), wav.pcm16(), wav.pcm24(), wav.float(), flac.encoded(), MP3.to_vec(), OGG.to_vec()]
 });
 
-/// One damage to a file: at one place, which lies in the first tenth or anywhere, some bytes are replaced.
+/// One damage to a file: some bytes are replaced, in the first tenth of the file or anywhere.
 type Damage = (Index, bool, (usize, Vec<u8>));
 
 fn apply((at, is_early, (gone, put)): &Damage, bytes: &mut Vec<u8>) {
@@ -58,7 +58,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     (any::<Index>(), any::<bool>(), change)
 }
 
-/// What decoding may take here. Little, so that no case takes long without optimisation.
+/// The limit of memory in this test. It is low, so that no case takes long without optimisation.
 const MEMORY: u64 = 32 << 20;
 
 fn decode(is_sound: bool, file: Index, damages: &[Damage]) {
@@ -79,7 +79,7 @@ fn decode(is_sound: bool, file: Index, damages: &[Damage]) {
             Image::from_bytes_within(&bytes, &limits).err()
         }
     });
-    // A sound of 2 seconds, and the tables of a Vorbis stream.
+    // The limit covers a sound of 2 seconds and the tables of a Vorbis stream.
     assert!(held as u64 <= MEMORY, "{held} bytes of heap: {}", bytes.escape_ascii());
     if let Some(error) = error {
         let name = if is_sound { "sound: " } else { "image: " };

@@ -56,12 +56,12 @@ fn each_orientation_of_exif_makes_the_picture_upright() {
             assert_eq!(letters.escape_ascii().to_string(), rows.concat(), "orientation {orientation}");
         }
     }
-    // In a JPEG file: black on the left, upright on the top.
+    // The file stores black on the left; orientation 6 turns the left to the top.
     let stored = RgbImage::from_fn(16, 8, |x, _| Rgb([if x < 8 { 0 } else { 255 }; 3]));
     let image = Image::from_bytes(&jpeg_with_orientation(&stored, 6)).unwrap();
     assert_eq!((image.width(), image.height()), (8, 16));
     assert!(image.rgb()[0] < 10 && image.rgb()[8 * 15 * 3] > 245);
-    // What is no orientation turns nothing.
+    // An invalid orientation turns nothing.
     assert_eq!(Image::from_bytes(&jpeg_with_orientation(&stored, 9)).unwrap().width(), 16);
 }
 

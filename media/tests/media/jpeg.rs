@@ -6,7 +6,7 @@ pub(crate) struct FlatJpeg<'a> {
     /// The value of each component.
     pub(crate) values: &'a [u8],
     pub(crate) is_progressive: bool,
-    /// The transformation that an Adobe segment says: 0 is CMYK, 2 is YCCK.
+    /// The transformation in an Adobe segment: 0 is CMYK, 2 is YCCK.
     pub(crate) adobe: Option<u8>,
 }
 
@@ -40,7 +40,8 @@ impl FlatJpeg<'_> {
         file
     }
 
-    /// The blocks of all components in turns. The first of a component has the colour, the others are the same.
+    /// The blocks of all components in turns. The first block of a component holds the colour. Each later block equals
+    /// the first.
     fn blocks(&self) -> Vec<u8> {
         let mut bits = Vec::new();
         let mut put = |value: u32, count: u32| bits.extend((0..count).rev().map(|bit| value >> bit & 1 == 1));
@@ -62,7 +63,7 @@ impl FlatJpeg<'_> {
             let ones = std::iter::repeat_n(&true, 8 - byte.len());
             byte.iter().chain(ones).fold(0, |sum, bit| sum << 1 | u8::from(*bit))
         });
-        // A byte of ones is no marker.
+        // A zero byte follows 0xff, so that it is no marker.
         bytes.flat_map(|byte| if byte == 0xff { vec![0xff, 0] } else { vec![byte] }).collect()
     }
 }

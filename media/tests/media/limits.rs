@@ -1,4 +1,4 @@
-//! Limits: what exceeds them is refused, and what they say is what decoding takes.
+//! Limits: a file that exceeds one is refused, and decoding takes no more memory than is stated.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn no_format_takes_more_memory_than_the_limit_counts() {
         let (image, held) = peak(|| Image::from_bytes(&file).unwrap());
         println!("{name}: {:.1} bytes for each pixel", held as f64 / pixels as f64);
         assert_eq!(image.rgb().len(), pixels * 3);
-        // Buffers that do not grow with the picture come to less than 1 MiB.
+        // The buffers that do not depend on the picture's size take less than 1 MiB.
         assert!(held as u64 <= each * pixels as u64 + 2 * file.len() as u64 + (1 << 20), "{name}: {held} bytes");
     }
 }
@@ -106,6 +106,6 @@ fn a_sound_takes_four_bytes_for_each_kept_sample() {
     let (sound, held) = peak(|| Sound::from_bytes(&file).unwrap());
     assert_eq!((sound.rate(), sound.samples().len()), (48_000, 96_000));
     println!("{held} bytes of heap");
-    // A growing vector has twice its length and its half for a moment; the filter has 512 x 256 values.
+    // While a vector grows, it takes up to three times the bytes of its contents. The filter has 512 x 256 values.
     assert!(held <= 3 * 4 * 96_000 + (2 << 20), "{held}");
 }

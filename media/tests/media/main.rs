@@ -1,4 +1,4 @@
-//! Decoding: right values of good files, and errors within limits for all others.
+//! Decoding: good files give the right values; all others give errors within the limits.
 
 test_support::count_allocations!();
 

@@ -12,7 +12,7 @@ pub(crate) fn encoded(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
-/// A GIF file, with less care for its palette than [`encoded`] takes, which is slow without optimisation.
+/// A GIF file with a coarser palette than that of [`encoded`], which is slow without optimisation.
 pub(crate) fn quick_gif(image: &DynamicImage) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = GifEncoder::new_with_speed(&mut file, 30);
@@ -64,7 +64,7 @@ pub(crate) fn jpeg_with_orientation(image: &RgbImage, orientation: u8) -> Vec<u8
     file
 }
 
-/// A PNG file of these parts. Each row begins with its filter, which is 0.
+/// The parts of a PNG file. Each row begins with its filter, which is 0.
 pub(crate) struct Png<'a> {
     pub(crate) size: (u32, u32),
     pub(crate) bits: u8,
@@ -99,7 +99,7 @@ fn chunk(file: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     file.extend(crc32(&body).to_be_bytes());
 }
 
-/// Data as a zlib stream of one block that is not compressed.
+/// Wraps data in a zlib stream of one uncompressed block.
 fn stored(data: &[u8]) -> Vec<u8> {
     let length = u16::try_from(data.len()).unwrap();
     let mut stream = vec![0x78, 0x01, 0x01];

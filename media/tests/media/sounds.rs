@@ -26,7 +26,7 @@ fn channels_are_mixed_to_their_mean() {
 
 #[test]
 fn compressed_files_keep_their_tone_and_their_length() {
-    // lame takes 0.95 of its input.
+    // lame scales its input by 0.95.
     for (name, file, loud) in [("MP3", MP3, 0.475), ("Ogg", OGG, 0.5)] {
         let sound = Sound::from_bytes(file).unwrap();
         assert_eq!(sound.rate(), 22_050, "{name}");
@@ -66,7 +66,7 @@ proptest! {
         prop_assert_eq!(resampled.samples().len() as u64, frames.div_ceil(from.into()));
         let found = amplitude(resampled.samples(), to, hertz);
         prop_assert!((found - 0.5).abs() < 0.02, "{} of {} Hz", found, hertz);
-        // The same sine sampled at the new rate, in the middle: neither late nor early by more than a sample.
+        // In the middle, the result equals the same sine sampled at the new rate: it is shifted by less than a sample.
         let expected = sine(to, hertz, 0.25);
         let middle = expected.len() / 4..expected.len() * 3 / 4;
         let worst = middle.map(|at| (resampled.samples()[at] - expected[at]).abs()).fold(0.0, f32::max);
@@ -77,7 +77,7 @@ proptest! {
 
 #[test]
 fn what_the_new_rate_cannot_hold_is_filtered_out() {
-    // 7,000 Hz would come out as 1,000 Hz at a rate of 8,000.
+    // Without a filter, 7,000 Hz would become 1,000 Hz at a rate of 8,000.
     let sound = Sound::from_samples(48_000, sine(48_000, 7_000.0, 0.3)).unwrap().resampled(8_000).unwrap();
     let found = amplitude(sound.samples(), 8_000, 1_000.0);
     assert!(found < 0.001, "{found}");

@@ -26,7 +26,7 @@ pub(crate) fn amplitude(samples: &[f32], rate: u32, hertz: f64) -> f64 {
     2.0 * f64::hypot(real, imaginary) / middle.len() as f64
 }
 
-/// A WAV file of samples whose channels take turns.
+/// A WAV file of interleaved samples.
 pub(crate) struct Wav<'a> {
     pub(crate) rate: u32,
     pub(crate) channels: u16,
@@ -69,7 +69,7 @@ pub(crate) struct FlatFlac {
     pub(crate) value: i16,
     pub(crate) samples_per_frame: u16,
     pub(crate) frames: u32,
-    /// What the header says, or 0.
+    /// The number of samples in the header, or 0 if it does not state one.
     pub(crate) samples: u32,
 }
 
