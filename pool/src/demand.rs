@@ -1,7 +1,7 @@
-//! How often a model is wanted, and with how many tokens, as its requests showed.
+//! How often a model is requested, and with how many tokens, learned from its past requests.
 //!
-//! Requests are counted with a weight that fades by e in [`MEMORY`]. The rate is the sum of the weights over that time:
-//! a model that nobody has wanted for an hour counts as good as never wanted.
+//! Each request has a weight that decays by the factor e in [`MEMORY`]. The rate is the sum of the weights divided by
+//! that time. After an hour without requests it is practically 0.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 
 use autoplace::Plan;
 
-/// The time in which the weight of a request fades by e. It is also the time ahead that a decision is judged by.
+/// The time in which the weight of a request decays by the factor e. A decision is judged over the same time ahead.
 pub const MEMORY: Duration = Duration::from_secs(600);
 
-/// The tokens that a request is expected to have before any was seen: those of the planner's default workload.
+/// Prompt and reply tokens that are expected before the first request: those of the planner's default workload.
 const TOKENS: [f64; 2] = [1024.0, 256.0];
 
-/// The share of the newest request in the mean of tokens.
+/// The weight of the newest request in the mean number of tokens.
 const NEWEST: f64 = 0.2;
 
 /// The demand for one model. Times are durations since any fixed moment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Demand {
-    /// The faded number of requests at `seen`.
+    /// The sum of the requests' weights at `seen`.
     weight: f64,
-    /// The faded number of those that came after a request for another model.
+    /// The sum of the weights, at `seen`, of the requests that followed a request for another model.
     turns: f64,
     /// When the last request came.
     seen: Duration,
-    /// The mean prompt tokens that were computed, and the mean reply tokens.
+    /// Mean number of computed prompt tokens, and mean number of reply tokens.
     tokens: [f64; 2],
 }
 
@@ -39,8 +39,7 @@ impl Default for Demand {
 }
 
 impl Demand {
-    /// Counts a request that came now. `is_turn`: whether the last request before it, of all models, was for another
-    /// one.
+    /// Counts a request that came now. `is_turn`: whether the pool's previous request was for another model.
     pub fn wanted(&mut self, now: Duration, is_turn: bool) {
         let fade = self.fade(now);
         self.weight = self.weight * fade + 1.0;
@@ -55,13 +54,13 @@ impl Demand {
         }
     }
 
-    /// Requests per second, as far as the past tells.
+    /// Expected requests per second.
     pub fn rate(&self, now: Duration) -> f64 {
         self.weight * self.fade(now) / MEMORY.as_secs_f64()
     }
 
-    /// How many times requests are expected to turn to this model from another one, in [`MEMORY`]. A model that is out
-    /// while another one is in is loaded so many times.
+    /// Expected number of times, in [`MEMORY`], that a request for this model follows one for another model. If only
+    /// one of two models is loaded at a time, this is how often this model must be loaded.
     pub fn turns(&self, now: Duration) -> f64 {
         self.turns * self.fade(now)
     }
@@ -71,14 +70,14 @@ impl Demand {
         (self.weight > 0.0).then_some(self.seen)
     }
 
-    /// The share that is left of what was counted.
+    /// The factor by which the weights have decayed since `seen`.
     fn fade(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.seen).as_secs_f64();
         (-passed / MEMORY.as_secs_f64()).exp()
     }
 
-    /// The predicted seconds of a request of the usual size in this placement. A context for embeddings has no
-    /// predicted speed; each of its requests counts as one pass over the weights.
+    /// Predicted seconds that a request of the mean size takes in this placement. A context for embeddings has no
+    /// predicted speed, so each of its requests counts as one pass over the weights.
     pub fn seconds(&self, plan: &Plan) -> f64 {
         let [prompt, reply] = self.tokens;
         let Some(speed) = &plan.speed else { return pass(plan) };
@@ -88,9 +87,9 @@ impl Demand {
     }
 }
 
-/// Bytes per second at which a GPU and a host are taken to read weights where no rate is at hand: a card of the middle
-/// class and two channels of DDR4 by their data sheets. A host computes a batch about ten times as slowly as it reads
-/// (docs/speed-model.md), and an embedder computes nothing but batches.
+/// Assumed rates at which a GPU and a host read weights, in bytes per second: data sheets of a mid-range card and of
+/// two channels of DDR4. A host computes a batch about ten times as slowly as it reads weights (docs/speed-model.md),
+/// and an embedder computes only batches.
 const GPU_BYTES: f64 = 300e9;
 const HOST_BYTES: f64 = 40e9 / 10.0;
 
@@ -115,7 +114,7 @@ mod tests {
         assert!((0.8..1.2).contains(&(busy * 60.0 / 0.65)), "{busy}");
         assert!(demand.rate(at(540 + 3600)) < busy / 300.0);
         assert!((2.0..4.0).contains(&demand.turns(at(540))), "{}", demand.turns(at(540)));
-        // A clock that is behind counts as no time.
+        // A time before the last request counts as no time.
         demand.wanted(at(1), true);
         assert_eq!(demand.last(), Some(at(540)));
         (0..40).for_each(|_| demand.ended(100, 10));

@@ -31,10 +31,10 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A line of the file is not as it must be.
+    /// A line of the file is invalid.
     #[error("{}, line {line}{}: {problem}", file.display(), key.as_ref().map_or(String::new(), |key| format!(", `{key}`")))]
     Line { file: PathBuf, line: usize, key: Option<String>, problem: String },
-    /// Two models have the same name or alias, or a model names another one that is not there.
+    /// Two models have the same name or alias, or a model names one that is not in the pool.
     #[error("the model `{name}`: {problem}")]
     Specification { name: String, problem: String },
     /// The model cannot be loaded. Everybody who waits for it gets the same error.
@@ -44,7 +44,7 @@ pub enum Error {
         #[source]
         source: Arc<load::Error>,
     },
-    /// The request has waited as long as the pool lets one wait.
+    /// The request has waited for the longest time that the pool allows.
     #[error("{name} was not loaded within {:.0} s: {reason}", time.as_secs_f64())]
     Waited { name: String, time: Duration, reason: String },
     /// The pool has ended.

@@ -1,4 +1,4 @@
-//! The file `pool.toml`: models by their names, and the bounds of the pool.
+//! The file `pool.toml`: models by their names, and the limits of the pool.
 //!
 //! ```
 //! let text = r#"
@@ -34,16 +34,16 @@ use crate::error::Error;
 use crate::spec::{self, ModelSpec};
 use crate::state::Limits;
 
-/// Bytes of the longest file that is read.
+/// Maximum bytes of the file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The models and the bounds of a pool, as a file describes them.
+/// The models and the limits of a pool, as a file describes them.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct PoolFile {
     /// The models, in the order of their names.
     pub models: Vec<ModelSpec>,
-    /// The bounds of the pool.
+    /// The limits of the pool.
     pub limits: Limits,
 }
 
@@ -52,8 +52,8 @@ impl PoolFile {
     ///
     /// # Errors
     ///
-    /// [`Error::Read`] if the file cannot be read; [`Error::Line`] with the line, the key, and what was needed, if it
-    /// is not as it must be.
+    /// [`Error::Read`] if the file cannot be read; [`Error::Line`], with the line, the key and the valid values, if a
+    /// line is invalid or two models do not agree.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
@@ -133,19 +133,19 @@ struct Source<'t> {
 }
 
 impl Source<'_> {
-    /// The error at this place: its line, and the key that the line begins with.
+    /// The error at this place, with its line and the key at the beginning of the line.
     fn error(&self, place: Option<Range<usize>>, problem: &str) -> Error {
         let begin = place.map_or(0, |place| place.start).min(self.text.len());
         let before = self.text.get(..begin).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let text = self.text.lines().nth(line - 1).unwrap_or_default();
         let key = text.split_once('=').map(|(key, _)| key.trim().to_owned());
-        // A table is named by its head.
+        // The key of a table is its header.
         let key = key.or_else(|| text.trim().strip_prefix('[')?.strip_suffix(']').map(str::to_owned));
         Error::Line { file: self.path.to_owned(), line, key, problem: problem.trim().replace('\n', "; ") }
     }
 
-    /// A path as the file means it.
+    /// A path of the file, relative to the file's folder.
     fn path_of(&self, path: &Path) -> PathBuf {
         let is_name = path.to_str().is_some_and(|text| text.starts_with("hf:"));
         match self.path.parent() {
@@ -159,17 +159,17 @@ impl RawModel {
     fn specification(&self, name: &str, source: &Source<'_>) -> Result<ModelSpec, Error> {
         let mut request = Request::new();
         if self.model.get_ref().is_empty() {
-            return Err(source.error(Some(self.model.span()), "a path, or `hf:OWNER/NAME`, was needed: it is empty"));
+            return Err(source.error(Some(self.model.span()), "it is empty: a path or `hf:OWNER/NAME` is needed"));
         }
         if let Some(parallel) = &self.parallel {
             if !(1..=64).contains(parallel.get_ref()) {
-                return Err(source.error(Some(parallel.span()), "1 to 64 texts can run at once"));
+                return Err(source.error(Some(parallel.span()), "the number of texts at once must be 1 to 64"));
             }
             request = request.n_seq_max(*parallel.get_ref());
         }
         if let Some(ctx) = &self.ctx {
             if *ctx.get_ref() < 2 {
-                return Err(source.error(Some(ctx.span()), "at least 2 tokens of context were needed"));
+                return Err(source.error(Some(ctx.span()), "the context must have at least 2 tokens"));
             }
             request = request.context(Context::Tokens(*ctx.get_ref()));
         }
@@ -190,7 +190,7 @@ impl RawModel {
             let known = [Pooling::Model, Pooling::Mean, Pooling::Cls, Pooling::Last, Pooling::Rank];
             let pooling = known.into_iter().find(|pooling| pooling.to_string() == *embed.get_ref());
             let Some(pooling) = pooling else {
-                let problem = format!("`{}` is no pooling: use model, mean, cls, last or rank", embed.get_ref());
+                let problem = format!("`{}` is not a pooling: use model, mean, cls, last or rank", embed.get_ref());
                 return Err(source.error(Some(embed.span()), &problem));
             };
             request = request.embeddings(pooling);
@@ -199,7 +199,7 @@ impl RawModel {
             Idle::Seconds(seconds) => Ok(Duration::from_secs(*seconds)),
             Idle::Text(text) => duration(text).ok_or_else(|| {
                 let problem = format!(
-                    "`{text}` is no time: it is a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\""
+                    "`{text}` is not a time: use a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\""
                 );
                 source.error(Some(idle.span()), &problem)
             }),

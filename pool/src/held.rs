@@ -1,4 +1,4 @@
-//! The bytes that a model takes of each device, and the devices of a machine that share them out.
+//! The bytes that a model takes of each device, and the free bytes of a machine's devices.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use autoplace::Plan;
 use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
-/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the driver's and
-/// the pools' share of the headroom. The margin of the headroom is not held: all models of a device share one.
+/// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
+/// without its margin. The margin is listed apart, because all models on a device share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Held {
     /// Bytes of each GPU, in the machine's order.
     pub gpus: Vec<u64>,
-    /// Bytes of the host, mapped weights included: two models whose mapped files do not fit together would read them
-    /// from disk again for every token.
+    /// Bytes of the host, including mapped weights: if the mapped files of two models did not fit together, they would
+    /// be read from the disk again for every token.
     pub host: u64,
     /// The margin that the plan leaves free on each GPU, in the machine's order.
     pub gpu_margins: Vec<u64>,
@@ -23,8 +23,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// The bytes that `plan` takes of the devices of `machine`. A placement belongs to the first GPU of its name that
-    /// no earlier placement has.
+    /// The bytes that `plan` takes of the devices of `machine`. Each placement of the plan is assigned to the first
+    /// unassigned GPU with its name.
     pub fn of(plan: &Plan, machine: &Machine) -> Self {
         let none = vec![0; machine.gpus.len()];
         let mut held = Self { gpus: none.clone(), gpu_margins: none, ..Self::default() };
@@ -79,7 +79,7 @@ impl Room {
         Self { gpu_margins: vec![0; gpus.len()], gpus, host: machine.host.available, host_margin: 0 }
     }
 
-    /// The room that is left with this model placed too; `None` if a device would have less free than a margin.
+    /// The room after this model is placed too; `None` if a device would have fewer free bytes than its margin.
     pub(crate) fn with(&self, held: &Held) -> Option<Self> {
         let mut room = self.clone();
         for (index, free) in room.gpus.iter_mut().enumerate() {
@@ -96,7 +96,7 @@ impl Room {
         Some(room)
     }
 
-    /// The machine with no more free bytes than this room.
+    /// The machine, with its free bytes limited to this room.
     pub(crate) fn of(&self, machine: &Machine) -> Machine {
         let mut machine = machine.clone();
         for (gpu, &free) in machine.gpus.iter_mut().zip(&self.gpus) {
@@ -117,7 +117,7 @@ impl Room {
     }
 }
 
-/// Lowers the free bytes of a GPU. The bytes of its own pool go last, as when memory is taken.
+/// Limits the free bytes of a GPU. The bytes of its own pool are reduced last, as allocations take them last.
 pub(crate) fn limit(gpu: &mut autoplace::machine::Gpu, free: u64) {
     gpu.free = gpu.free.min(free);
     if let Some(pools) = &mut gpu.pools {

@@ -1,4 +1,4 @@
-//! The placements of one model from the fastest to the smallest, as the planner makes them for ever fewer free bytes.
+//! The placements of one model from the fastest to the smallest, planned for fewer and fewer free bytes.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::held::{Held, Room, limit};
 /// The shares of a GPU's free bytes that a rung is planned for, in eighths.
 const EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
-/// With more GPUs than these, rungs use one of them or all.
+/// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
 const MAX_SUBSETS: usize = 2;
 
 /// A placement of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Rung {
-    /// The plan, made for as many free bytes as the rung may take.
+    /// The plan, made for the free bytes that the rung may take.
     pub plan: Arc<Plan>,
     /// The bytes that it takes.
     pub held: Held,
@@ -33,7 +33,7 @@ impl Rung {
     }
 }
 
-/// The placements of a model that are worth a choice: none takes as much as another one and is slower.
+/// The placements of a model among which a pool chooses: a slower one always takes fewer bytes of some device.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ladder {
@@ -42,15 +42,15 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// The rungs of a model on a machine on which no model of the pool is loaded. `plan` plans the model by a request
-    /// for a machine: by the estimate, or by probes.
+    /// Makes the rungs of a model, on a machine on which no model of the pool is loaded. `plan` makes a plan of the
+    /// model for a request and a machine, by the estimate or by probes.
     ///
-    /// The context is settled first. A context [that may grow](Context::may_grow) has the length that the model gets
-    /// alone on the machine, in every rung: a text that fits once fits wherever the model goes.
+    /// All rungs have the same context, so a text that fits in one rung fits in all. A context [that may
+    /// grow](Context::may_grow) gets the length that it has when the model is alone on the machine.
     ///
     /// # Errors
     ///
-    /// The planner's error where the model fits nowhere on the machine.
+    /// The planner's error if the model does not fit on the machine even alone.
     pub fn new(
         machine: &Machine,
         request: &Request,
@@ -58,7 +58,7 @@ impl Ladder {
     ) -> Result<Self, plan::Error> {
         let mut request = request.clone();
         if request.depth == Depth::Follow {
-            // The other placement by depth needs bytes that another model may have.
+            // A second placement by depth needs bytes that another model may take.
             request.depth = Depth::All;
         }
         let alone = plan(&request, machine)?;
@@ -79,13 +79,14 @@ impl Ladder {
         &self.rungs
     }
 
-    /// The request that every rung was planned by.
+    /// The request that every rung was planned for.
     pub fn request(&self) -> &Request {
         &self.request
     }
 }
 
-/// The machine with fewer free bytes on its GPUs: every subset of them, each GPU with the same share.
+/// The machine with fewer free bytes on its GPUs: for each subset of the GPUs, every share of [`EIGHTHS`]. The GPUs
+/// outside the subset have none.
 fn allowances(machine: &Machine) -> Vec<Machine> {
     let count = machine.gpus.len();
     let all: Vec<usize> = (0..count).collect();
@@ -109,13 +110,13 @@ fn allowances(machine: &Machine) -> Vec<Machine> {
     shares.chain([with(&[], 0)]).collect()
 }
 
-/// The seconds of a plan's workload, or the share of layers that are not on GPUs where no speed is predicted.
+/// The predicted seconds of a plan's workload; without a predicted speed, the share of layers on the host.
 pub(crate) fn slowness(plan: &Plan) -> f64 {
     let share = f64::from(plan.layers() - plan.n_gpu_layers.min(plan.layers())) / f64::from(plan.layers().max(1));
     plan.speed.as_ref().map_or(share, plan::Speed::seconds)
 }
 
-/// Leaves out rungs that take as much as another one of every device and are no faster.
+/// Drops each rung that is not faster than another one and takes at least as many bytes of every device.
 fn worth_a_choice(mut rungs: Vec<Rung>) -> Vec<Rung> {
     rungs.sort_by(|one, other| {
         let by_speed = slowness(&one.plan).total_cmp(&slowness(&other.plan));

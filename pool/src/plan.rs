@@ -1,4 +1,4 @@
-//! The decision about all models of a machine: a state flows in, a [`PoolPlan`] with its reasons flows out.
+//! The decision about all models of a machine: a [`PoolState`] flows in, a [`PoolPlan`] with its reasons flows out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::ladder::{Rung, slowness};
 use crate::search::{Arrangement, cheapest, together};
 use crate::state::{ModelState, PoolState};
 
-/// What to do with the models of a machine, in order, and where each is then.
+/// The steps that make room for a model, in their order, and the placements after the last step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolPlan {
-    /// The model that is wanted; `None` for a plan that only mends what is loaded.
+    /// The requested model; `None` for a plan that only moves or unloads loaded models.
     pub wanted: Option<String>,
-    /// The steps, in an order in which no device is ever over its free bytes.
+    /// The steps, in an order in which no device ever exceeds its free bytes.
     pub steps: Vec<Step>,
     /// The models that are loaded after the last step.
     pub models: Vec<PlannedModel>,
     /// The devices after the last step: the GPUs in the machine's order, then the host.
     pub devices: Vec<DeviceLeft>,
-    /// Why, one sentence for each step and for each thing that was not done.
+    /// The reasons: a sentence for each step, and for each step that was left out.
     pub reasons: Vec<String>,
-    /// Predicted seconds that requests wait by this decision, over the time that it is judged by.
+    /// Predicted seconds that requests wait because of this decision, during the next ten minutes.
     pub price: f64,
 }
 
@@ -38,16 +38,17 @@ pub struct PoolPlan {
 #[serde(tag = "step", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Step {
-    /// Wait until the running texts of this model have ended, about this long.
+    /// Wait until the running texts of this model have ended.
     WaitForTexts {
         /// The model.
         model: String,
         /// The predicted time.
         time: Duration,
     },
-    /// Wait because too many models were reloaded lately, then decide again. It is the only step of its plan.
+    /// Wait because too many models were reloaded in the last minute, then decide again. A plan with this step has no
+    /// other.
     HoldOff {
-        /// The time until a model may be reloaded.
+        /// The time until the next reload is allowed.
         time: Duration,
     },
     /// Unload this model.
@@ -55,7 +56,7 @@ pub enum Step {
         /// The model.
         model: String,
     },
-    /// Re-place this model where it takes less.
+    /// Re-place this model, so that it takes fewer bytes.
     Shrink {
         /// The model.
         model: String,
@@ -65,7 +66,7 @@ pub enum Step {
         /// The model.
         model: String,
     },
-    /// Re-place this model where it is faster.
+    /// Re-place this model, so that it is faster.
     Grow {
         /// The model.
         model: String,
@@ -78,13 +79,13 @@ pub enum Step {
 pub struct PlannedModel {
     /// Its name in the pool.
     pub name: String,
-    /// Its placement, planned with as many free bytes as it may take.
+    /// Its placement, planned for the free bytes that it may take.
     pub plan: Arc<Plan>,
     /// The bytes that it takes of the devices.
     pub held: Held,
-    /// Predicted seconds of a request of the usual size.
+    /// Predicted seconds of a request of the mean size.
     pub seconds: f64,
-    /// Whether the plan places it anew.
+    /// Whether the plan loads or moves it.
     pub is_new: bool,
 }
 
@@ -104,7 +105,7 @@ impl PlannedModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceLeft {
-    /// The device's name for people.
+    /// The device's name in reports.
     pub name: String,
     /// Free bytes if no model of the pool were loaded.
     pub free: u64,
@@ -115,12 +116,13 @@ pub struct DeviceLeft {
 }
 
 impl PoolPlan {
-    /// Decides what makes room for the model `wanted`, or without one whether models that are loaded should shrink,
-    /// leave or grow. The decision is the one for which requests wait least, over the demand of the last ten minutes:
-    /// the model is placed smaller, idle ones are unloaded, others shrink, or texts end first.
+    /// Decides how to make room for the model `wanted`. Without `wanted`, decides whether loaded models should shrink,
+    /// grow or be unloaded. The plan is the one in which requests are predicted to wait least: it may place the model
+    /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of the last
+    /// ten minutes.
     ///
-    /// `plan` plans a model, by its index in the state, for a machine. The last model that changes is planned once more
-    /// for the bytes that the others leave, which the rungs of its [ladder](crate::Ladder) only come near.
+    /// `plan` makes a plan for the model with this index in the state. It is called once more for the model of the last
+    /// step, because the exact bytes that the others leave lie between two rungs of its [ladder](crate::Ladder).
     ///
     /// # Errors
     ///
@@ -132,7 +134,7 @@ impl PoolPlan {
         mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
     ) -> Result<Self, Error> {
         let index = wanted.map(|name| state.find(name).ok_or_else(|| unknown(state, name))).transpose()?;
-        // Memory that another program has taken is made free at any time.
+        // Models give way to other programs at once, whatever the limit of reloads is.
         let held_off = state.held_off().filter(|_| state.is_within());
         let arrangement = cheapest(state, index, held_off.is_some());
         match (arrangement, held_off) {
@@ -212,13 +214,13 @@ impl PoolPlan {
         }
     }
 
-    /// Where this model is after the plan.
+    /// The placement of this model after the plan; `None` if it is not loaded.
     pub fn model(&self, name: &str) -> Option<&PlannedModel> {
         self.models.iter().find(|model| model.name == name)
     }
 }
 
-/// Plans the model of the last step once more, for exactly the bytes that all others leave it.
+/// Plans the model of the last step once more, for exactly the bytes that the others leave.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,
@@ -236,7 +238,7 @@ fn polish(
     }
 }
 
-/// The step to this rung, and its reason.
+/// The step that moves the model to this rung, and its reason.
 fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, String) {
     let name = model.name.clone();
     let load = model.load_seconds(&state.machine);
@@ -323,7 +325,7 @@ fn no_room(state: &PoolState, wanted: Option<usize>) -> Error {
     kept.retain(|index| Some(*index) != wanted);
     let name = |index: usize| state.models[index].name.clone();
     Error::NoRoom {
-        name: wanted.map_or_else(|| "what is loaded".to_owned(), name),
+        name: wanted.map_or_else(|| "the set of loaded models".to_owned(), name),
         kept: kept.into_iter().map(name).collect(),
     }
 }

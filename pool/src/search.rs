@@ -1,7 +1,8 @@
-//! The cheapest arrangement of the models: for each one the rung that it is on, or that it is not loaded.
+//! The cheapest arrangement of the models: for each model a rung of its ladder, or none if it is not loaded.
 //!
-//! Every choice has a price in seconds that requests wait: those of now, and those that are expected while the decision
-//! holds. The arrangement is the one with the least sum that fits, in an order of steps of which each fits too.
+//! The price of a choice is the seconds that requests wait because of it: the waiting requests, and those that are
+//! expected during the next ten minutes. The search returns the arrangement with the lowest sum of prices that fits,
+//! and whose steps have an order in which each of them fits.
 
 use autoplace::machine::Machine;
 
@@ -9,19 +10,19 @@ use crate::held::Room;
 use crate::ladder::Rung;
 use crate::state::{ModelState, PoolState};
 
-/// Partial arrangements that are looked at before the best one so far is taken.
+/// Maximum number of partial arrangements. After it, the best arrangement so far is taken.
 const MAX_VISITS: usize = 200_000;
 
-/// What becomes of one model.
+/// A choice for one model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choice {
-    /// Where the model is then; `None` if it is not loaded.
+    /// The placement of the model; `None` if it is not loaded.
     pub(crate) rung: Option<Rung>,
-    /// Whether this differs from now.
+    /// Whether this differs from the current placement.
     pub(crate) is_change: bool,
     /// Whether a text of the model must end first.
     pub(crate) waits: bool,
-    /// Seconds that requests wait by this choice.
+    /// Seconds that requests wait because of this choice.
     pub(crate) price: f64,
 }
 
@@ -35,12 +36,13 @@ struct Options {
 #[derive(Debug, Clone)]
 pub(crate) struct Arrangement {
     pub(crate) choices: Vec<Choice>,
-    /// The models that change, in an order in which nothing is ever over.
+    /// The models that change, in an order in which no device ever exceeds its free bytes.
     pub(crate) order: Vec<usize>,
     pub(crate) price: f64,
 }
 
-/// The models that must be loaded if `wanted` is: itself, those beside it, and those beside them.
+/// The models that must be loaded together with `wanted`: itself, the models in its `beside`, the models in theirs, and
+/// so on.
 pub(crate) fn together(state: &PoolState, wanted: usize) -> Vec<usize> {
     let mut all = vec![wanted];
     let mut next = 0;
@@ -56,14 +58,14 @@ pub(crate) fn together(state: &PoolState, wanted: usize) -> Vec<usize> {
     all
 }
 
-/// The cheapest arrangement with `wanted` loaded; `None` if none fits. With `is_held_off` no model is unloaded or moved
+/// The cheapest arrangement with `wanted` loaded; `None` if none fits. If `is_held_off`, no model is unloaded or moved
 /// for another.
 pub(crate) fn cheapest(state: &PoolState, wanted: Option<usize>, is_held_off: bool) -> Option<Arrangement> {
     let together = wanted.map(|wanted| together(state, wanted)).unwrap_or_default();
     let mut options: Vec<Options> = (0..state.models.len())
         .map(|model| Options { model, choices: choices(state, model, wanted, &together, is_held_off) })
         .collect();
-    // The wanted models first, then the largest: what does not fit is seen early.
+    // The wanted models come first, then the largest, so that an arrangement that does not fit is dropped early.
     options.sort_by_key(|option| {
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
         (!together.contains(&option.model), std::cmp::Reverse(held), option.model)
@@ -81,7 +83,7 @@ pub(crate) fn cheapest(state: &PoolState, wanted: Option<usize>, is_held_off: bo
 struct Search<'s> {
     state: &'s PoolState,
     options: Vec<Options>,
-    /// The least price of the options from here on.
+    /// For each index, the lowest possible price of the options from it on.
     to_go: Vec<f64>,
     best: Option<Arrangement>,
     visits: usize,
@@ -115,7 +117,8 @@ impl Search<'_> {
         }
     }
 
-    /// The arrangement, if models that belong together are, and an order of its steps never takes too much.
+    /// The arrangement; `None` if a loaded model lacks one of its `beside`, or if its steps have no order in which each
+    /// fits.
     fn arrange(&self, taken: &[usize], price: f64) -> Option<Arrangement> {
         let mut choices: Vec<Option<Choice>> = vec![None; taken.len()];
         for (option, &index) in self.options.iter().zip(taken) {
@@ -133,7 +136,8 @@ impl Search<'_> {
     }
 }
 
-/// An order of the changes in which what is loaded fits after each: models leave and shrink before others come.
+/// An order of the changes in which the loaded models fit after each change; models are unloaded and shrunk before
+/// others are loaded.
 fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<usize>> {
     let mut now: Vec<Option<&Rung>> = state.models.iter().map(|model| model.loaded.as_ref()).collect();
     let mut left: Vec<usize> = (0..choices.len()).filter(|&index| choices[index].is_change).collect();
@@ -145,7 +149,8 @@ fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<usize>> {
                 true => choices[index].rung.as_ref(),
                 false => *rung,
             });
-            // Where another program has taken memory, a device stays over until the last step that relieves it.
+            // If another program has taken memory, a device exceeds its free bytes until the last step that relieves
+            // it. So a step that only frees bytes is always allowed.
             let is_less = match (now[index], &choices[index].rung) {
                 (Some(now), Some(then)) => then.held.is_within(&now.held),
                 (_, rung) => rung.is_none(),
@@ -165,15 +170,15 @@ pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r 
     rungs.flatten().try_fold(Room::new(machine), |room, rung| room.with(&rung.held)).is_some()
 }
 
-/// How many times its price a move must gain that nothing forces. Rates fluctuate; and each model that is out, and is
-/// wanted again, takes the room back.
+/// How many times its price an optional move must gain. Requests fluctuate, and an unloaded model that is requested
+/// again takes the room back.
 fn patience(state: &PoolState) -> f64 {
     let out = state.models.iter().filter(|model| model.loaded.is_none());
     2.0 + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
 }
 
-/// The choices of a model with their prices, the cheapest first. Of equal prices, the first of this order comes first:
-/// to stay, to be placed or moved by the speed of the rung, to be unloaded.
+/// The choices of a model with their prices, the cheapest first. Choices with equal prices have this order: stay, move
+/// to a rung (the fastest rung first), be unloaded.
 fn choices(
     state: &PoolState,
     index: usize,
@@ -187,7 +192,7 @@ fn choices(
     let expected = model.expected(now);
     let rungs = model.ladder.rungs();
     let fastest = rungs.first().map_or(0.0, |rung| model.demand.seconds(&rung.plan));
-    // Requests that wait now are served by this placement, like those that are expected.
+    // A placement serves the requests that wait now and those that are expected.
     let requests = expected + f64::from(model.waiting) * model.priority;
     let slower = |rung: &Rung| requests * (model.demand.seconds(&rung.plan) - fastest).max(0.0);
     let ends_in = if model.texts > 0 { model.ends_in.as_secs_f64() } else { 0.0 };
@@ -202,15 +207,15 @@ fn choices(
             let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
             for other in rungs.iter().filter(|other| other.held != rung.held) {
                 let waits = model.texts > 0 && !model.moves;
-                // Texts stall, and so do requests that come meanwhile.
+                // During a move, the running texts wait, and so do requests that arrive.
                 let stalled = 1.0 + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
                 let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
                 choices.push(Choice { rung: Some(other.clone()), is_change: true, waits, price });
             }
-            // Without need nothing is unloaded: that is for its idle time.
+            // A model is unloaded only if its memory is needed; the manager unloads it after its idle time.
             let is_needed = wanted.is_some() || !state.is_within();
             if is_needed && !model.keep && !must_be_loaded && model.waiting == 0 {
-                // Both are loaded again as often as requests turn from one to the other and back.
+                // Both models are loaded again each time that requests alternate between them.
                 let turns = model.demand.turns(now);
                 let (swaps, swap) = match wanted.map(|wanted| &state.models[wanted]) {
                     Some(wanted) => (turns.min(wanted.demand.turns(now)), load + wanted.load_seconds(machine)),

@@ -8,7 +8,7 @@ use autoplace::plan::Request;
 
 use crate::error::Error;
 
-/// Bytes of the longest name.
+/// Maximum bytes of a name.
 const MAX_NAME: usize = 200;
 
 /// How a model of the pool is named, loaded and kept.
@@ -16,23 +16,23 @@ const MAX_NAME: usize = 200;
 #[non_exhaustive]
 #[must_use]
 pub struct ModelSpec {
-    /// Its name. Names are words to look up: none is ever opened as a path.
+    /// Its name. The pool only looks it up, and never opens it as a path.
     pub name: String,
     /// Its GGUF file, or `hf:OWNER/NAME[:QUANT][@REVISION]` with the feature `hub` of `autoplace`.
     pub model: PathBuf,
-    /// What its plans are made for.
+    /// The request that its plans are made for.
     pub request: Request,
     /// Other names of the model.
     pub aliases: Vec<String>,
     /// Whether the model is loaded with the pool and never unloaded. It may still be placed smaller.
     pub keep: bool,
-    /// How long the model stays loaded while nobody wants it; `None` for ever, until its memory is needed.
+    /// How long the model stays loaded without a request; `None`: until its memory is needed.
     pub idle: Option<Duration>,
-    /// The weight of its requests beside those of other models; 1 by default.
+    /// The weight of its waiting time beside that of other models; 1 by default.
     pub priority: f64,
     /// Models that are loaded whenever this one is.
     pub beside: Vec<String>,
-    /// A draft model of the same vocabulary, which is planned and loaded with the model.
+    /// A draft model with the same vocabulary, which is planned and loaded with the model.
     pub draft: Option<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ impl ModelSpec {
         }
     }
 
-    /// Sets what the model's plans are made for.
+    /// Sets the request that the model's plans are made for.
     pub fn request(mut self, request: Request) -> Self {
         self.request = request;
         self
@@ -70,13 +70,13 @@ impl ModelSpec {
         self
     }
 
-    /// Sets how long the model stays loaded while nobody wants it.
+    /// Sets how long the model stays loaded without a request.
     pub const fn idle(mut self, time: Duration) -> Self {
         self.idle = Some(time);
         self
     }
 
-    /// Sets the weight of its requests: 2 counts a second of its waiting twice.
+    /// Sets the weight of its waiting time: with 2, each second counts twice.
     pub const fn priority(mut self, weight: f64) -> Self {
         self.priority = weight;
         self
@@ -94,16 +94,16 @@ impl ModelSpec {
         self
     }
 
-    /// Whether a request for this name is one for this model.
+    /// Whether the model has this name or alias.
     pub fn is_named(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 
-    /// What is wrong with the model by itself, if anything is.
+    /// The first problem of the specification by itself.
     fn problem(&self) -> Option<String> {
         if let Some(name) = [&self.name].into_iter().chain(&self.aliases).find(|name| !is_name(name)) {
             return Some(format!(
-                "`{}` is no name: one has 1 to {MAX_NAME} bytes and no control characters",
+                "`{}` is not a name: a name has 1 to {MAX_NAME} bytes and no control characters",
                 name.escape_debug()
             ));
         }
@@ -116,11 +116,11 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control)
 }
 
-/// Checks models together: each name is one model's, and whatever is named beside is there.
+/// Checks the models together: each name belongs to one model, and every name in `beside` is in the pool.
 ///
 /// # Errors
 ///
-/// [`Error::Specification`] with the first model that is wrong.
+/// [`Error::Specification`] with the first invalid model.
 pub fn check(models: &[ModelSpec]) -> Result<(), Error> {
     let error = |name: &str, problem: String| Error::Specification { name: name.to_owned(), problem };
     let mut names = BTreeSet::new();
@@ -137,11 +137,12 @@ pub fn check(models: &[ModelSpec]) -> Result<(), Error> {
     for model in models {
         for beside in &model.beside {
             if beside == &model.name {
-                return Err(error(&model.name, "it is beside itself".to_owned()));
+                return Err(error(&model.name, "`beside` lists the model itself".to_owned()));
             }
             if !models.iter().any(|other| other.name == *beside) {
                 let known: Vec<&str> = models.iter().map(|other| other.name.as_str()).collect();
-                let problem = format!("it is beside `{beside}`, which is not there: there are {}", known.join(", "));
+                let problem =
+                    format!("`beside` lists `{beside}`, which is not in the pool: it has {}", known.join(", "));
                 return Err(error(&model.name, problem));
             }
         }

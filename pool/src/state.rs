@@ -1,4 +1,4 @@
-//! What a decision needs to know: the machine, the models with their demand, and the recent reloads.
+//! The input of a decision: the machine, the models with their demand, and the recent reloads.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::demand::{Demand, MEMORY};
 use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
 
-/// Seconds that a load takes beside reading its file: the process, the context, the warm-up.
+/// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
 
 /// The models of a machine at one moment.
@@ -20,21 +20,21 @@ pub struct PoolState {
     pub machine: Machine,
     /// The models, loaded or not.
     pub models: Vec<ModelState>,
-    /// The time, since any fixed moment.
+    /// The current time, since any fixed moment.
     pub now: Duration,
-    /// When models were loaded at the cost of others, or moved: the recent times, in any order.
+    /// The recent times at which models were unloaded or moved for others, in any order.
     pub reloads: Vec<Duration>,
-    /// The bounds of the pool.
+    /// The limits of the pool.
     pub limits: Limits,
 }
 
-/// The bounds of a pool.
+/// The limits of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How many times in a minute models may be unloaded or moved for others. At the bound, a model is placed in the
-    /// room that is left, or waits.
+    /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
+    /// the room that is left, or waits.
     pub reloads_per_minute: u32,
 }
 
@@ -45,7 +45,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Sets how many times in a minute models may be unloaded or moved for others.
+    /// Sets the maximum number of models per minute that are unloaded or moved for others.
     #[must_use]
     pub const fn reloads_per_minute(mut self, reloads: u32) -> Self {
         self.reloads_per_minute = reloads;
@@ -59,32 +59,32 @@ impl Limits {
 pub struct ModelState {
     /// Its name.
     pub name: String,
-    /// Where it could go.
+    /// Its possible placements.
     pub ladder: Ladder,
-    /// Where it is; `None` while it is not loaded.
+    /// Its placement; `None` while it is not loaded.
     pub loaded: Option<Rung>,
-    /// How often it is wanted.
+    /// The demand for it.
     pub demand: Demand,
-    /// Requests that wait for it.
+    /// Number of requests that wait for it.
     pub waiting: u32,
-    /// Texts that it generates now.
+    /// Number of texts that it generates now.
     pub texts: u32,
-    /// How long these texts will probably take.
+    /// The predicted time until these texts end.
     pub ends_in: Duration,
     /// Whether it can be re-placed in the middle of a text.
     pub moves: bool,
     /// Whether it is never unloaded.
     pub keep: bool,
-    /// The weight of its requests beside those of others; 1 by default.
+    /// The weight of its waiting time beside that of other models; 1 by default.
     pub priority: f64,
     /// The models that must be loaded while it is loaded.
     pub beside: Vec<String>,
-    /// How long its last load took; before the first load it is predicted.
+    /// How long its last load took; `None` before the first, whose time is predicted.
     pub load_time: Option<Duration>,
 }
 
 impl ModelState {
-    /// A model that is not loaded and that nobody has wanted yet.
+    /// A model that is not loaded and has had no request.
     pub fn new(name: impl Into<String>, ladder: Ladder) -> Self {
         Self {
             name: name.into(),
@@ -102,7 +102,7 @@ impl ModelState {
         }
     }
 
-    /// Seconds that a load takes: those of the last one, or the file's bytes at the disk's rate.
+    /// Seconds of a load: those of the last load, or the bytes of the file at the disk's rate.
     pub fn load_seconds(&self, machine: &Machine) -> f64 {
         let rate = machine.host.disk.unwrap_or(DiskRate::UNKNOWN).bytes_per_second.max(1);
         let bytes = self.ladder.rungs().first().map_or(0, |rung| rung.plan.model.file_bytes);
@@ -110,7 +110,7 @@ impl ModelState {
         self.load_time.map_or(predicted, |time| time.as_secs_f64())
     }
 
-    /// The requests that are expected while a decision holds, by their priority, without those that wait already.
+    /// Expected requests during [`MEMORY`], multiplied by the priority, without those that wait already.
     pub(crate) fn expected(&self, now: Duration) -> f64 {
         self.demand.rate(now) * MEMORY.as_secs_f64() * self.priority
     }
@@ -127,13 +127,13 @@ impl PoolState {
         self.models.iter().position(|model| model.name == name)
     }
 
-    /// Whether everything that is loaded fits into what is free.
+    /// Whether the loaded models fit into the free bytes.
     pub(crate) fn is_within(&self) -> bool {
         let loaded = self.models.iter().filter_map(|model| model.loaded.as_ref());
         loaded.into_iter().try_fold(Room::new(&self.machine), |room, rung| room.with(&rung.held)).is_some()
     }
 
-    /// How long models may not be unloaded or moved for others; `None` if they may now.
+    /// The time until a model may be unloaded or moved for others; `None` if it may be now.
     pub(crate) fn held_off(&self) -> Option<Duration> {
         const MINUTE: Duration = Duration::from_secs(60);
         let mut left: Vec<Duration> =
@@ -141,7 +141,7 @@ impl PoolState {
         left.retain(|left| !left.is_zero());
         left.sort_unstable();
         let bound = self.limits.reloads_per_minute as usize;
-        // The bound is kept again when all but `bound - 1` of them are older than a minute.
+        // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }
 }

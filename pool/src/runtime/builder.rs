@@ -15,7 +15,7 @@ use crate::file::PoolFile;
 use crate::spec::{ModelSpec, check};
 use crate::state::Limits;
 
-/// The models and the bounds of a [`Pool`].
+/// The models and the limits of a [`Pool`].
 #[derive(Clone)]
 #[must_use = "nothing is loaded until `start` is called"]
 pub struct PoolBuilder {
@@ -49,58 +49,59 @@ impl PoolBuilder {
         self
     }
 
-    /// Adds the models of a file, and takes its bounds.
+    /// Adds the models of a file, and sets its limits.
     pub fn file(mut self, file: PoolFile) -> Self {
         self.models.extend(file.models);
         self.settings.limits = file.limits;
         self
     }
 
-    /// Sets the bounds.
+    /// Sets the limits.
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
         self
     }
 
-    /// Sets where the models run. Default: each in a process of its own, which is this program's executable and is
-    /// replaced when it dies; the program's `main` must begin with [`autoplace::worker_main`]. In this process
-    /// ([`Isolation::None`]) a model can be re-placed in the middle of a text.
+    /// Sets where the models run. Default: each in a process of its own, a worker, which is replaced when it dies. A
+    /// worker runs this program's executable, so the program's `main` must begin with [`autoplace::worker_main`]. In
+    /// this process ([`Isolation::None`]) a model can be re-placed in the middle of a text.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.settings.isolation = isolation;
         self
     }
 
-    /// Plans for this machine, whose free bytes are those without any model of the pool. Default: the machine that is
-    /// detected, again before each decision.
+    /// Plans for this machine. Its free bytes must be those without any model of the pool. Default: this computer,
+    /// detected again before each decision.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.settings.machine = Some(machine);
         self
     }
 
-    /// Sets how long a request for a model waits at most. Default: ten minutes.
+    /// Sets the maximum time that a request for a model waits. Default: ten minutes.
     pub const fn patience(mut self, time: Duration) -> Self {
         self.settings.patience = time;
         self
     }
 
-    /// Sets the time between two looks at the machine's memory. Default: two seconds.
+    /// Sets the time between two readings of the machine's memory. Default: two seconds.
     pub const fn look_every(mut self, time: Duration) -> Self {
         self.settings.look = time;
         self
     }
 
-    /// Sets further options of each load, such as its threads. The pool sets the machine and the isolation after
-    /// this.
+    /// Sets further options of each load, such as its threads; `set` gets the model's name. The pool sets the machine
+    /// and the isolation afterwards.
     pub fn configure(mut self, set: impl Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync + 'static) -> Self {
         self.settings.configure = Arc::new(set);
         self
     }
 
-    /// Starts the pool. Models that are to be [kept](ModelSpec::keep) are loaded at once, in the background.
+    /// Starts the pool. It loads the [kept](ModelSpec::keep) models in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Specification`]; [`Error::Thread`] if the pool's thread cannot start.
+    /// [`Error::Specification`] if the models do not agree with each other; [`Error::Thread`] if the pool's thread
+    /// cannot start.
     pub fn start(self) -> Result<Pool, Error> {
         check(&self.models)?;
         Pool::start(Shared::new(self.models, self.settings)).map_err(Error::Thread)

@@ -1,5 +1,5 @@
-//! Carries out a plan step by step. Each load and each move reads the free memory again: the load contract never goes
-//! over it, whatever a plan says.
+//! Carries out a plan step by step. Each load and each move reads the free memory again, so it never takes more than is
+//! free, even if the plan is out of date.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,10 +13,10 @@ use crate::held::Room;
 use crate::ladder::Rung;
 use crate::plan::{PoolPlan, Step};
 
-/// How long a move in the middle of a text may take to begin. A text that cannot be moved stays where it is.
+/// Maximum time for a move in the middle of a text to begin. After it, the text stays in its placement.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The pause between two looks at whether a move has been carried out.
+/// The pause between two checks whether a move has been carried out.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a plan was not carried out to its end.
@@ -24,16 +24,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(super) enum Stopped {
     /// The model cannot be loaded.
     Failed(Id, Arc<load::Error>),
-    /// Something has changed since the decision: decide again.
+    /// The state has changed since the decision, so the pool must decide again.
     Changed,
-    /// Nothing may be reloaded for this long.
+    /// No model may be reloaded for this time.
     HoldOff(Duration),
     /// The pool ends.
     Closed,
 }
 
 impl Shared {
-    /// Carries out the steps of a plan, which were decided for this machine.
+    /// Carries out the steps of a plan that was made for this machine.
     pub(super) fn carry_out(&self, plan: &PoolPlan, machine: &Machine, patience: Duration) -> Result<(), Stopped> {
         for step in &plan.steps {
             let id = |name: &str| self.lock().id_of(name).ok_or(Stopped::Changed);
@@ -65,8 +65,8 @@ impl Shared {
         state.reloads.push(now);
     }
 
-    /// Gives no further handle of the model, and waits until nobody has one. The model stays closed to others until it
-    /// has been unloaded or moved.
+    /// Stops giving handles of the model, and waits until all its handles are dropped. New handles are given again
+    /// after the model was unloaded or moved.
     fn wait_for_texts(&self, id: Id, patience: Duration) -> Result<(), Stopped> {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Unloads a model that nobody uses.
+    /// Unloads a model that has no handles.
     pub(super) fn unload(&self, id: Id) {
         let loaded = self.change(|state| {
             let entry = state.entry(id)?;
@@ -94,18 +94,19 @@ impl Shared {
         });
         if let Some(Loaded { model, engine, attached, .. }) = loaded {
             tracing::info!("{} is unloaded", model.placement().model.name);
-            // The engine ends first: it holds the model's context.
+            // The engine ends first, because it holds the model's context.
             drop(attached);
             drop(engine);
             drop(model);
         }
         self.change(|state| {
-            // A specification that is gone leaves with its model.
+            // The entry of a removed specification goes with its model.
             state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
         });
     }
 
-    /// The machine as this model may use it: no more than is free now, and than the plan leaves it beside all others.
+    /// The machine with the free bytes that this model may use: those that are free now, limited to those that the plan
+    /// leaves beside the other models.
     fn room_for(
         &self,
         name: &str,
@@ -155,13 +156,13 @@ impl Shared {
         })
     }
 
-    /// Re-places a loaded model by a new plan for what the pool's plan leaves it.
+    /// Re-places a loaded model by a new plan, for the bytes that the pool's plan leaves it.
     fn relocate(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {
         let moves = self.moves();
         let begun = self.change(|state| {
             let entry = state.entry(id)?;
             let loaded = entry.loaded.as_mut()?;
-            // The run of a worker ends before its model is moved; here the engine moves its texts.
+            // In a worker, the engine ends before the model is moved. In this process, the engine moves its texts.
             let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
             let model = loaded.model.clone();
             entry.work = if moves { Work::None } else { Work::Moving };
@@ -200,13 +201,13 @@ impl Shared {
 ///
 /// # Errors
 ///
-/// [`load::Error::Busy`] if a text did not let itself be moved in time.
+/// [`load::Error::Busy`] if a text could not be moved in time.
 fn replace(model: &Model, plan: autoplace::Plan) -> Result<(), load::Error> {
     match model.replace(Some(plan.clone())) {
         Err(load::Error::Busy) => {}
         outcome => return outcome,
     }
-    // A report belongs to one load.
+    // Each load makes a new report, so another report means that the move is done.
     let before = model.report();
     model.request_replace(Replacement::By(Box::new(plan.clone())));
     let begun = Instant::now();
@@ -215,11 +216,11 @@ fn replace(model: &Model, plan: autoplace::Plan) -> Result<(), load::Error> {
         if !Arc::ptr_eq(&before, &model.report()) {
             return Ok(());
         }
-        // The text may have ended meanwhile, and left the request to nobody.
+        // The text may have ended without carrying out the request.
         match model.replace(Some(plan.clone())) {
             Err(load::Error::Busy) => {}
             outcome => {
-                // The next text must not carry the request out once more.
+                // Withdraws the request, so that the next text does not carry it out.
                 model.request_replace(Replacement::Better { min_gain: f64::INFINITY });
                 return outcome;
             }

@@ -1,4 +1,4 @@
-//! The handle of a user of a model.
+//! The handle that keeps a model of a pool loaded.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -9,10 +9,10 @@ use autoplace::generate::{self, Engine};
 
 use super::state::{Entry, Id, Shared};
 
-/// A loaded model of a pool. The model stays loaded until the last handle is dropped, but it may be re-placed.
+/// A loaded model of a pool. The pool may re-place the model, but does not unload it before the last handle is dropped.
 ///
-/// It derefs to the [`Model`], with everything that one does. A clone of the model itself does not keep the pool from
-/// unloading it: the clone's memory then stays taken until the clone is dropped.
+/// It derefs to the [`Model`]. A clone of that [`Model`] is no handle: the pool may count the model as unloaded while
+/// the clone still takes its memory.
 #[derive(Debug)]
 pub struct ModelHandle {
     shared: Arc<Shared>,
@@ -35,8 +35,8 @@ impl ModelHandle {
         &self.name
     }
 
-    /// The model's engine, which all handles share. It is started when it is first asked for. Drop it before the
-    /// handle: an engine holds the model's context.
+    /// The model's engine, which all handles share. The first call starts it. Drop the engine before the handle,
+    /// because it holds the model's context.
     ///
     /// # Errors
     ///
@@ -65,8 +65,9 @@ impl ModelHandle {
         Ok(started)
     }
 
-    /// What an application keeps with the loaded model, of one type for all handles. It is made when it is first asked
-    /// for, and dropped before the model is unloaded, or before a model in a worker is re-placed.
+    /// A value that an application keeps with the loaded model; all handles share it, and all must ask for the same
+    /// type. The first call makes it. The pool drops it before the model is unloaded, or before a model in a worker is
+    /// re-placed.
     ///
     /// # Errors
     ///
@@ -86,13 +87,12 @@ impl ModelHandle {
         let replaced =
             loaded.and_then(|loaded| loaded.attached.replace(Arc::clone(&made) as Arc<dyn Any + Send + Sync>));
         drop(state);
-        // What another handle has made meanwhile is dropped without the lock.
+        // The replaced value is dropped without the lock.
         drop(replaced);
         Ok(made)
     }
 
-    /// Tells the pool the tokens of a text that has ended, for its predictions: prompt tokens that were computed, and
-    /// generated tokens.
+    /// Reports a text that has ended, for the pool's predictions: its computed prompt tokens, and its generated tokens.
     pub fn ended(&self, prompt: u32, reply: u32) {
         if let Some(entry) = self.shared.lock().entry(self.id) {
             entry.demand.ended(prompt, reply);

@@ -1,4 +1,4 @@
-//! The pool's thread: it serves requests for models, unloads idle ones, and looks at the machine's memory.
+//! The pool's thread: it answers requests for models, unloads idle models, and watches the machine's memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::error::Error;
 use crate::plan::{PoolPlan, Step};
 use crate::spec::ModelSpec;
 
-/// How often a decision is made again because something changed while it was carried out.
+/// Maximum number of decisions for one request, if the state changes while they are carried out.
 const TRIES: u32 = 4;
 
 /// What the thread does next.
 enum Task {
-    /// Make a model ready that is waited for, or that is to be kept.
+    /// Load or move a model, because a request waits for it or because it is kept.
     Prepare(Id),
-    /// Unload a model that nobody uses.
+    /// Unload an idle model.
     Unload(Id),
-    /// Look at the machine's memory.
+    /// Check the machine's memory.
     Look,
     Close,
 }
@@ -61,7 +61,7 @@ fn give(due: Vec<Due>) {
     }
 }
 
-/// Gives handles of what is ready, and waits for a task.
+/// Gives handles of the models that are ready, and waits for the next task.
 fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     let mut state = shared.lock();
     loop {
@@ -89,7 +89,7 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
     }
 }
 
-/// The answers that can be given now: handles of models that are ready, and errors of those who waited too long.
+/// The answers that can be given now: handles of models that are ready, and errors for requests that waited too long.
 fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     let mut due = Vec::new();
     let waiters = std::mem::take(&mut state.waiters);
@@ -130,14 +130,14 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     let is_idle = |entry: &&Entry| {
         let idle = entry.spec.idle.filter(|_| !entry.spec.keep);
         let is_over = idle.is_some_and(|idle| now >= entry.used + idle);
-        // A partner stays as long as the model that it belongs to.
+        // A model stays loaded while a loaded model names it in `beside`.
         let is_beside = |other: &Entry| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name);
         is_over && !state.entries.iter().any(is_beside)
     };
     state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
 }
 
-/// The time until something is due by itself.
+/// The time until the next task is due without a request.
 fn soonest(state: &State, now: Duration) -> Duration {
     let waiters = state.waiters.iter().map(|waiter| waiter.not_before);
     let idle = state.entries.iter().filter(|entry| entry.loaded.is_some() && entry.handles == 0);
@@ -152,7 +152,7 @@ fn soonest(state: &State, now: Duration) -> Duration {
     next.unwrap_or(Duration::from_secs(60))
 }
 
-/// Makes a model ready: decides what makes room for it, and carries that out.
+/// Makes a model ready: decides how to make room for it, and carries the plan out.
 fn prepare(shared: &Arc<Shared>, id: Id) {
     for _ in 0..TRIES {
         match try_to_prepare(shared, id) {
@@ -162,7 +162,7 @@ fn prepare(shared: &Arc<Shared>, id: Id) {
             Err(Failure::For(failed, error)) => return fail(shared, id, failed, &error),
         }
     }
-    // Texts that began meanwhile are in the way: others are served first.
+    // New texts keep the plan from being carried out, so other requests are served first.
     put_off(shared, id, Duration::from_millis(200));
 }
 
@@ -174,7 +174,7 @@ enum Failure {
     For(Id, Reason),
 }
 
-/// An error that several may get.
+/// An error that several requests may get.
 enum Reason {
     Load(Arc<autoplace::load::Error>),
     Pool(Error),
@@ -196,7 +196,7 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
         }
     }
     let plan = decide(shared, &machine, Some(&name)).map_err(|error| Failure::For(id, Reason::Pool(error)))?;
-    // Nobody waits longer than the pool's patience, whoever is waited for.
+    // A request waits no longer than the pool's patience, so the plan does not either.
     let oldest = shared.lock().waiters.iter().map(|waiter| waiter.since).min();
     let waited = oldest.map_or(Duration::ZERO, |since| shared.now().saturating_sub(since));
     let patience = shared.settings.patience.saturating_sub(waited);
@@ -208,7 +208,7 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
     })
 }
 
-/// The model and those that must be loaded with it.
+/// The model, and the models that must be loaded with it.
 fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
     let mut all = vec![id];
     let mut next = 0;
@@ -255,7 +255,7 @@ fn put_off(shared: &Shared, id: Id, time: Duration) {
     });
 }
 
-/// Answers those who wait for the model with the error: of itself, or of a partner that it needs.
+/// Answers all requests for the model with the error of its load, or of the load of a model beside it.
 fn fail(shared: &Shared, id: Id, failed: Id, reason: &Reason) {
     let due = shared.change(|state| {
         let Some(name) = state.entry(failed).map(|entry| entry.spec.name.clone()) else { return Vec::new() };
@@ -290,7 +290,7 @@ fn error_for(name: &str, reason: &Reason) -> Error {
     }
 }
 
-/// Shrinks or parks models for other programs, lets them grow where there is room, and brings parked ones back.
+/// Shrinks or parks models for other programs, grows models into free memory, and loads parked models again.
 fn look(shared: &Arc<Shared>) {
     let is_empty = shared.lock().entries.iter().all(|entry| entry.loaded.is_none() && !entry.is_parked);
     if is_empty {
@@ -303,7 +303,7 @@ fn look(shared: &Arc<Shared>) {
         _ => None,
     });
     let unloaded: Vec<String> = unloaded.collect();
-    // A text that runs is not waited for here: the next look decides again.
+    // Running texts are not waited for here; the next check decides again.
     if let Err(stopped) = shared.carry_out(&plan, &machine, shared.settings.look) {
         tracing::debug!("the pool stays as it is: {stopped:?}");
     }

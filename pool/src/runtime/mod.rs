@@ -1,4 +1,4 @@
-//! The pool at work: a thread that decides, loads, moves and unloads, and the handles of those who use the models.
+//! The running pool: its thread, which decides, loads, moves and unloads, and the handles of its models.
 
 mod builder;
 mod execute;
@@ -24,8 +24,8 @@ use crate::plan::PoolPlan;
 use crate::spec::{ModelSpec, check};
 use state::Shared;
 
-/// Models of one machine that are loaded when they are wanted. Clones are handles of the same pool; the last one ends
-/// the pool and unloads its models.
+/// Models of one machine that are loaded on request. Clones share the same pool; dropping the last clone unloads the
+/// models.
 ///
 /// ```no_run
 /// use autoplace_pool::{ModelSpec, Pool};
@@ -55,14 +55,14 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.close();
         if let Some(manager) = self.manager.take() {
-            // A panic of the manager has been reported on its thread.
+            // The manager's thread has already reported a panic.
             let _ = manager.join();
         }
     }
 }
 
 impl Pool {
-    /// Configures a pool: its models and its bounds.
+    /// Configures a pool: its models and its limits.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::new()
     }
@@ -80,8 +80,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The future fails with [`Error::Unknown`] for another name, [`Error::NoRoom`] or [`Error::Plan`] if the model
-    /// does not fit, [`Error::Load`] if it cannot be loaded, [`Error::Waited`] after the pool's patience, and
+    /// The future fails with [`Error::Unknown`] if no model has the name, [`Error::NoRoom`] or [`Error::Plan`] if the
+    /// model does not fit, [`Error::Load`] if it cannot be loaded, [`Error::Waited`] after the pool's patience, and
     /// [`Error::Closed`] when the pool ends.
     pub fn get(&self, name: &str) -> Wanted {
         Wanted::ask(&self.inner.shared, name)
@@ -97,21 +97,21 @@ impl Pool {
         self.inner.shared.last_plan()
     }
 
-    /// Unloads a model as soon as nobody has a handle of it. Returns whether it was loaded.
+    /// Unloads a model as soon as all its handles are dropped. Returns whether it was loaded.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`].
+    /// [`Error::Unknown`] if no model has the name.
     pub fn unload(&self, name: &str) -> Result<bool, Error> {
         self.inner.shared.ask_to_unload(name)
     }
 
-    /// Replaces the specifications. A model whose specification is the same stays as it is; one that has changed or is
-    /// gone is unloaded as soon as nobody has a handle of it.
+    /// Replaces the specifications. A model whose specification is unchanged stays loaded. A model whose specification
+    /// was changed or removed is unloaded as soon as all its handles are dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Specification`]; the pool then stays as it was.
+    /// [`Error::Specification`] if the models do not agree with each other. The pool is unchanged then.
     pub fn set_models(&self, models: Vec<ModelSpec>) -> Result<(), Error> {
         check(&models)?;
         self.inner.shared.set_models(models);

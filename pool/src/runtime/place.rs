@@ -1,4 +1,4 @@
-//! The machine and the models as the pool's thread sees them: what a decision is made from.
+//! The machine and the models as the pool's thread sees them: the input of a decision.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Shared {
         Ok(models.iter().fold(machine, |machine, model| model.once_released(machine)))
     }
 
-    /// A load of this model by this request, on this machine.
+    /// Configures the load of this model for this request, on this machine.
     pub(super) fn builder(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> ModelBuilder {
         let mut builder = Model::builder(&spec.model).request(request.clone());
         if let Some(draft) = &spec.draft {
@@ -37,18 +37,19 @@ impl Shared {
         builder.machine(machine.clone()).isolation(self.settings.isolation.clone())
     }
 
-    /// Whether models can be re-placed in the middle of a text: a worker is re-placed between two runs.
+    /// Whether models can be re-placed in the middle of a text. A model in a worker can only be re-placed between two
+    /// texts.
     pub(super) fn moves(&self) -> bool {
         self.settings.isolation == Isolation::None
     }
 
-    /// Plans a model by llama.cpp's own arithmetic.
+    /// Plans a model with probes of llama.cpp.
     pub(super) fn probed(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> Result<Plan, load::Error> {
         self.builder(spec, request, machine).plan()
     }
 
-    /// Makes the ladder of a model. The fastest rung is planned by probes; the others by the estimate, where it knows
-    /// the model's memory and there is no draft.
+    /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
+    /// the estimate knows the model's memory and there is no draft model; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let alone = self.probed(spec, &spec.request, machine)?;
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
@@ -97,7 +98,7 @@ impl State {
             pool.models.push(self.model_of(entry, ladder, now, shared.moves()));
             ids.push(entry.id);
         }
-        // A partner without a ladder would be looked for in vain.
+        // A model without a ladder is not in the state, so no model may name it.
         let names: Vec<String> = pool.models.iter().map(|model| model.name.clone()).collect();
         pool.models.iter_mut().for_each(|model| model.beside.retain(|beside| names.contains(beside)));
         (pool, ids)
@@ -106,7 +107,7 @@ impl State {
     fn model_of(&self, entry: &Entry, ladder: &Ladder, now: Duration, moves: bool) -> ModelState {
         let waiting = self.waiters.iter().filter(|waiter| waiter.id == entry.id).count();
         let rung = entry.loaded.as_ref().map(|loaded| loaded.rung.clone());
-        // A text that has just begun takes as long as the usual one; one that runs for longer may end at any time.
+        // A text is expected to take the mean time. One that has run for longer may end at any moment.
         let usual = rung.as_ref().map_or(0.0, |rung| entry.demand.seconds(&rung.plan));
         let left =
             Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX).saturating_sub(now.saturating_sub(entry.used));
@@ -125,7 +126,7 @@ impl State {
     }
 }
 
-/// The error of a plan as the planner has it. An error of another kind, such as of the file, is given in words.
+/// Extracts the planner's error. Another error, such as one of the file, becomes a text.
 pub(super) fn plan_error(spec: &ModelSpec, error: load::Error) -> plan::Error {
     match error {
         load::Error::Plan(error) => error,

@@ -9,7 +9,7 @@ use autoplace::{Isolation, ModelBuilder};
 
 use crate::state::Limits;
 
-/// Further settings of each load: the model's name, and the builder.
+/// Sets further options of each load. Its arguments are the model's name and the builder.
 pub(super) type Configure = Arc<dyn Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync>;
 
 #[derive(Clone)]
@@ -17,9 +17,9 @@ pub(super) struct Settings {
     pub(super) limits: Limits,
     pub(super) machine: Option<Machine>,
     pub(super) isolation: Isolation,
-    /// How long a request waits at most.
+    /// Maximum time that a request waits.
     pub(super) patience: Duration,
-    /// The time between two looks at the machine's memory.
+    /// The time between two checks of the machine's memory.
     pub(super) look: Duration,
     pub(super) configure: Configure,
 }

@@ -1,4 +1,4 @@
-//! What the pool's thread and the users of its models share.
+//! The state that the pool's thread and its handles share.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::ladder::{Ladder, Rung};
 use crate::plan::PoolPlan;
 use crate::spec::ModelSpec;
 
-/// Identifies a model of the pool for as long as it is there.
+/// Identifies a model of the pool.
 pub(super) type Id = u64;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) entries: Vec<Entry>,
     /// Requests for models, the oldest first.
     pub(super) waiters: VecDeque<Waiter>,
-    /// When models were unloaded or moved for others.
+    /// The times at which models were unloaded or moved for others.
     pub(super) reloads: Vec<Duration>,
     pub(super) last_plan: Option<Arc<PoolPlan>>,
     pub(super) is_closed: bool,
@@ -52,7 +52,7 @@ pub(super) type Answer = Result<ModelHandle, Error>;
 pub(super) struct Waiter {
     pub(super) id: Id,
     pub(super) since: Duration,
-    /// Until then the pool does not decide again about this request.
+    /// The pool does not decide about this request again before this time.
     pub(super) not_before: Duration,
     pub(super) ticket: Arc<Ticket<Answer>>,
 }
@@ -66,26 +66,26 @@ pub(super) struct Entry {
     pub(super) loaded: Option<Loaded>,
     pub(super) demand: Demand,
     pub(super) handles: u32,
-    /// When a handle was last given or dropped.
+    /// The time at which a handle was last given or dropped.
     pub(super) used: Duration,
-    /// What the pool's thread does with the model now.
+    /// The current work of the pool's thread on this model.
     pub(super) work: Work,
-    /// Whether nobody gets a handle any more, because the model is about to leave.
+    /// Whether no more handles are given, because the model will be unloaded or moved.
     pub(super) is_leaving: bool,
-    /// Whether the model is to be unloaded once nobody has a handle.
+    /// Whether the model must be unloaded once all its handles are dropped.
     pub(super) must_leave: bool,
-    /// Whether the model was unloaded for another program's sake and comes back when there is room.
+    /// Whether the model was unloaded for another program, and is loaded again when there is room.
     pub(super) is_parked: bool,
-    /// Whether the specification is gone.
+    /// Whether the specification was removed.
     pub(super) is_removed: bool,
     pub(super) load_time: Option<Duration>,
-    /// Until then a kept model is not loaded by itself.
+    /// A kept model is not loaded without a request before this time.
     pub(super) retry_at: Duration,
     /// Why the last load failed.
     pub(super) failure: Option<String>,
 }
 
-/// What is done with a model.
+/// The work of the pool's thread on a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Work {
     #[default]
@@ -99,7 +99,7 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
-    /// What an application keeps with the loaded model.
+    /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) since: SystemTime,
 }
@@ -155,14 +155,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes whoever waits for a change.
+    /// Changes the state, and wakes all threads that wait for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let changed = change(&mut self.lock());
         self.changed.notify_all();
         changed
     }
 
-    /// Waits for a change, at most for this long.
+    /// Waits for a change, for at most this time.
     pub(super) fn wait<'s>(&'s self, state: MutexGuard<'s, State>, time: Duration) -> MutexGuard<'s, State> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -226,7 +226,7 @@ impl State {
         self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
-    /// The id of the model with this name that is still in the pool, or is about to leave it.
+    /// The id of the model with this name. A model that is not removed comes before one that is.
     pub(super) fn id_of(&self, name: &str) -> Option<Id> {
         let named = || self.entries.iter().filter(|entry| entry.spec.name == name);
         named().find(|entry| !entry.is_removed).or_else(|| named().next()).map(|entry| entry.id)

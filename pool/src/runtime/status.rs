@@ -1,4 +1,4 @@
-//! What a person sees of the pool's models.
+//! The state of the pool's models, for people.
 
 use std::time::SystemTime;
 
@@ -17,19 +17,19 @@ pub struct ModelStatus {
     pub aliases: Vec<String>,
     /// Whether it is loaded.
     pub residence: Residence,
-    /// Layers on GPUs and all layers, while it is loaded.
+    /// The number of layers on GPUs and of all layers, while it is loaded.
     pub layers: Option<(u32, u32)>,
-    /// The bytes that it takes of the devices, while it is loaded.
+    /// Bytes that it takes of each device, while it is loaded.
     pub held: Option<Held>,
     /// Predicted tokens per second, while it is loaded and generates.
     pub tokens_per_second: Option<f64>,
-    /// The process that holds it, if it is not this one.
+    /// The id of the worker process that holds it.
     pub process: Option<u32>,
-    /// Since when it is loaded.
+    /// The time at which it was loaded.
     pub since: Option<SystemTime>,
-    /// Handles in use.
+    /// Number of handles.
     pub in_use: u32,
-    /// Requests that wait for it.
+    /// Number of requests that wait for it.
     pub waiting: u32,
     /// Why its last load failed.
     pub failure: Option<String>,
@@ -42,7 +42,7 @@ pub struct ModelStatus {
 pub enum Residence {
     /// It is not loaded.
     Unloaded,
-    /// It is not loaded because another program has its memory, and comes back.
+    /// It is not loaded because another program took its memory. It is loaded again when there is room.
     Parked,
     /// It is being loaded.
     Loading,

@@ -1,4 +1,4 @@
-//! A place for one answer, which a thread or a task waits for.
+//! Holds one answer, for which a thread or a task waits.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

@@ -9,7 +9,7 @@ use super::state::{Answer, Shared, Waiter};
 use super::ticket::Ticket;
 use crate::error::Error;
 
-/// A model that was asked for. Dropping it withdraws the request.
+/// A request for a model: a future of its handle. Dropping it withdraws the request.
 #[derive(Debug)]
 #[must_use = "a request that is dropped is withdrawn"]
 pub struct Wanted {
@@ -67,7 +67,7 @@ impl Future for Wanted {
 impl Drop for Wanted {
     fn drop(&mut self) {
         self.shared.change(|state| state.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.ticket, &self.ticket)));
-        // A handle that has arrived meanwhile is given back, after the lock is released.
+        // If a handle has arrived meanwhile, it is dropped after the lock is released.
         drop(self.ticket.take());
     }
 }

@@ -1,4 +1,4 @@
-//! `pool.toml`: what it says, and what an error in it says.
+//! `pool.toml`: how it is read, and the messages of its errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
 }
 
 #[test]
-fn an_error_names_the_file_the_line_the_key_and_what_was_needed() {
+fn an_error_names_the_file_the_line_the_key_and_what_is_valid() {
     let model = "[models.a]\nmodel = \"a.gguf\"\n";
     for (text, line, words) in [
         ("[models.a\n".to_owned(), 1, &["unclosed"][..]),
@@ -61,11 +61,11 @@ fn an_error_names_the_file_the_line_the_key_and_what_was_needed() {
         (format!("{model}embed = \"sum\"\n"), 3, &["`embed`", "`sum`", "mean"]),
         (format!("{model}idle = \"soon\"\n"), 3, &["`idle`", "`soon`", "10m"]),
         (format!("{model}idle = -1\n"), 3, &["`idle`", "number of seconds"]),
-        (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is no time"]),
+        (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is not a time"]),
         (format!("{model}priority = 0\n"), 1, &["models.a", "above 0"]),
         (format!("{model}priority = nan\n"), 1, &["above 0"]),
-        (format!("{model}beside = [\"b\"]\n"), 1, &["models.a", "beside `b`", "there are a"]),
-        (format!("{model}beside = [\"a\"]\n"), 1, &["beside itself"]),
+        (format!("{model}beside = [\"b\"]\n"), 1, &["models.a", "`beside` lists `b`", "it has a"]),
+        (format!("{model}beside = [\"a\"]\n"), 1, &["lists the model itself"]),
         (
             format!("{model}[models.b]\nmodel = \"b\"\naliases = [\"a\"]\n"),
             3,
@@ -74,7 +74,7 @@ fn an_error_names_the_file_the_line_the_key_and_what_was_needed() {
         (format!("{model}{model}"), 3, &["duplicate key"]),
         ("[models.a]\nctx = 5\n".to_owned(), 1, &["missing field `model`"]),
         ("[models.a]\nmodel = \"\"\n".to_owned(), 2, &["`model`", "a path"]),
-        ("[models.\"a\\u0000b\"]\nmodel = \"x\"\n".to_owned(), 1, &["no name"]),
+        ("[models.\"a\\u0000b\"]\nmodel = \"x\"\n".to_owned(), 1, &["not a name"]),
         ("[pool]\nreload = 1\n".to_owned(), 2, &["`reload`", "reloads_per_minute"]),
     ] {
         let error = PoolFile::parse(&text, "folder/pool.toml").unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Models at their real size, without data, on machines by their data sheets.
+//! Models of real size, without data, on machines of the catalogue.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex};
@@ -9,7 +9,7 @@ use autoplace::profile::ModelProfile;
 use autoplace_pool::{Ladder, ModelState, PoolState};
 use test_support::synthetic;
 
-/// The models by a short name, each with its title among those at full size.
+/// The models: a short name, and the title in the list of full-size models.
 pub(crate) const MODELS: [(&str, &str); 6] = [
     ("1b", "llama Llama 3.2 1B"),
     ("3b", "llama Llama 3.2 3B"),
@@ -30,7 +30,7 @@ pub(crate) fn profile(name: &str) -> &'static ModelProfile {
     &PROFILES[name]
 }
 
-/// A machine of the catalogue whose disk reads two gigabytes in a second.
+/// A machine of the catalogue whose disk reads two gigabytes per second.
 pub(crate) fn machine(cards: &[&str], host: &str, ram_gib: u64) -> Machine {
     let mut host = Host::named(host, ram_gib << 30).unwrap();
     host.disk = Some(autoplace::machine::DiskRate::new(2_000_000_000, autoplace::machine::DiskRateSource::Stated));
@@ -46,7 +46,7 @@ pub(crate) fn planned(name: &str, request: &Request, machine: &Machine) -> Resul
     Planner::new(profile(name), machine).request(request.clone()).plan()
 }
 
-/// A model of a pool on this machine. Ladders are made once.
+/// A model of a pool on this machine. Its ladder is made only once.
 pub(crate) fn model(name: &str, machine: &Machine, request: &Request) -> Result<ModelState, plan::Error> {
     static KNOWN: Mutex<Vec<(String, Machine, Request, Ladder)>> = Mutex::new(Vec::new());
     let is_known = |known: &&(String, Machine, Request, Ladder)| {

@@ -1,4 +1,4 @@
-//! Decisions: what is placed smaller, unloaded, shrunk or waited for, and what never happens.
+//! Decisions: which model is placed smaller, unloaded, shrunk or waited for, and which faults never happen.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn total(state: &PoolState) -> u64 {
     state.models.iter().filter_map(|model| model.loaded.as_ref()).map(|rung| rung.held.total()).sum()
 }
 
-/// Whether the sum of what is loaded is within the free bytes of each device, counted without the pool's own code.
+/// Whether the loaded models are within the free bytes of each device, counted without the pool's own code.
 fn is_within(state: &PoolState) -> bool {
     let loaded: Vec<&Rung> = state.models.iter().filter_map(|model| model.loaded.as_ref()).collect();
     let host: u64 = loaded.iter().map(|rung| rung.held.host).sum();
@@ -155,11 +155,11 @@ fn a_running_text_is_waited_for_and_never_cut_off() {
 
 #[test]
 fn every_rung_of_a_ladder_has_the_context_of_the_first() {
-    // The default context may grow: alone on the machine to 32,768 tokens.
+    // The default context may grow; alone on the machine it has 32,768 tokens.
     let ladder = model("8b", &desktop(), &Request::new()).unwrap().ladder;
     let contexts: Vec<u32> = ladder.rungs().iter().map(|rung| rung.plan.context.n_ctx).collect();
     assert!(contexts.len() > 3 && contexts.iter().all(|n_ctx| *n_ctx == 32_768), "{contexts:?}");
-    // The fastest first, and none takes as much as a faster one of every device.
+    // The rungs are sorted by speed, and each takes fewer bytes of some device than every faster one.
     let seconds: Vec<f64> = ladder.rungs().iter().map(|it| it.plan.speed.as_ref().unwrap().seconds()).collect();
     assert!(seconds.is_sorted(), "{seconds:?}");
     assert_eq!(ladder.rungs().last().unwrap().held.gpus, [0]);
@@ -227,7 +227,7 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
         let plan = decide(&state, Some(name)).unwrap();
         carry_out(&mut state, &plan);
     }
-    // As many reloads as are allowed were done: pressure is answered all the same.
+    // The limit of reloads is reached, but models still give way to another program.
     state.reloads = vec![state.now; 20];
     (0..9).for_each(|_| state.models[0].demand.wanted(state.now, true));
     state.machine.gpus[0].free = gib(9);
@@ -237,7 +237,7 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
     assert!(plan.model("14b").is_some(), "{plan}");
 }
 
-/// Random sequences of wishes, texts and pressure on three machines.
+/// Random sequences of requests, texts and other programs on three machines.
 #[test]
 fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
     let machines = [
@@ -291,7 +291,7 @@ fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
                 Err(Error::NoRoom { .. }) => {
                     refused += 1;
                     if is_pressed {
-                        // What is kept does not fit beside the other program.
+                        // The kept models do not fit beside the other program.
                         break;
                     }
                     continue;

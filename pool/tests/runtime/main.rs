@@ -1,5 +1,5 @@
 //! The pool at work on simulated cards, with the demo model under several names: in workers, which are this program,
-//! and in this process. Each text must be the one of the model alone, and no card is ever over.
+//! and in this process. Each text must equal the text of the model alone, and no card ever exceeds its memory.
 
 mod rounds;
 mod support;
@@ -17,7 +17,7 @@ use support::{Card, TEXT, builder, held_alone, spec, text, until};
 type Test = fn() -> Result<(), Failed>;
 
 fn main() {
-    // A worker has the cards of the test that started it.
+    // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
     let tests: [(&str, Test); 11] = [
@@ -34,7 +34,7 @@ fn main() {
         ("random_rounds_are_never_over_and_every_text_is_the_one_alone", rounds::some),
     ];
     let mut arguments = Arguments::from_args();
-    // The cards of a process are those of all its tests.
+    // All tests of a process share its cards, so they run one by one.
     arguments.test_threads = Some(1);
     let mut trials: Vec<Trial> = tests.into_iter().map(|(name, test)| Trial::test(name, test)).collect();
     let long = Trial::test("a_thousand_random_rounds", rounds::thousand).with_ignored_flag(true);
@@ -52,7 +52,7 @@ fn loaded_and_shared() -> Result<(), Failed> {
     assert_eq!(state(&pool, "a"), Residence::Unloaded);
     let first = pool.get("gpt-4o").wait()?;
     assert_eq!((first.name(), state(&pool, "a")), ("a", Residence::Loaded));
-    // In a process of its own, on the card.
+    // The model runs in a process of its own, on the card.
     assert!(first.worker_id().is_some_and(|id| id != std::process::id()));
     assert!(card.used() > 0);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
@@ -61,7 +61,7 @@ fn loaded_and_shared() -> Result<(), Failed> {
     assert_eq!(pool.status()[0].in_use, 2);
     assert_eq!(text(&second)?, TEXT.as_str());
     drop((first, second));
-    // The other one fits beside it.
+    // Model `b` fits beside `a`.
     assert_eq!(text(&pool.get("b").wait()?)?, TEXT.as_str());
     assert_eq!((state(&pool, "a"), pool.status()[0].in_use), (Residence::Loaded, 0));
     assert!(pool.unload("a")?);
@@ -73,7 +73,7 @@ fn loaded_and_shared() -> Result<(), Failed> {
 }
 
 fn takes_its_place() -> Result<(), Failed> {
-    // Room for one and a half.
+    // The card has room for one and a half models.
     let total = held_alone() * 3 / 2;
     let card = Card::new(total);
     let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
@@ -123,7 +123,7 @@ fn shrinks() -> Result<(), Failed> {
     assert_eq!(text(&other)?, TEXT.as_str());
     assert!(card.peak() <= whole * 5 / 4);
     let plan = pool.last_plan().expect("a plan");
-    // The one whose requests count fifty times is the faster one.
+    // The model whose requests count fifty times has the faster placement.
     let layers = |name: &str| pool.status().into_iter().find(|it| it.name == name).unwrap().layers.unwrap().0;
     assert!(layers("b") >= layers("a"), "{plan}");
     Ok(())
@@ -138,7 +138,7 @@ fn failed() -> Result<(), Failed> {
     let pool = pool.model(ModelSpec::new("missing", folder.path().join("missing.gguf"))).start()?;
     let held = pool.get("a").wait()?;
     for name in ["broken", "missing"] {
-        // All who wait get the error, and those who ask again.
+        // All waiting requests get the error, and so do later ones.
         let waits = [pool.get(name), pool.get(name)];
         for wait in waits {
             let error = wait.wait().unwrap_err();
@@ -164,11 +164,11 @@ fn killed() -> Result<(), Failed> {
         written += &piece?;
     }
     assert_eq!(written, TEXT.as_str());
-    // The text of the killed one goes on in another worker.
+    // The text of the killed worker goes on in another worker.
     assert_eq!(text(&one)?, TEXT.as_str());
     assert_ne!(one.worker_id(), Some(process));
     drop(one);
-    // Killed while idle: the next request has another worker.
+    // After an idle worker is killed, the next request gets another worker.
     let process = pool.get("a").wait()?.worker_id().expect("a worker");
     support::kill(process);
     assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
@@ -183,14 +183,14 @@ fn pressure() -> Result<(), Failed> {
     drop(pool.get("a").wait()?);
     let layers = || pool.status()[0].layers.map(|(layers, _)| layers);
     let all = layers().expect("it is loaded");
-    // A game takes more than what is left.
+    // A game takes more memory than is left.
     card.take(total * 6 / 10);
     until(|| layers().is_none_or(|layers| layers < all));
     until(|| card.used() + card.taken() <= total);
     assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
     card.take(0);
     until(|| {
-        // Somebody wants it again and again.
+        // The model is requested again and again.
         drop(pool.get("a").wait());
         layers() == Some(all)
     });

@@ -64,7 +64,7 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
                     for _ in 0..10 {
                         let name = models[dice.below(models.len())];
                         if dice.percent(10) {
-                            // Somebody who does not wait.
+                            // This request is dropped at once.
                             drop(pool.get(name));
                             continue;
                         }

@@ -31,7 +31,7 @@ pub(crate) fn alone() -> Model {
     Model::builder(demo_path()).request(request()).machine(host).n_threads(1).load().unwrap()
 }
 
-/// A small context, without what would round otherwise on a card.
+/// A small context, without the options that round differently on a card.
 pub(crate) fn request() -> Request {
     let mut request = Request::new().headroom(Headroom::Bytes(256 << 10)).n_ctx(512).n_ubatch(64);
     request.params.repack = false;
@@ -42,7 +42,7 @@ pub(crate) fn spec(name: &str) -> ModelSpec {
     ModelSpec::new(name, demo_path()).request(request())
 }
 
-/// A card that processes share by a file.
+/// A simulated card whose memory processes share through a file.
 pub(crate) struct Card {
     sim: SimGpu,
     total: u64,
@@ -57,7 +57,7 @@ impl Card {
         Self { sim: register(file.clone(), total, 0), total, file, _folder: folder }
     }
 
-    /// Bytes that all processes take.
+    /// Bytes that all processes together take.
     pub(crate) fn used(&self) -> u64 {
         self.sim.shared_used().unwrap()
     }
@@ -70,7 +70,7 @@ impl Card {
         self.total
     }
 
-    /// Lets another program take this much.
+    /// Takes this number of bytes as another program would.
     pub(crate) fn take(&self, bytes: u64) {
         self.sim.set_taken(bytes);
     }
@@ -103,7 +103,7 @@ pub(crate) fn builder(cards: &[&Card]) -> PoolBuilder {
         .configure(|_, builder| builder.n_threads(1).without_learning())
 }
 
-/// Bytes that the model takes of a card alone, with its headroom.
+/// Bytes that the model alone takes of a card, with its headroom.
 pub(crate) fn held_alone() -> u64 {
     let card = Card::new(1 << 30);
     let model = Model::builder(demo_path()).request(request()).n_threads(1).without_learning().load().unwrap();
@@ -122,7 +122,7 @@ pub(crate) fn text(model: &ModelHandle) -> Result<String, generate::Error> {
     model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).text()
 }
 
-/// Waits until something holds that must hold soon.
+/// Waits until the condition holds; it must hold soon.
 #[track_caller]
 pub(crate) fn until(mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Five traces in virtual time under our rule and those of llama-swap, Ollama and llama-server's router. Prints the
-//! table of `benches/results/2026-11-29-virtual/pool.md`.
+//! Five traces in virtual time, under the pool's rule and those of llama-swap, Ollama and llama-server's router. Prints
+//! the table of `benches/results/2026-11-29-virtual/pool.md`.
 
 mod ours;
 mod rivals;
@@ -22,13 +22,13 @@ struct Trace {
     wishes: Vec<Wish>,
 }
 
-/// A model with this context for each of its sequences.
+/// A model whose sequences each have this context.
 fn traced(machine: &Machine, name: &'static str, n_ctx: u32, sequences: u32) -> TracedModel {
     let request = Request::new().n_seq_max(sequences).context(Context::Tokens(n_ctx * sequences));
     TracedModel { name, ladder: model(name, machine, &request).unwrap().ladder, sequences: sequences as usize }
 }
 
-/// Seconds between two events that come at random, `mean` in the mean.
+/// A random time between two independent events, in seconds, whose mean is `mean`.
 fn pause(dice: &mut Dice, mean: f64) -> f64 {
     let uniform = (f64::from(dice.below(1_000_000_u32)) + 1.0) / 1_000_001.0;
     -mean * uniform.ln()
@@ -43,7 +43,8 @@ fn sorted(mut wishes: Vec<Wish>) -> Vec<Wish> {
     wishes
 }
 
-/// A person chats with a large model, and a small one writes a title and suggestions after each answer. Three hours.
+/// Three hours in which a person chats with a large model, and a small one writes a title and suggestions after each
+/// answer.
 fn chat_and_titles() -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "32b", 16_384, 1), traced(&machine, "3b", 8192, 1)];
@@ -53,7 +54,7 @@ fn chat_and_titles() -> Trace {
         for _ in 0..turns {
             let reply = between(&mut dice, 100, 600);
             wishes.push(Wish { at: now, model: 0, prompt: between(&mut dice, 50, 800), reply });
-            // The client asks for a title when the answer is there, after some twenty tokens per second.
+            // The client asks for a title after the answer, which takes some twenty tokens per second.
             let answered = now + f64::from(reply) / 20.0;
             wishes.push(Wish { at: answered, model: 1, prompt: 600, reply: 20 });
             now = answered + 5.0 + pause(&mut dice, 40.0);
@@ -63,8 +64,8 @@ fn chat_and_titles() -> Trace {
     Trace { name: "a chat and its titles", machine, models, wishes: sorted(wishes) }
 }
 
-/// An agent works with a coder, searches with an embedder, and summarises with a third model. Two hours. The embedder
-/// stands for one: a model of 1B that writes one token.
+/// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
+/// model of 1B that writes one token takes the place of the embedder.
 fn agent() -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![
@@ -96,7 +97,7 @@ fn agent() -> Trace {
     Trace { name: "an agent with coder and embedder", machine, models, wishes: sorted(wishes) }
 }
 
-/// One hundred users of two models, each with a question now and then. One hour.
+/// One hour in which a hundred users ask two models a question now and then.
 fn hundred_users() -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "14b", 4096, 8), traced(&machine, "8b", 4096, 8)];
@@ -104,7 +105,7 @@ fn hundred_users() -> Trace {
     for user in 0..100 {
         let mut now = pause(&mut dice, 600.0);
         while now < 3600.0 {
-            // Most users have one model that they use.
+            // Most users always ask the same model.
             let model = if dice.percent(90) { user % 2 } else { (user + 1) % 2 };
             let (prompt, reply) = (between(&mut dice, 50, 1500), between(&mut dice, 50, 400));
             wishes.push(Wish { at: now, model, prompt, reply });
@@ -114,7 +115,7 @@ fn hundred_users() -> Trace {
     Trace { name: "one hundred users of two models", machine, models, wishes: sorted(wishes) }
 }
 
-/// A slow large model for hard questions and a fast small one for the others. Three hours.
+/// Three hours with a large, slow model for hard questions and a small, fast one for the others.
 fn slow_and_fast() -> Trace {
     let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
     let models = vec![traced(&machine, "32b", 8192, 1), traced(&machine, "8b", 8192, 1)];
@@ -128,7 +129,7 @@ fn slow_and_fast() -> Trace {
     Trace { name: "a slow large model and a fast small one", machine, models, wishes: sorted(wishes) }
 }
 
-/// Six models, of which some are in fashion for a while. Four hours on two cards.
+/// Four hours on two cards with six models, some of which are popular for a while.
 fn random() -> Trace {
     let machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
     let names = ["8b", "14b", "32b", "30b-a3b", "3b", "1b"];
@@ -147,8 +148,8 @@ fn random() -> Trace {
     Trace { name: "six models at random", machine, models, wishes: sorted(wishes) }
 }
 
-/// Runs the traces and prints their table. Returns, for each, the seconds that requests waited by our rule, and by
-/// those of llama-swap, Ollama and the router.
+/// Runs the traces and prints their table. For each trace, returns the seconds that requests waited under the pool's
+/// rule, llama-swap's, Ollama's and the router's.
 fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
     println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
     println!("|---|---|--:|--:|--:|--:|--:|--:|");

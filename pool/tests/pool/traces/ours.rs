@@ -8,7 +8,7 @@ use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step};
 use super::sim::{Action, Rule, System};
 use crate::models::planned;
 
-/// Seconds between two looks at whether a model should grow.
+/// Seconds between two checks whether a model should grow.
 const LOOK: f64 = 10.0;
 
 pub(crate) struct Ours {
@@ -56,7 +56,7 @@ impl Ours {
         self.state.models.iter().position(|model| model.name == name).unwrap()
     }
 
-    /// The next step, as far as it can be done now.
+    /// The next step, if it can be done now.
     fn step(&mut self, system: &System) -> Option<Action> {
         let step = self.steps.front()?.clone();
         let placed = |name: &str| {
@@ -89,7 +89,7 @@ impl Ours {
         Some(action)
     }
 
-    /// The models that a coming step unloads or moves: no text begins there.
+    /// Whether a later step unloads the model or waits for its texts. No text begins on such a model.
     fn is_leaving(&self, model: usize) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Unload { model: name } => self.index(name) == model,

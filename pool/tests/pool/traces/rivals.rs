@@ -1,11 +1,11 @@
-//! The rules of other programs, written from their public sources. Each gets our planner's placements and its own rule
-//! of what to load and what to unload. Where a source cuts a text off, the rule here waits for its end.
+//! The rules of other programs, written from their public sources. Each gets our planner's placements, and loads and
+//! unloads by its own rule. If a program cuts a text off, the rule here waits for the text's end instead.
 
 use super::sim::{Action, Rule, System};
 
 /// llama-swap with its defaults (github.com/mostlygeek/llama-swap, proxy/processgroup.go, `ProxyRequest`): one model at
-/// a time. A request for another model stops the running process, which first ends its requests
-/// (proxy/process.go, `Stop`), and all later requests wait behind the lock.
+/// a time. A request for another model stops the running process. The process first ends its requests
+/// (proxy/process.go, `Stop`), and all later requests wait for the lock.
 #[derive(Debug, Default)]
 pub(crate) struct LlamaSwap;
 
@@ -15,7 +15,7 @@ impl Rule for LlamaSwap {
         let model = system.wishes[first].model;
         if let Some(running) = (0..system.models.len()).find(|&model| system.loaded[model].is_some()) {
             return match running == model {
-                // Requests of the running model go to its own queue.
+                // Requests for the running model go to its own queue.
                 true => begin(system, |place, wish| same_up_to(system, place, wish, model)),
                 false if system.texts(running) == 0 && system.is_ready(running) => Action::Unload(running),
                 false => Action::Wait(None),
@@ -25,7 +25,7 @@ impl Rule for LlamaSwap {
     }
 }
 
-/// Whether all requests up to this place are for the model: nobody overtakes.
+/// Whether all requests up to this place are for the model. No request overtakes another.
 fn same_up_to(system: &System, place: usize, _wish: usize, model: usize) -> bool {
     system.queue.iter().take(place + 1).all(|&wish| system.wishes[wish].model == model)
 }
@@ -47,10 +47,10 @@ fn load(system: &System, model: usize) -> Action {
 
 /// Ollama with its defaults (github.com/ollama/ollama, server/sched.go): up to three models for each GPU
 /// (`defaultModelsPerGPU`). The first model is placed as well as it can be. A further one is loaded if it fits whole
-/// (`pickBestFitGPUs`); otherwise an idle one is unloaded, or the first that becomes idle (`findRunnerToUnload`; all
-/// have the same keep-alive, and the source takes any: here the one that was used least recently). Requests are
-/// scheduled in their order, and all wait while one waits for room (`processPending`). A model that was not used for
-/// five minutes is unloaded (`OLLAMA_KEEP_ALIVE`).
+/// (`pickBestFitGPUs`); otherwise an idle model is unloaded, or the first that becomes idle (`findRunnerToUnload`). All
+/// have the same keep-alive, so Ollama unloads any of them; the rule here takes the least recently used one. Requests
+/// are scheduled in their order. While one waits for room, all later ones wait (`processPending`). A model that was not
+/// used for five minutes is unloaded (`OLLAMA_KEEP_ALIVE`).
 #[derive(Debug, Default)]
 pub(crate) struct Ollama;
 
@@ -92,9 +92,9 @@ impl Rule for Ollama {
 }
 
 /// llama-server's router with its defaults (github.com/ggml-org/llama.cpp, tools/server/server-models.cpp): up to four
-/// models (`--models-max`, common/arg.cpp). At the limit the one that was used least recently is unloaded
-/// (`unload_lru`). A model is loaded into the memory that is free, as much of it as fits (`--fit`, on by default), and
-/// stays there. Where it fits nowhere the source fails; here another one is unloaded.
+/// models (`--models-max`, common/arg.cpp). At the limit the least recently used one is unloaded (`unload_lru`). As
+/// many layers of a model as fit into the free memory are loaded (`--fit`, on by default), and stay there. If a model
+/// fits nowhere, the router fails; the rule here unloads another model.
 #[derive(Debug, Default)]
 pub(crate) struct Router;
 

@@ -1,8 +1,8 @@
-//! A machine in virtual time: requests come, models are loaded from one disk, and texts share the processors.
+//! A machine in virtual time: requests arrive, models are loaded from one disk, and texts share the processors.
 //!
 //! Every rule runs on the same machine with the same placements and speeds, the planner's own:
 //!
-//! - a load and a re-placement read the whole file (nothing is cached), one after the other;
+//! - loads and re-placements read the whole file (nothing is cached), one after another;
 //! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
 //!   the machine evenly;
 //! - a text whose model is re-placed pauses.
@@ -33,16 +33,16 @@ pub(crate) struct TracedModel {
 /// What a rule does next.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
-    /// Lets a waiting request, by its place in the queue, begin on its loaded model.
+    /// Begins the text of a waiting request (by its place in the queue) on its loaded model.
     Begin(usize),
     Load(usize, Rung),
     Move(usize, Rung),
     Unload(usize),
-    /// Nothing before the next event, or before this time.
+    /// Do nothing before the next event, or before this time.
     Wait(Option<f64>),
 }
 
-/// A rule of managing models.
+/// A rule by which models are loaded and unloaded.
 pub(crate) trait Rule {
     fn next(&mut self, system: &System) -> Action;
 
@@ -56,7 +56,7 @@ pub(crate) trait Rule {
 #[derive(Debug, Clone)]
 struct Text {
     wish: usize,
-    /// The share of the text that is left.
+    /// The remaining share of the text.
     left: f64,
 }
 
@@ -92,8 +92,8 @@ pub(crate) struct System {
 /// The result of a trace under a rule.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
-    /// Seconds from the arrival of each request to its end, less those that its text takes alone on the fastest
-    /// placement; the sum.
+    /// The sum, over all requests, of the seconds from arrival to end, less the seconds that the text takes alone in
+    /// the fastest placement.
     pub(crate) waited: f64,
     /// Bytes that loads and re-placements read.
     pub(crate) read: u64,
@@ -133,14 +133,14 @@ impl System {
         self.texts(model) < self.models[model].sequences
     }
 
-    /// The longest time that the running texts of a model take without others.
+    /// The time until the running texts of a model end, if no other model computes.
     pub(crate) fn ends_in(&self, model: usize) -> f64 {
         let Some(loaded) = &self.loaded[model] else { return 0.0 };
         let left = |text: &Text| text.left * seconds(&loaded.rung, &self.wishes[text.wish]);
         loaded.texts.iter().map(left).fold(0.0, f64::max)
     }
 
-    /// The fastest rung of a model that fits beside everything that is loaded, and beside nothing else.
+    /// The fastest rung of a model that fits beside the loaded models.
     pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
         self.models[model].ladder.rungs().iter().find(|rung| self.fits(model, rung))
     }
@@ -155,12 +155,12 @@ impl System {
         are_gpus && held.iter().map(|it| it.host).sum::<u64>() <= self.machine.host.available
     }
 
-    /// Models that compute now.
+    /// Number of models that compute now.
     fn computing(&self) -> usize {
         (0..self.models.len()).filter(|&model| self.is_ready(model) && self.texts(model) > 0).count()
     }
 
-    /// Lets time pass to `until`, or to the first end of a text. Returns the requests that ended.
+    /// Advances the time to `until`, or to the first end of a text. Returns the requests that ended.
     fn pass(&mut self, until: f64) -> Vec<usize> {
         let share = 1.0 / self.computing().max(1) as f64;
         let mut end = until;
