@@ -36,7 +36,7 @@ pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), B
 
 /// A page with tables, and with the plan's picture and its text below them. The first row of a table is its heading.
 pub(crate) fn plan_page(title: &str, plan: &Plan, tables: &[Vec<Vec<String>>]) -> String {
-    // A plan that cannot be drawn is still told.
+    // If a plan cannot be drawn, the page shows its text.
     let picture = picture::plan(plan).unwrap_or_default();
     let tables: String = tables.iter().map(|rows| page::table(rows)).collect();
     page::html(title, &tables, &(picture + &page::text(&plan.to_string())))

@@ -1,4 +1,4 @@
-//! What a person sees: text without control characters, columns, progress, and errors in one line.
+//! Output for people: text without control characters, columns, progress, and errors in one line.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write, stdout};

@@ -88,7 +88,7 @@ impl Api {
         self
     }
 
-    /// Sets what happens to a text that fills its context. Default: it ends with `finish_reason` `length`. With
+    /// Sets what happens to a text that fills its context. Default: the text ends with `finish_reason` `length`. With
     /// shifting, a request's `n_keep` is the number of prompt tokens to keep (-1: all).
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
@@ -219,8 +219,8 @@ impl Api {
     }
 
     /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`,
-    /// with other files in `input_extra`. What does not fit into the context is left out, and the answer says so
-    /// (`truncated`).
+    /// with other files in `input_extra`. Parts that do not fit into the context are left out; `truncated` in the
+    /// answer says so.
     ///
     /// # Errors
     ///

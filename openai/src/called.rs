@@ -71,8 +71,8 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
     })
 }
 
-/// The constraint of a free text whose calls are held to their tools. `None` if no tool is `strict` and all may be
-/// called, and for a model without a format of calls.
+/// The constraint of a free text whose calls must match their tools' schemas. `None` if no tool is `strict` and all may
+/// be called, and for a model without a format of calls.
 fn text_or_calls(
     tools: &Tools,
     own: &ReplyFormat,

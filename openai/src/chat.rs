@@ -116,7 +116,8 @@ impl ChatRequest {
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        // Without any, the parser reads no calls. If a limit cuts a call short, it can only be a call of these tools.
+        // Without callable tools, the parser reads no calls. A call that a limit cuts short can only be a call of these
+        // tools.
         let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
         Ok(Self { options, generate, format, is_either, rendered, prompt, tools, check, one_call, unenforced })
     }

@@ -168,7 +168,7 @@ impl Choice {
                     *is_open = false;
                     *is_calls = first == '<';
                     if !*is_calls {
-                        // Marks within it are part of the text.
+                        // Marks in such a text belong to the text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
                 }
@@ -199,7 +199,7 @@ impl Choice {
             step.end = Some(reason);
         }
         if is_full {
-            // As below.
+            // Dropping the stream ends it.
             self.answer = None;
             (step.finish, step.end) = (Some("length"), None);
         }

@@ -18,13 +18,14 @@ use super::translation::Places;
 use autoplace::generate::Error;
 use pollster::block_on;
 
-/// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
+/// An answer of the [`Api`](super::Api) that is being generated. Dropping it cancels the generation.
 ///
-/// Where the request asks for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives them by
-/// [`chunks`](Self::chunks). Else [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
+/// If the request asks for a [stream](Self::is_stream), this is a `Stream` of the chunks; [`chunks`](Self::chunks) is
+/// the blocking iterator. Otherwise [`response`](Self::response) is the future of the body; [`wait`](Self::wait) blocks
+/// for it.
 ///
-/// Each chunk is the data of one server-sent event. Some APIs [end a stream](Self::ends_with_done) with an event
-/// `data: [DONE]`: that event is no chunk, and the server that writes the events sends it last.
+/// Each chunk is the data of one server-sent event. Some APIs [end a stream](Self::ends_with_done) with an event `data:
+/// [DONE]`. That event is not among the chunks: the caller sends it after the last one.
 ///
 /// ```no_run
 /// # fn answer(completion: autoplace_openai::Completion, mut client: impl std::io::Write) -> std::io::Result<()> {
@@ -42,12 +43,12 @@ pub struct Completion {
     frame: Frame,
     choices: Vec<Choice>,
     is_stream: bool,
-    /// Of a stream: the chunk behind all others says what was used.
+    /// Whether a stream ends with a chunk of the token counts.
     include_usage: bool,
     writer: Writer,
-    /// Events that are to be sent.
+    /// Events that were not yielded yet.
     ready: VecDeque<Value>,
-    /// The answer that is asked first.
+    /// The index of the answer that is polled first.
     turn: usize,
     has_ended: bool,
     unenforced: Vec<String>,
@@ -92,10 +93,10 @@ impl Completion {
         completion
     }
 
-    /// The answer of a translated request, which errors and notes name the places of.
+    /// The answer of a translated request. Errors and notes name the places of the original request.
     pub(super) fn translated(self, mut writer: Writer, places: Places, left_out: Vec<String>) -> Self {
         let ready = match &mut writer {
-            // A whole response is the last event alone.
+            // A response that is not streamed is the last event alone.
             Writer::Response(events) if self.is_stream => events.begin().into(),
             _ => VecDeque::new(),
         };
@@ -111,9 +112,9 @@ impl Completion {
         Self { unenforced, ..self }
     }
 
-    /// What of the schemas of its tools a call is not held to while it is generated, each with its place in the
+    /// The keywords of tool schemas that are not enforced while a call is generated, each with its place in the
     /// request: `tools[0].function.parameters.properties.tags: "uniqueItems" is not enforced`. A finished call is
-    /// checked against the whole schema; where it is not what that allows, a warning says so.
+    /// checked against the whole schema; a warning names a violation.
     pub fn unenforced(&self) -> &[String] {
         &self.unenforced
     }
@@ -124,13 +125,13 @@ impl Completion {
         &self.left_out
     }
 
-    /// Whether events have names, which are the `type` of each chunk: so it is with Anthropic's messages and OpenAI's
-    /// responses.
+    /// Whether events have names, which are the `type` of each chunk. Anthropic's messages and OpenAI's responses have
+    /// them.
     pub fn has_named_events(&self) -> bool {
         matches!(self.writer, Writer::Message(_) | Writer::Response(_))
     }
 
-    /// Whether an event `data: [DONE]` ends the stream: so it is with chat completions and completions.
+    /// Whether an event `data: [DONE]` ends the stream, as in chat completions and completions.
     pub fn ends_with_done(&self) -> bool {
         matches!(self.writer, Writer::Chunks(_))
     }
@@ -144,16 +145,16 @@ impl Completion {
         }
     }
 
-    /// Whether the request has asked for chunks.
+    /// Whether the request asks for a stream of chunks.
     pub fn is_stream(&self) -> bool {
         self.is_stream
     }
 
-    /// The whole answer, in any runtime.
+    /// The whole answer, as a future that works in any async runtime.
     ///
     /// # Errors
     ///
-    /// What a computation failed with.
+    /// The error of a failed generation; status 500 if a call violates the schema of its `strict` tool.
     pub async fn response(mut self) -> Result<Value, ApiError> {
         match &self.writer {
             Writer::Chunks(_) => {}
@@ -161,7 +162,7 @@ impl Completion {
             Writer::Infill(_) => return self.last_event().await,
             Writer::Response(_) => return self.last_event().await.map(|mut event| event["response"].take()),
         }
-        // By turns: one that nobody reads is not computed for long.
+        // Reads the answers in turns, because the engine pauses an answer that nobody reads.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
         while let Some((index, step)) = poll_fn(|context| self.poll_any(context)).await {
             let mut step = step.map_err(|error| self.failed(&error))?;
@@ -180,7 +181,7 @@ impl Completion {
         Ok(body)
     }
 
-    /// The whole message, of the events that a stream would have.
+    /// The whole message, assembled from the events of a stream.
     async fn message(mut self) -> Result<Value, ApiError> {
         let mut message = Message::default();
         while let Some(event) = poll_fn(|context| self.poll_chunk(context)).await {
@@ -198,7 +199,7 @@ impl Completion {
         Ok(last)
     }
 
-    /// The whole answer, for whom this thread waits.
+    /// Blocks until the answer is complete.
     ///
     /// # Errors
     ///
@@ -207,12 +208,12 @@ impl Completion {
         block_on(self.response())
     }
 
-    /// The chunks, for which this thread waits. An error is the last.
+    /// The chunks, as a blocking iterator. An error is the last item.
     pub fn chunks(mut self) -> impl Iterator<Item = Result<Value, ApiError>> {
         std::iter::from_fn(move || block_on(poll_fn(|context| self.poll_chunk(context))))
     }
 
-    /// The next chunk; `None` after the last. An error is the last.
+    /// The next chunk; `None` after the last. After an error the stream ends.
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Value, ApiError>>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -229,7 +230,7 @@ impl Completion {
                 }
                 Some((index, Ok(step))) => self.write(index, &step),
                 Some((_, Err(error))) => {
-                    // The others end too.
+                    // An error of one answer ends all of them.
                     self.choices.clear();
                     self.has_ended = true;
                     return Poll::Ready(Some(Err(self.failed(&error))));
@@ -242,7 +243,7 @@ impl Completion {
         }
     }
 
-    /// Makes the events of a step.
+    /// Queues the events of a step.
     fn write(&mut self, index: usize, step: &Step) {
         match &mut self.writer {
             Writer::Chunks(chunks) => {
@@ -259,7 +260,7 @@ impl Completion {
         }
     }
 
-    /// Makes the events behind all steps.
+    /// Queues the events after the last step.
     fn write_end(&mut self) {
         let tokens = self.choices.first().map(Choice::tokens).unwrap_or_default();
         match &mut self.writer {
@@ -278,12 +279,12 @@ impl Completion {
         }
     }
 
-    /// A generation that has failed after it was accepted.
+    /// The error of a generation that failed after its request was accepted.
     fn failed(&self, error: &Error) -> ApiError {
         self.places.restore(ApiError::of_generation(error, self.frame.endpoint.prompt()))
     }
 
-    /// A step of any of the answers, by turns; `None` when all have ended.
+    /// A step of any answer, in turns; `None` when all have ended.
     fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
         let count = self.choices.len();
         for ahead in 0..count {
@@ -305,7 +306,8 @@ impl Completion {
     }
 }
 
-/// A call of a `strict` tool that is not what its schema allows: the model wrote it in a form that no grammar follows.
+/// The error of a call that violates the schema of its `strict` tool. This happens if the model writes the call in a
+/// form that no grammar covers.
 fn not_met(violation: &str) -> ApiError {
     let message = format!(
         "the model's call is not what the schema of its `strict` tool allows: {violation}; with `tool_choice` \

@@ -10,8 +10,8 @@ use autoplace::{chat, embed, generate};
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for what the model cannot do, 503 for
-    /// a full queue, 500 for errors that are not the client's fault.
+    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for a feature that the model lacks,
+    /// 503 for a full queue, 500 for errors that are not the client's fault.
     pub status: u16,
     /// The message for people.
     pub message: String,
@@ -206,7 +206,7 @@ mod tests {
         let param = error.param.as_deref().unwrap_or_default();
         assert!(error.message.len() < 9 << 10 && error.message.ends_with("\u{e4} ..."), "{}", error.message.len());
         assert!(param.len() < 2 << 10 && param.ends_with(" ..."), "{}", param.len());
-        // What a model has written is not lost.
+        // A server's error keeps its whole message, which may hold the model's text.
         assert_eq!(ApiError::new(500, &*long).message, long);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Ends a text at a line. In: pieces of the text. Out: how much of each piece belongs to the text, and whether the text
-/// has ended.
+/// Ends a text at a line. In: pieces of the text. Out: the number of bytes of each piece that belong to the text, and
+/// whether the text has ended.
 #[derive(Debug, Default)]
 pub(super) struct LineLimits {
     /// Minimum white space before every line but the first; 0 is no limit.
@@ -34,7 +34,7 @@ impl LineLimits {
                     self.indent = Some(0);
                 }
                 (' ' | '\t', Some(indent)) => self.indent = Some(indent + 1),
-                // An empty line is no end of a block.
+                // An empty line does not end a block.
                 ('\r', _) | (_, None) => {}
                 (_, Some(indent)) if indent < self.min_indent => return Some(at),
                 (_, Some(_)) => self.indent = None,

@@ -204,7 +204,7 @@ impl<'a> CallBody<'a> {
             None => json!({}),
             Some(text) if reading::is_text(text) => {
                 let text: String = reading::value(text, &place)?;
-                // So far it counted as one value, a text.
+                // Until here the content counted as one value, a text.
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),

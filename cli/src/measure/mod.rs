@@ -37,7 +37,8 @@ pub(crate) struct MeasureArgs {
     model: PathBuf,
     #[command(flatten)]
     ask: AskArgs,
-    /// Number of values of `n_gpu_layers`, from none to all [default: both ends, and around the most that fit]
+    /// Number of values of `n_gpu_layers`, from none to all [default: both ends, and values around the largest that
+    /// fits]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["full", "before"])]
     steps: Option<u32>,
     /// Measures every value of `n_gpu_layers`

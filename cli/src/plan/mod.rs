@@ -195,7 +195,7 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let (total, available) = ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
     let mut host = match &args.cpu {
         Some(name) => Host::named(name, total)?,
-        // Other memory in this computer: its cores stay.
+        // With other memory, this computer keeps its cores.
         None if ram.is_none() => own.clone(),
         None => Host::new(total),
     };

@@ -33,7 +33,7 @@ pub(crate) fn compare(
     let mut notes = seen.notes.clone();
     let request = requested(&found.seen, &profile, &mut notes)?;
     let ours = ask.over(request.clone());
-    // It runs, so it fits.
+    // The model runs, so its placement fits.
     let theirs = Theirs { profile: &profile, request: request.host_parts(HostParts::None).headroom(Headroom::Tight) };
 
     let machine = &mut evidence.machine;

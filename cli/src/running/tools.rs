@@ -81,7 +81,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
         let mut busy = slots.iter().filter(|slot| slot["is_processing"] == true);
         let (Some(slot), None) = (busy.next(), busy.next()) else { return Ok(None) };
         let next = &slot["next_token"];
-        // Newer versions give a list.
+        // Newer versions of llama-server send a list.
         let decoded = next.get(0).unwrap_or(next)["n_decoded"].as_u64();
         Ok(decoded.filter(|&decoded| decoded > 0).map(|it| (slot["id_task"].clone(), it)))
     };
@@ -157,7 +157,7 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
         let all = models["data"].as_array().into_iter().flatten();
         loaded.extend(all.filter(|it| it["state"] == "loaded").map(|it| (it.clone(), Value::Null)));
     }
-    // Generating models first, the largest first.
+    // Models that generate come first, then the largest.
     let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
     loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
@@ -197,7 +197,7 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         Some(file) => settings(&process.path(file))?,
         None => Value::Null,
     };
-    // Its names are spelled with underscores or dashes.
+    // KoboldCpp spells its flags with underscores or dashes.
     let flag = |name: &str| format!("--{}", name.replace('_', "-"));
     let said = |name: &str| {
         let said = process.value(&[&flag(name)]).map(str::to_owned);

@@ -34,7 +34,7 @@ pub(super) struct DraftArgs {
 }
 
 impl DraftArgs {
-    /// Fails if options of a draft model are stated without one.
+    /// Fails if options of a draft model are given without a draft model.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         match self.draft_model.is_none() && self.options.options() != DraftOptions::default() {
             true => Err("options of a draft model need a draft model: --draft-model FILE"),

@@ -115,7 +115,7 @@ impl Session {
         }
         self.forgotten = forgotten;
         if let Some(sentinel) = &self.sentinel {
-            // The beginning of a move was said when it began.
+            // The beginning of a move was reported when the move began.
             sentinel.events().try_iter().filter(|event| !matches!(event, Event::Moving { .. })).for_each(note);
         }
         let placed = self.model.placement();
@@ -153,7 +153,7 @@ impl Session {
 /// Requests the re-placement that an event advises, which happens before the next token. The model is not reloaded at a
 /// prompt, where a person may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
-    // Said at once: the answer stands still meanwhile.
+    // A move is reported at once, because the answer pauses meanwhile.
     if matches!(event, Event::Moving { .. }) {
         note("");
         note(event);

@@ -198,7 +198,7 @@ impl<'a> ChatStream<'a> {
         Self { chat, answer, reply: Reply::default(), is_said, is_over: false }
     }
 
-    /// Runs to the end and returns what the answer says, without reasoning and calls of tools.
+    /// Runs to the end and returns the content of the answer, without reasoning and tool calls.
     ///
     /// # Errors
     ///

@@ -74,13 +74,13 @@ pub(super) fn text(constraint: &Constraint) -> Result<Value, Error> {
     Ok(json!({"format": format}))
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Debug, PartialEq)]
 pub(super) enum Said {
     Part(ReplyPart),
     /// The last event, with its `usage`.
     End(FinishReason, Value),
-    /// Something that a later event repeats, or that is new to this client.
+    /// Nothing new: a later event repeats the content, or this client does not know the event.
     Nothing,
 }
 

@@ -93,7 +93,7 @@ pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize
     Ok(Some(Layout { tokens, is_cut }))
 }
 
-/// How many tokens of the prefix's end and of the suffix's beginning are kept.
+/// The numbers of tokens that are kept: of the prefix's end, and of the suffix's beginning.
 fn shares(prefix: usize, suffix: usize, room: usize) -> (usize, usize) {
     let of_prefix = (room - room / 4).max(room.saturating_sub(suffix));
     let step = (of_prefix / CUTS).max(1);

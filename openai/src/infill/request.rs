@@ -54,7 +54,7 @@ pub(crate) struct InfillRequest {
     pub(super) asked: Asked,
 }
 
-/// What the answer repeats of its request, and how it is written.
+/// The fields of the request that the answer repeats, and the form of the answer.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// The prompt with control tokens written out.

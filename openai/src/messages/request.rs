@@ -245,7 +245,7 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
     Ok(true)
 }
 
-/// `is_held` means that the answer is constrained to a form or a call, which has no room for thoughts.
+/// `is_held`: whether the answer is constrained to a form or a call, which leaves no place for thoughts.
 fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Result<Shown, ApiError> {
     let thinking: Option<Thinking> = body.read("thinking")?;
     // Without the parameter there are no thoughts, as with Anthropic's own models.

@@ -1,4 +1,4 @@
-//! A request for a response, as one for a chat.
+//! Translates a request for a response to a chat request.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ const MAX_EARLIER_BYTES: usize = 16 << 20;
 pub(crate) struct Asked {
     /// Fields of the response.
     pub(super) fields: Map<String, Value>,
-    /// Thoughts come as text that the client can keep, too.
+    /// Whether thoughts are also sent as text that the client can store.
     pub(super) keeps_thoughts: bool,
     pub(super) has_logprobs: bool,
     /// `input` of the request, if the response is to be kept.
@@ -159,7 +159,7 @@ fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|it| it == what)
 }
 
-/// What a request brings in by ids.
+/// The responses and items that a request names by their ids.
 #[derive(Debug, Default)]
 struct Earlier {
     bytes: usize,
@@ -267,7 +267,7 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
     Ok(())
 }
 
-/// Parameters of the client's own, which a response repeats unread.
+/// Parameters that only the client uses. A response repeats them unread.
 const LABELS: [&str; 4] = ["metadata", "user", "safety_identifier", "prompt_cache_key"];
 /// Maximum bytes of all labels: the events at a response's beginning and end repeat them.
 const MAX_LABEL_BYTES: usize = 64 << 10;
@@ -327,7 +327,8 @@ mod tests {
         translate(body.to_string().as_bytes(), store).map(|(translation, _)| translation)
     }
 
-    /// A store with the response `r` to an input of this many bytes, with the message `m`, whose text has as many.
+    /// A store with the response `r`, whose input has this number of bytes, and with its message `m`, whose text has
+    /// the same number.
     fn store(bytes: usize) -> Store {
         let store = Store::default();
         let item = json!({"type": "message", "role": "assistant", "content": "m".repeat(bytes)});
@@ -346,7 +347,7 @@ mod tests {
         let reference = json!({"type": "item_reference", "id": "m"});
         let asked = |count: usize| json!({"input": vec![reference.clone(); count]});
         let item = 64 << 10;
-        // Each item is the text and some words more.
+        // Each item takes the bytes of the text and some more.
         let most = MAX_EARLIER_BYTES / item - 1;
         let kept = store(item);
         let fits = translated(&asked(most), &kept).unwrap();
@@ -360,7 +361,7 @@ mod tests {
         let error = translated(&follows, &store(MAX_EARLIER_BYTES / 2)).map(|_| ()).unwrap_err();
         let expected = (400, Some("context_length_exceeded"), Some("previous_response_id"));
         assert_eq!((error.status, error.code, error.param.as_deref()), expected, "{error}");
-        // Both count together.
+        // The bytes of both count.
         let both = json!({"input": [reference], "previous_response_id": "r"});
         let error = translated(&both, &store(MAX_EARLIER_BYTES / 2 - 128)).map(|_| ()).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("input[0]"), "{error}");

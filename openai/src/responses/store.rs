@@ -113,7 +113,7 @@ impl Store {
     }
 }
 
-/// The sentence about a response that is asked for and not stored.
+/// The message for a requested response that is not stored.
 pub(crate) fn not_stored(id: &str) -> String {
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     format!("there is no response `{id}`: it was not stored, or has made room for newer ones")

@@ -176,7 +176,7 @@ pub(super) async fn read<T: Send + 'static>(
     let Body { bytes, under_way } = body;
     let reader = READERS.acquire().await;
     let read = blocking(move || {
-        // Held even if the client no longer waits.
+        // The permit is held even if the client no longer waits.
         let _reader = reader;
         read(&bytes)
     });

@@ -42,7 +42,7 @@ use self::page::Page;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
 /// Connections in addition to running and queued requests: clients that are about to send one, and `/health`. With
-/// eight simultaneous and 64 queued answers, all fit in a limit of 256 open files.
+/// eight simultaneous and 64 queued answers, all connections fit into a limit of 256 open files.
 const MORE_CONNECTIONS: usize = 64;
 
 /// A model for embeddings, and its name.
@@ -273,7 +273,7 @@ async fn embed<R: Send + 'static>(
 ) -> Result<Json<Value>, Failed> {
     let (name, embedder) = loaded.ok_or_else(|| ApiError::new(404, missing))?;
     let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &name)).await?;
-    // In the order of arrival. A request whose client disconnects meanwhile is not computed.
+    // Requests are computed in the order of arrival. A request whose client disconnects meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
     under_way.is_answered();
     Ok(Json(http::blocking(move || answer(&request, &mut embedder)).await?))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::http::{self, Failed};
 use crate::Api;
 
-/// The time over which the speed is measured.
+/// The time during which the speed is measured.
 const LOOK: Duration = Duration::from_millis(500);
 /// Seconds until a browser loads the page again.
 const SECONDS: &str = "5";
