@@ -18,8 +18,8 @@ impl Chat {
         ChatStream::say(self, content)
     }
 
-    /// As [`say`](Self::say), for a task that keeps the answer longer than the function that asked for it: the stream
-    /// owns the chat. [`into_chat`](crate::generate::AsyncStream::into_chat) gives the chat back.
+    /// As [`say`](Self::say), with a stream that owns the chat, so that a function or task can pass the answer on.
+    /// [`into_chat`](crate::generate::AsyncStream::into_chat) gives the chat back.
     ///
     /// ```no_run
     /// use autoplace::generate::{Engine, Error};
@@ -79,8 +79,8 @@ impl Chat {
         Ok(value)
     }
 
-    /// Requests an answer to the messages so far. The answer joins the history when it ends; a dropped answer joins the
-    /// history as far as it came.
+    /// Requests an answer to the messages so far. The finished answer is added to the history; a dropped answer is
+    /// added as far as it was generated.
     ///
     /// # Errors
     ///

@@ -78,7 +78,7 @@ impl Model {
 
 impl Engine {
     /// Begins a conversation with the chat template of the model. Many conversations can run at once: each answer is a
-    /// text of this engine, and a request for one waits while the queue is full.
+    /// text of this engine. A request for an answer waits while the engine's queue is full.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;

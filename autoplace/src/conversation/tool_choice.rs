@@ -4,8 +4,8 @@ use crate::chat::{ReplyFormat, Tool};
 use crate::decode::constraint::Constraint;
 use crate::decode::error::Error;
 
-/// Whether an answer may or must call a tool: OpenAI's `tool_choice`. The prompt is the same for every choice, so that
-/// another choice does not compute it again.
+/// Whether an answer may or must call a tool: OpenAI's `tool_choice`. The prompt is the same for every choice, so a
+/// change of the choice does not compute the prompt again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model chooses.

@@ -16,7 +16,7 @@ const ROUNDING: f64 = 1e-6;
 /// The prompts that wait, as an even sharing would have computed them so far.
 #[derive(Debug, Default)]
 pub(crate) struct PromptOrder {
-    /// In the order of their identifiers.
+    /// The prompts in the order of their identifiers.
     prompts: Vec<Prompt>,
     /// Number of prompts that the even sharing has completed.
     completed: u64,
@@ -30,7 +30,7 @@ struct Prompt {
     left: f64,
     /// Place among the prompts that the even sharing has completed.
     completed: u64,
-    /// Whether the prompt waits in truth.
+    /// Whether the prompt really waits.
     waits: bool,
 }
 
@@ -73,7 +73,7 @@ impl PromptOrder {
         }
     }
 
-    /// Tells that at most `tokens` tokens of a waiting prompt must be computed, because the cache holds the others.
+    /// Limits the tokens of a waiting prompt that must be computed, because the cache holds the others.
     pub(crate) fn shorten(&mut self, id: SequenceId, tokens: usize) {
         if let Ok(at) = self.find(id) {
             let prompt = &mut self.prompts[at];
@@ -94,8 +94,8 @@ impl PromptOrder {
         }
     }
 
-    /// Shares the tokens that a step computes evenly among the prompts. A prompt that is complete in truth keeps its
-    /// share until the even sharing has completed it too. Otherwise later prompts would overtake those that wait.
+    /// Shares the tokens that a step computes evenly among the prompts. A prompt that is really complete keeps its
+    /// share until the even sharing has completed it too. Otherwise later prompts would overtake waiting ones.
     pub(crate) fn computed(&mut self, tokens: usize) {
         let Self { prompts, completed } = self;
         if !prompts.iter().any(|prompt| prompt.waits) {
@@ -113,7 +113,7 @@ impl PromptOrder {
             tokens -= each * n;
             for prompt in prompts.iter_mut().filter(|prompt| prompt.left > 0.0) {
                 prompt.left -= each;
-                // What remains of a complete prompt is rounding.
+                // The remainder of a complete prompt is a rounding error.
                 if prompt.left < ROUNDING {
                     (prompt.left, prompt.completed) = (0.0, *completed);
                     *completed += 1;
@@ -127,7 +127,8 @@ impl PromptOrder {
     }
 }
 
-/// Gives the tokens of a step to the prompts in their order: to the first as many as it wants, then to the second.
+/// Gives the tokens of a step to the prompts in their order. Each prompt gets all the tokens that it wants before the
+/// next one gets any.
 pub(crate) fn in_order(asking: &mut [Asking], tokens: usize) {
     let mut left = tokens;
     while left > 0 {

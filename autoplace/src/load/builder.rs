@@ -494,9 +494,9 @@ impl ModelBuilder {
         }
     }
 
-    /// What to change so that more of the model is on GPUs, or so that it fits at all: other types of keys and values,
-    /// a shorter context, programs to close, another quantisation, another card. Each change was planned. An error of
-    /// [`plan`](Self::plan) and [`load`](Self::load) has the same [advice](Error::advice) where nothing fits.
+    /// Changes by which more of the model is on GPUs, or by which it fits at all: other types of keys and values, a
+    /// shorter context, programs to close, another quantisation, another card. Each change was planned. If nothing
+    /// fits, the error of [`plan`](Self::plan) or [`load`](Self::load) has the same [advice](Error::advice).
     ///
     /// ```no_run
     /// println!("{}", autoplace::Model::builder("model.gguf").n_ctx(32_768).advice()?);

@@ -1,9 +1,9 @@
-//! Whether a file lies in the page cache, so that a load need not wait for the disk.
+//! Whether a file is in the page cache, so that a load does not wait for the disk.
 
 use std::path::Path;
 
-/// The share of a file's pages that are in the page cache, by a sample of 256 pages, without reading any from the disk:
-/// 0.0 to 1.0. `None` where the system does not tell: on systems other than Linux, and for some file systems.
+/// The share of a file's pages that are in the page cache, 0.0 to 1.0, from a sample of 256 pages. Reads nothing from
+/// the disk. `None` on systems other than Linux, and for file systems that do not report it.
 pub(super) fn cached_share(file: &Path) -> Option<f64> {
     #[cfg(all(target_os = "linux", not(target_env = "uclibc")))]
     return linux::cached_share(file);
@@ -22,7 +22,7 @@ mod linux {
 
     use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-    /// Pages that are looked at, evenly spread.
+    /// Number of sampled pages, evenly spread.
     const SAMPLES: u64 = 256;
 
     pub(super) fn cached_share(path: &Path) -> Option<f64> {
@@ -35,7 +35,7 @@ mod linux {
             match preadv2(&file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
                 Ok(_) => cached += 1,
                 Err(Errno::AGAIN) => {}
-                // The file system does not know the flag.
+                // The file system does not support the flag.
                 Err(_) => return None,
             }
         }

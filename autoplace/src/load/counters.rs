@@ -38,7 +38,7 @@ pub(crate) struct GenerationCounters {
     pacer: Mutex<Option<Pacer>>,
     follower: Mutex<Option<Follower>>,
     meter: Mutex<Option<UseMeter>>,
-    /// Whether the model has a placement to move to. Checking costs a token a single load of a flag.
+    /// Whether the model has a placement to move to. The check costs one load of a flag per token.
     follows_depth: AtomicBool,
     depth: Mutex<DepthFollower>,
     /// The move that is under way.
@@ -68,7 +68,7 @@ impl GenerationCounters {
 
     /// Sets the meter that corrects the rates of the devices.
     pub(super) fn metered_by(&self, meter: Option<UseMeter>) {
-        // Dropped without the lock, because it may write a file.
+        // The old meter is dropped without the lock, because it may write a file.
         drop(std::mem::replace(&mut *lock(&self.meter), meter));
     }
 
@@ -99,7 +99,7 @@ impl GenerationCounters {
         lock(&self.moving).clone()
     }
 
-    /// What is known of the two placements of a model that follows the depth of its texts; `None` for another model.
+    /// The two placements of a model that follows the depth of its texts; `None` for another model.
     pub(crate) fn depth(&self) -> Option<MutexGuard<'_, DepthFollower>> {
         self.follows_depth().then(|| lock(&self.depth))
     }

@@ -1,5 +1,5 @@
-//! What a loaded model loses in its present placement, by the depth of its texts. The rule itself is the planner's
-//! ([`DepthRule`]).
+//! The time that a loaded model loses in its present placement because of the depth of its texts. The rule itself is
+//! the planner's ([`DepthRule`]).
 
 use std::time::{Duration, Instant};
 
@@ -22,23 +22,25 @@ pub struct DepthMove {
     pub before: String,
     /// The placement after.
     pub after: String,
-    /// Time lost to the placement after, before the move. Zero if a long prompt began there at once.
+    /// Time that was lost before the move, because the model was not yet in the placement after it. Zero if the model
+    /// moved before a long prompt.
     pub lost: Duration,
     /// Time from saving the states to restoring them.
     pub time: Duration,
 }
 
-/// What a loaded model knows of its two placements.
+/// The two placements of a loaded model, and the time lost in the present one.
 #[derive(Debug, Default)]
 pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
     /// Duration of the last move, which counts instead of the predicted one.
     last_move: Option<Duration>,
-    /// When the page cache was last asked for the model's files, and the time that the disk needs for the rest.
+    /// The time of the last look at the page cache, and the time that the disk needs for the pages that the cache
+    /// lacked.
     cold: Option<(Instant, Duration)>,
 }
 
-/// A prompt that is about to begin: its tokens, and the most tokens of its reply.
+/// A prompt that is about to begin: its tokens, and the maximum tokens of its reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PromptAhead {
     pub(crate) work: DepthWork,
@@ -48,8 +50,8 @@ pub(crate) struct PromptAhead {
 impl DepthFollower {
     /// Starts over with the pair of this plan, which was loaded in `load`. Returns whether there is a pair.
     ///
-    /// Until a move has been measured, it is taken to last as long as predicted, or as the load if that was shorter: a
-    /// load reads the same file, and more slowly if the file was not cached.
+    /// Until a move has been measured, its expected time is the predicted one, or the time of the load if that was
+    /// shorter. A load reads the same file, and reads it more slowly if the file was not cached.
     pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration) -> bool {
         let rule = plan.by_depth.as_deref().map(DepthRule::new);
         self.rule = rule.map(|rule| {
@@ -78,13 +80,13 @@ impl DepthFollower {
         Duration::try_from_secs_f64(lost).unwrap_or_default()
     }
 
-    /// Time that a move is expected to take.
+    /// The expected time of a move.
     pub(crate) fn expected(&self) -> Duration {
         let seconds = self.rule.as_ref().map_or(0.0, DepthRule::moving_seconds);
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// Whether a move is due that takes `more` longer than usual.
+    /// Whether a move is due that takes the expected time plus `more`.
     pub(super) fn is_due(&self, ahead: Option<PromptAhead>, more: Duration) -> bool {
         let Some(rule) = &self.rule else { return false };
         let seconds = rule.moving_seconds() + more.as_secs_f64();
@@ -94,9 +96,9 @@ impl DepthFollower {
         if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
     }
 
-    /// The time that the disk needs for what the page cache does not hold, as `measure` finds it. While a due move
-    /// waits for the disk to pay, each token would ask the system for every page of the files. So an answer stands for
-    /// a tenth of the time that it names.
+    /// The time that the disk needs for the pages that the page cache lacks, as `measure` finds it. While a due move
+    /// waits because of the disk, `measure` would ask the system for every page before each token. So an answer is kept
+    /// for a tenth of the time that it names.
     pub(super) fn cold(&mut self, measure: impl FnOnce() -> Duration) -> Duration {
         if let Some((_, cold)) = self.cold.filter(|(asked, cold)| asked.elapsed() < *cold / 10) {
             return cold;
@@ -106,7 +108,7 @@ impl DepthFollower {
         cold
     }
 
-    /// Forgets what was lost, after a move that was not possible.
+    /// Resets the lost time after a move that was not possible.
     pub(super) fn put_off(&mut self) {
         self.rule.iter_mut().for_each(DepthRule::put_off);
     }
@@ -120,7 +122,7 @@ mod tests {
     use crate::load::test_plan::plan;
     use crate::plan::{DepthWork, Plan};
 
-    /// A plan whose other placement is twice as fast with 100 live tokens and more. Moving takes 3 s as predicted.
+    /// A plan whose other placement is twice as fast from 100 live tokens on. The predicted time of a move is 3 s.
     fn pair() -> Plan {
         let mut json = serde_json::to_value(plan()).unwrap();
         let other = json.clone();
@@ -170,7 +172,7 @@ mod tests {
         };
         let hour = Duration::from_secs(3600);
         assert_eq!(cold(Duration::ZERO), Duration::ZERO);
-        // No time passes in which an answer of zero stands.
+        // An answer of zero is not kept.
         assert_eq!(cold(hour), hour);
         assert_eq!(cold(Duration::ZERO), hour);
         assert_eq!(asked, 2);

@@ -8,7 +8,7 @@ use super::model::Model;
 use crate::machine::DiskRate;
 use crate::plan::Plan;
 
-/// A move is not begun if the disk would take longer than this to read what the page cache no longer holds.
+/// Maximum time that the disk may need, in a move, for pages that the page cache lacks. A longer move is not begun.
 const MAX_COLD: Duration = Duration::from_secs(60);
 
 impl Model {
@@ -26,7 +26,7 @@ impl Model {
                 let seconds = cold.as_secs_f64();
                 Some(format!("the file is no longer cached, and reading it takes {seconds:.0} s"))
             }
-            // Lost time must pay for the disk too.
+            // The lost time must also exceed the time of the disk.
             cold if !counters.depth()?.is_due(ahead, cold) => return None,
             _ => self.without_room(&other),
         };
@@ -36,8 +36,8 @@ impl Model {
         None
     }
 
-    /// Time that the disk needs for what the page cache no longer holds of the model's files. Zero where the system
-    /// does not tell.
+    /// Time that the disk needs for the pages of the model's files that the page cache lacks. Zero if the system does
+    /// not report the pages.
     fn cold(&self) -> Duration {
         let Ok(header) = self.header() else { return Duration::ZERO };
         let uncached = header.shards().iter().map(|shard| {

@@ -40,7 +40,7 @@ impl Leases {
         Self::default()
     }
 
-    /// Leases in this folder, which is created if missing. Use it for this user and for leases alone.
+    /// Leases in this folder, which is created if missing. The folder must be for this user and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Folder::At(folder.into()), patience: None }
     }

@@ -1,4 +1,4 @@
-//! What a load makes: the native model, its context, the drafters beside them, and the placement; or its failure.
+//! The result of a load: the native model, its context, its drafters, and the placement; or the failure.
 
 use llama_sys::{Context, ContextParams, Model, Token};
 

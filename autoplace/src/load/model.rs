@@ -143,8 +143,8 @@ impl Model {
     }
 
     /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. They include the growth of
-    /// compute buffers during the warm-up. They exclude the buffer of logits, and count of a mapped file the data of
-    /// its weights.
+    /// compute buffers during the warm-up. They exclude the buffer of logits. A mapped file counts with the data of its
+    /// weights.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();
         let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());
@@ -230,7 +230,7 @@ impl Model {
         *placed = Arc::new(Placed { plan: Arc::new(plan), ..Placed::clone(&placed) });
     }
 
-    /// Adds a move to the report of the load that ended it.
+    /// Adds the move to the report of the load that ended the move.
     pub(crate) fn has_moved(&self, moved: DepthMove) {
         let placed = self.placed();
         let report = LoadReport { moved: Some(moved), ..LoadReport::clone(&placed.report) };

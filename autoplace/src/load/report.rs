@@ -79,7 +79,8 @@ pub struct GpuReport {
 pub struct HostReport {
     /// Footprint in the plan.
     pub planned: Footprint,
-    /// Allocations by llama.cpp's account, without the buffer of logits; of a mapped file the data of its weights.
+    /// Allocations by llama.cpp's account, without the buffer of logits. A mapped file counts with the data of its
+    /// weights.
     pub allocated: Footprint,
 }
 

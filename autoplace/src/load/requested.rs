@@ -28,8 +28,8 @@ pub enum Replacement {
     },
 }
 
-/// A requested re-placement that is carried out between two tokens. Checking for one costs a token a single load of a
-/// flag.
+/// A requested re-placement that is carried out between two tokens. The check for a request costs one load of a flag
+/// per token.
 #[derive(Debug, Default)]
 pub(crate) struct Requested {
     waiting: AtomicBool,

@@ -1,4 +1,4 @@
-//! What the reader of one text has read so far: the messages that carry its pieces, and its end.
+//! The progress of a text's reader: the messages that carry the pieces, and the end of the text.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;

@@ -1,4 +1,4 @@
-//! Threads that compute texts: starting them, waiting for an answer of theirs, and stopping them.
+//! Threads that compute texts: starting them, waiting for their answers, and stopping them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};

@@ -12,9 +12,9 @@ use crate::load::{DepthMove, Model, WeakModel};
 
 /// Maximum number of events that wait for a reader. Further ones are dropped.
 const WAITING: usize = 256;
-/// Ratio of the rest to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
+/// Ratio of the pause to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
 const REST: u32 = 99;
-/// Longest rest in intervals. A sample that was slow because the machine is busy should not delay the next one much.
+/// Maximum pause, in intervals. A sample that was slow because the machine is busy should not delay the next one much.
 const MAX_REST: u32 = 30;
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -94,8 +94,8 @@ pub struct SentinelBuilder {
 }
 
 impl SentinelBuilder {
-    /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
-    /// take more than 1 % of the interval.
+    /// Sets the interval between samples, at least a millisecond. Default: a second. The pause between samples is
+    /// longer if a sample takes more than 1 % of the interval.
     ///
     /// [`patience`](Self::patience) and [`calm`](Self::calm) say how long a condition, and its absence, must last
     /// before it is reported.
@@ -245,7 +245,7 @@ impl<S: Source> Watch<S> {
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };
             if sample.moving.is_some() {
-                // A model that is neither here nor there leaves its memory free for a moment.
+                // During a move, the memory of the model is free for a moment.
                 if self.moving != sample.moving {
                     events.extend(sample.moving.clone().map(|moving| Event::Moving { moving }));
                 }

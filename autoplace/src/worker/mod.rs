@@ -31,8 +31,7 @@ pub(crate) use process::{Handle, Worker};
 /// begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Default time that a worker may be silent. The time of a prompt's batch is shorter on any
-/// machine.
+/// Default time that a worker may be silent. On every machine, a batch of a prompt takes less time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A request to a worker. Each room defines its own kind.

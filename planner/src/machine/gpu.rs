@@ -106,7 +106,7 @@ impl Gpu {
     /// A hypothetical card of the catalogue: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
     ///
     /// Size and bandwidth are the maker's, for about 170 common cards. The name may be the driver's or a common one.
-    /// About a thirty-second part of a card, which drivers keep, counts as not free. For an Apple chip the stated size
+    /// About 1/32 of a card's memory counts as not free, because the driver keeps it. For an Apple chip the stated size
     /// is the computer's, and `total` is Metal's recommended limit: two thirds of it, or three quarters from 36 GB on.
     ///
     /// ```
@@ -122,8 +122,8 @@ impl Gpu {
         catalogue::named(name)
     }
 
-    /// A hypothetical second card like this one. Nothing uses it; about a thirty-second part, which drivers keep,
-    /// counts as not free.
+    /// A hypothetical second card like this one. No program uses it; about 1/32 of its memory counts as not free,
+    /// because the driver keeps it.
     pub fn another(&self) -> Self {
         catalogue::another(self)
     }

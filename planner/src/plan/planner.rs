@@ -115,8 +115,8 @@ impl<'a> Planner<'a> {
         }
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
-            // Without a memory model of the architecture the estimate cannot rank placements by speed. A context that
-            // predicts further tokens lacks only its compute buffers, which the probes correct.
+            // Without a memory model of the architecture the estimate cannot rank placements by speed. For a context
+            // that predicts further tokens, the estimate lacks only the compute buffers, which the probes correct.
             (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
             // A request for an exact number of layers gets whole layers, not another split of the same number.
             _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
@@ -157,8 +157,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The best placement by `policy`; if none fits by `Fastest`, the one with the most layers. Also returns the policy
-    /// that has chosen it.
+    /// The best placement by `policy`; if `Fastest` finds none, the one with the most layers. Also returns the policy
+    /// that chose the placement.
     fn chosen<'s>(
         &'s self,
         policy: Policy,

@@ -188,8 +188,8 @@ pub struct Request {
     /// up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
     #[serde(default)]
     pub max_ubatch: Option<u32>,
-    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster, or leave room for
-    /// what does not fit otherwise: halved down to this. `None` leaves it as it is.
+    /// The smallest ubatch, in tokens, that the planner may choose. It halves `params.n_ubatch` down to this value if
+    /// that makes the plan faster or lets the model fit. `None` keeps `params.n_ubatch`.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub min_ubatch: Option<u32>,
     /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`], a conversation that grows to the
@@ -508,7 +508,7 @@ impl Request {
         }
     }
 
-    /// The one depth that the plan is asked for.
+    /// The single depth of the request.
     pub(super) const fn fixed_depth(&self) -> Option<u32> {
         match self.depth {
             Depth::Fixed(depth) => Some(depth),
@@ -590,7 +590,8 @@ impl Request {
         })
     }
 
-    /// How many sequences the default context has its tokens for. A stated number of tokens is for all of them.
+    /// Number of sequences by which the default context is multiplied. A stated number of tokens is for all sequences
+    /// together.
     fn default_sequences(&self) -> u32 {
         match self.asked_context().unwrap_or(self.context) {
             Context::Default | Context::Auto => self.params.n_seq_max.max(1),
@@ -611,7 +612,7 @@ impl Request {
         let tokens = context.tokens(profile);
         match context {
             Context::Default | Context::Auto if self.embeds() => tokens.min(MAX_TEXT_TOKENS),
-            // The context must hold the workload and the depths that are asked about.
+            // The context must hold the workload and the requested depths.
             _ if context.may_grow() => {
                 let work = self.workload.iter().map(Workload::tokens);
                 let asked = work.chain(self.at.iter().copied()).chain(self.fixed_depth()).max().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! The matrices that caches rotate keys and values by. The layout of a model flows in without them, and flows out with
-//! them.
+//! The matrices that caches rotate keys and values by. A model's layout flows in; the same layout with these matrices
+//! flows out.
 //!
 //! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which spreads large elements over all of them.
 //! Each cache keeps one matrix for the keys and one for the values of each block, in a buffer of its own on the block's
-//! device. The environment variable `LLAMA_ATTN_ROT_DISABLE`, which leaves them out, is not taken into account: with it
-//! the estimate is too high by these matrices.
+//! device. The environment variable `LLAMA_ATTN_ROT_DISABLE` leaves the matrices out. The estimate ignores the
+//! variable, so it is then too high by these matrices.
 
 use super::{BlockState, Hyperparameters, KeptTensor, Part, Rotation, Rows};
 

@@ -47,8 +47,8 @@ pub struct KeptTensor {
     pub rotation: Rotation,
 }
 
-/// The square matrix of 32-bit floats that a cache keeps beside the keys or the values of each block, on the same
-/// device, to rotate them before they are quantised (llama-kv-cache.cpp, `init_rotation`).
+/// The square matrix of 32-bit floats by which a cache rotates keys or values before they are quantised. Each block has
+/// one, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotation {

@@ -230,7 +230,7 @@ fn blocks_use_the_compressed_keys_of_the_block_that_the_header_names() {
     // An indexer has its own keys where the block uses those of another block.
     let first = keys("0,0,0,0").replace("rope_pattern=1,1,0,0", "rope_pattern=1,1,1,1");
     assert_eq!(layout(&model("mistral-large4", &first)), of([&[all, index], &[], &[index], &[]]));
-    // Of a later block, of one that keeps none, of one with another rotation.
+    // Keys of a later block, of a block that keeps none, and of a block with another rotation.
     for wrong in ["0,2,2,2", "0,0,1,3", "0,0,0,3"] {
         let reason = profile(&model("mistral-large4", &keys(wrong))).unmodelled().unwrap();
         assert!(reason.contains("uses keys that no earlier block keeps"), "{wrong}: {reason}");
@@ -308,7 +308,7 @@ fn weights_that_no_gpu_multiplies_by_and_matrices_that_no_file_holds_are_named()
         let expected = format!("no GPU multiplies by weights of the type F8_E4M3, such as `{name}`");
         assert_eq!(profile(&of(name)).unmodelled(), Some(expected));
     }
-    // The host looks embeddings up that compute no logits.
+    // The host looks up token embeddings that compute no logits, whatever their type is.
     assert_eq!(profile(&with_matrices(of("token_embd.weight"), &["output"])).unmodelled(), None);
     let transformed = model("llama", "").u32("prism.hadamard.version", 1);
     assert!(profile(&transformed).unmodelled().unwrap().contains("further matrices"));

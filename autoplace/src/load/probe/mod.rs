@@ -261,7 +261,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
 }
 
 /// Sums the breakdown of a real load by device, including the context for multi-token prediction. Excludes the buffer
-/// of logits, and counts of a mapped file the data of its weights.
+/// of logits. A mapped file counts with the data of its weights.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }

@@ -102,7 +102,7 @@ impl Queue {
     }
 
     /// Records the capacity of the new context and the outcome of a re-placement. The context may also have been taken
-    /// again without one.
+    /// again without a re-placement.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
@@ -148,7 +148,7 @@ impl Queue {
         !lock(&self.state).waiting.is_empty()
     }
 
-    /// Tells the order of the prompts which texts wait that have not begun.
+    /// Marks the waiting texts that have not begun in the order of the prompts.
     pub(super) fn tell_waiting(&self, prompts: &mut PromptOrder) {
         for waiting in lock(&self.state).waiting.iter().filter(|waiting| !waiting.has_begun) {
             prompts.waits(waiting.text.id, waiting.sequence.to_compute());
@@ -176,7 +176,7 @@ impl Queue {
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = lock(&self.state);
         if self.places.closing() == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
-            // A reader that left meanwhile did not find the text in the queue.
+            // A reader that left while the lock was held did not find the text in the queue.
             drop(state);
             return;
         }

@@ -36,7 +36,7 @@ enum Computed {
 
 /// A checked request: a sequence that this process computes, or a request that a worker is to check.
 enum Checked {
-    /// The flag tells whether the prompt reuses tokens that the context holds.
+    /// The flag: whether the prompt reuses tokens that the context holds.
     Local(Arc<Queue>, Box<Sequence>, bool),
     Worker(Arc<Link>, Box<Spec>),
 }

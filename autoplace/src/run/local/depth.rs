@@ -1,4 +1,4 @@
-//! A session whose model follows the depth of its texts: each step counts for the rule, and before a step the model may
+//! A session whose model follows the depth of its texts. The rule counts each step, and before a step the model may
 //! move to its other placement.
 
 use std::time::Instant;
@@ -19,7 +19,7 @@ pub(super) struct StepBegun {
 }
 
 impl LocalSession {
-    /// The re-placement that the depth of the texts asks for before the next step; `None` almost always.
+    /// The re-placement that the rule requires before the next step; `None` in almost every step.
     pub(crate) fn follow_depth(&self) -> Option<Replacement> {
         if !self.model.counters().follows_depth() || self.sequences.is_empty() || !self.is_loaded() {
             return None;
@@ -45,7 +45,7 @@ impl LocalSession {
         count(cells(&self.sequences).saturating_sub(to_compute))
     }
 
-    /// Begins a step, if steps count.
+    /// Begins a step, if the rule counts steps.
     pub(super) fn step_begins(&self) -> Option<StepBegun> {
         if !self.model.counters().follows_depth() {
             return None;
@@ -93,7 +93,7 @@ impl LocalSession {
         if let Some(mut follower) = self.model.counters().depth() {
             follower.moved(replaced.time);
         }
-        // Where memory has run short meanwhile, the model is on another placement than the one it was to move to.
+        // If memory ran short, the model is in another placement than the planned one.
         let after = replaced.after.placement_in_words();
         self.model.has_moved(DepthMove { after, time: replaced.time, ..moving });
         Ok(())

@@ -1,10 +1,10 @@
-//! What may be stated of a draft.
+//! The options of a draft model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::KvType;
 
-/// What is stated of how a draft is loaded. All else follows from the plan.
+/// Options for the load of a draft model. The plan chooses everything else.
 ///
 /// ```
 /// use autoplace_planner::memory::{KvType, companion::DraftOptions};
@@ -14,23 +14,23 @@ use crate::memory::KvType;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DraftOptions {
-    /// Type of its keys. Default: `F16`, whatever the main model's are.
+    /// Type of the draft's keys. Default: `F16`, whatever the type of the main model's keys is.
     pub type_k: Option<KvType>,
-    /// Type of its values. Default: `F16`.
+    /// Type of the draft's values. Default: `F16`.
     pub type_v: Option<KvType>,
-    /// Layers of it on its GPU, the output layer counted first; more than there are means all, 0 is the host. Default:
-    /// all, or the host where no GPU has room for all.
+    /// Number of the draft's layers on its GPU, counted from the output layer on. A larger number than the draft has
+    /// means all; 0 means the host. Default: all, or the host if no GPU has room for all.
     pub n_gpu_layers: Option<u32>,
-    /// The GPU that it is on, by a name that [`Machine::gpu_named`](crate::machine::Machine::gpu_named) takes, or
-    /// [`HOST`](Self::HOST). Default: where it costs the main model least.
+    /// The GPU of the draft, by a name for [`Machine::gpu_named`](crate::machine::Machine::gpu_named), or
+    /// [`HOST`](Self::HOST). Default: the device where the draft costs the main model least.
     pub device: Option<String>,
 }
 
 impl DraftOptions {
-    /// The [`device`](Self::device) of a draft that is on the host: llama.cpp's word for it.
+    /// The [`device`](Self::device) of a draft on the host, in llama.cpp's word.
     pub const HOST: &str = "none";
 
-    /// Whether it is on the host, whatever there is room for.
+    /// Whether these options keep the draft on the host.
     pub(crate) fn is_on_host(&self) -> bool {
         self.n_gpu_layers == Some(0) || self.device.as_deref() == Some(Self::HOST)
     }

@@ -20,7 +20,7 @@ pub struct Advice {
     /// The workload of all plans and speeds. In a context too short for it, [`Workload::typical`] of that context
     /// applies.
     pub workload: Workload,
-    /// Whether the plan without a change lacks nothing.
+    /// Whether the plan is complete without a change.
     #[serde(skip)]
     pub(super) lacks_nothing: bool,
 }

@@ -11,15 +11,15 @@ use super::{ByDepth, SecondsAtDepth};
 
 /// The least speed-up, as a factor, of another placement that is mentioned or moved to.
 const MIN_SPEEDUP: f64 = 1.1;
-/// A second placement must save this many times what moving costs in one conversation to the end of the context: who
-/// does not know the end may pay for a move twice.
+/// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. The
+/// end of a conversation is not known, and the rule may then lose the time of a second move.
 const MOVES_SAVED: f64 = 2.0;
-/// Steps between the points of a pair. Between two points times are linear, except where a window ends.
+/// Steps between the points of a pair. Between two points the times are linear, except where a window ends.
 const STEPS: u32 = 8;
-/// Bytes per second in which a load reads a file from the page cache, into buffers of the host or on the way to a GPU.
-/// A stand-in, until a load of this model was timed.
+/// Assumed bytes per second at which a load reads a file from the page cache, into buffers of the host or on the way to
+/// a GPU. The time of a real load of this model replaces it.
 const WARM_FILE: f64 = 2e9;
-/// Seconds of a load beside reading: contexts, compute buffers and the warm-up. A stand-in too.
+/// Assumed seconds of a load beside reading: contexts, compute buffers and the warm-up.
 const LOAD_BESIDE_READING: f64 = 1.0;
 
 /// A placement with its predicted times.
@@ -48,7 +48,7 @@ impl Timed<'_> {
 /// Two placements that cross.
 #[derive(Debug, Clone)]
 struct Pair {
-    /// Where the other placement was searched for.
+    /// The depth for which the other placement was searched.
     depth: u32,
     crossing: u32,
     is_deeper: bool,
@@ -72,8 +72,8 @@ impl Planner<'_> {
         request.depth == Depth::Follow && request.workload.is_none() && !request.allow_paging
     }
 
-    /// The other placement of a chosen one, confirmed by the probe; `None` if one placement is as good. Where the
-    /// request allows one placement only, notes the depths at which another would be faster.
+    /// The other placement of a chosen one, confirmed by the probe; `None` if a single placement is as good. If the
+    /// request allows a single placement only, adds a note with the depths at which another would be faster.
     pub(in crate::plan) fn by_depth(
         &self,
         chosen: &mut Chosen<'_>,
@@ -92,7 +92,7 @@ impl Planner<'_> {
             true => Request::whole_depths(now.params.n_ctx).to_vec(),
             false => self.request.depths(now.params.n_ctx),
         };
-        // The first and the last depth, which may be the same.
+        // The first and the last depth may be the same.
         for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let found = self.best_at(depth, (&now.params, model), None, |other| {
                 if other.split == now.split {
@@ -158,7 +158,7 @@ impl Planner<'_> {
         let crossing = crossing(&seconds)?;
         let (from, to) = if is_deeper { (crossing, n_ctx) } else { (0, crossing) };
         let saved = here.tokens(from, to) - there.tokens(from, to);
-        // The whole conversation, each part of it where it is faster.
+        // The whole conversation, with each part in the placement that is faster for it.
         let workload = self.request.work(&self.profile);
         let begin = workload.before.saturating_add(workload.prompt);
         let end = workload.tokens().max(begin.saturating_add(1));
@@ -216,8 +216,8 @@ fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
     })
 }
 
-/// Predicted seconds of a move to this placement: all weights are read from the page cache, and the state of so many
-/// tokens is copied to the host and back.
+/// Predicted seconds of a move to this placement: all weights are read from the page cache, and the state of this
+/// number of tokens is copied to the host and back.
 fn moving_seconds(to: &Chosen<'_>, tokens: u32) -> f64 {
     let levels = || to.levels.gpus.iter().chain([&to.levels.host]);
     let weights: u64 = levels().map(|level| level.footprint.weights).fold(0, u64::saturating_add);

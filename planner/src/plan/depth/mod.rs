@@ -18,7 +18,7 @@ pub use rule::{DepthRule, DepthWork};
 /// The other placement of a plan, which generates faster on the other side of a depth. Both hold the same context, so
 /// that a running text moves between them unchanged.
 ///
-/// "Here" is the placement of the plan that holds this, and "there" is the other one.
+/// "Here" is the placement of the plan that holds this value, and "there" is the other one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ByDepth {
@@ -73,7 +73,8 @@ impl ByDepth {
         }
     }
 
-    /// Why the pair is not valid, as in a file that somebody has edited. `n_ctx` are the tokens of the context.
+    /// The reason why the pair is not valid, for example in an edited file. `n_ctx` is the number of tokens of the
+    /// context.
     pub(super) fn problem(&self, n_ctx: u32) -> Result<(), String> {
         let (crossing, seconds) = (self.crossing, &self.seconds);
         ensure!(crossing <= n_ctx, "crossing is {crossing}, and the context has {n_ctx} tokens");
@@ -88,7 +89,7 @@ impl ByDepth {
     }
 }
 
-/// The most points of a pair that is read from a file.
+/// Maximum number of points of a pair that is read from a file.
 const MAX_POINTS: usize = 1024;
 
 /// The times at a depth, linear between two points.
@@ -133,8 +134,8 @@ impl Plan {
         }
     }
 
-    /// Both placements in a line: what lies where until which depth, how fast, and what moving takes. `None` for a plan
-    /// with one placement.
+    /// Both placements in a line: their layers, the depth of the crossing, their speeds, and the time of a move. `None`
+    /// for a plan with one placement.
     pub fn by_depth_in_words(&self) -> Option<String> {
         let by_depth = self.by_depth.as_deref()?;
         let (here, there) = (self.placement_in_words(), by_depth.plan.placement_in_words());

@@ -1,22 +1,22 @@
 //! The rule by which a running text moves: ski rental. A text moves when the time that it has lost to the other
-//! placement equals what moving costs.
+//! placement equals the time of a move.
 //!
-//! A text that grows deeper, and does not know how far, then never takes more than twice the time that is lost at
-//! best: who knew the future would have moved at once (and paid one move, where this rule pays two), or not at all (and
-//! lost less than one move). Texts of any order, short and deep, cost at most four times the moves and the lost time of
-//! the best order of moves: each move of this rule is paid for by as much lost time, and of two moves in a row the best
-//! order has paid for one or lost the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching,
-//! 1988.)
+//! A growing text, whose end nobody knows, then loses at most twice the time of the best decision. With the future
+//! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
+//! move. In the first case this rule costs two moves: the lost time and its own move. A series of short and deep texts
+//! in any order costs at most four times the moves and the lost time of the best series of moves. Each move of this
+//! rule follows an equal lost time. During any two moves in a row, the best series has either made a move or lost the
+//! time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching, 1988.)
 //!
-//! A prompt is known before it is computed. If computing it here, with a reply of usual length, would lose more than a
-//! move costs, the text begins there at once.
+//! A prompt is known before it is computed. If the prompt and a reply of usual length would lose more than the time of
+//! a move here, the model moves before the prompt.
 
 use super::{ByDepth, SecondsAtDepth, at};
 
 /// Tokens of the reply that is expected after a prompt: as in [`Workload::typical`](crate::plan::Workload::typical).
 const EXPECTED_REPLY: u32 = 256;
 
-/// One step: what a model computed at once.
+/// One step: the tokens that a model computes at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DepthWork {
@@ -48,7 +48,7 @@ impl DepthWork {
     }
 }
 
-/// Says when a model moves to its other placement. It holds what was lost since the last move.
+/// Decides when a model moves to its other placement. Holds the time that was lost since the last move.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DepthRule {
     points: Vec<SecondsAtDepth>,
@@ -62,25 +62,25 @@ impl DepthRule {
         Self { points: by_depth.seconds.clone(), moving_seconds: by_depth.moving_seconds, lost: 0.0 }
     }
 
-    /// The same rule, with moves that take as long as was measured.
+    /// The same rule, with the measured time of a move.
     #[must_use]
     pub const fn moving_takes(mut self, seconds: f64) -> Self {
         self.moving_seconds = seconds;
         self
     }
 
-    /// Seconds that a move costs.
+    /// Seconds of a move.
     pub const fn moving_seconds(&self) -> f64 {
         self.moving_seconds
     }
 
-    /// Seconds lost to the other placement since the last move. What was gained before is not kept for later.
+    /// Seconds lost to the other placement since the last move. Gained time is not kept for later.
     pub const fn lost(&self) -> f64 {
         self.lost
     }
 
-    /// Adds a step that took this many seconds. The predictions say which part of them the other placement would have
-    /// taken, so that a machine that is slower than predicted is slower in both.
+    /// Adds a step that took this many seconds. The predictions give the ratio of the two placements' times, so a
+    /// machine that is slower than predicted is slower in both.
     pub fn took(&mut self, work: DepthWork, seconds: f64) {
         let [here, there] = work.seconds(&self.points);
         if here > 0.0 && seconds > 0.0 {
@@ -88,13 +88,13 @@ impl DepthRule {
         }
     }
 
-    /// Whether as much time was lost as a move costs.
+    /// Whether the lost time has reached the time of a move.
     pub fn is_due(&self) -> bool {
         self.lost > 0.0 && self.lost >= self.moving_seconds
     }
 
     /// Whether a prompt that is about to be computed, and a reply of usual length (at most `most_reply` tokens), would
-    /// lose more than a move costs.
+    /// lose more than the time of a move.
     pub fn is_due_before(&self, prompt: DepthWork, most_reply: u32) -> bool {
         let reply = DepthWork::token(prompt.depth.saturating_add(prompt.prompt_tokens));
         let lost = |work: DepthWork| {
@@ -104,7 +104,8 @@ impl DepthRule {
         lost(prompt) + lost(reply) * f64::from(most_reply.min(EXPECTED_REPLY)) > self.moving_seconds
     }
 
-    /// Forgets what was lost, after a move that was not possible: it is tried again when as much is lost once more.
+    /// Resets the lost time after a move that was not possible. The move is tried again when the time of a move is lost
+    /// once more.
     pub fn put_off(&mut self) {
         self.lost = 0.0;
     }
@@ -117,7 +118,7 @@ mod tests {
     use super::{DepthRule, DepthWork};
     use crate::plan::SecondsAtDepth;
 
-    /// A shallow placement that slows down with each token, and a deep one that does not, on a scale of seconds.
+    /// The times of a shallow placement, which slows down with each token, and of a deep one, which does not.
     fn points(deep: f64, slope: f64) -> Vec<SecondsAtDepth> {
         let at = |depth: u32| {
             let shallow = 1.0 + slope * f64::from(depth);
@@ -139,7 +140,7 @@ mod tests {
         DepthRule { points: points.to_vec(), moving_seconds, lost: 0.0 }
     }
 
-    /// The total time of a trace by the rule, from the shallow placement on, and its moves.
+    /// The total time of a trace under the rule, beginning in the shallow placement, and the number of moves.
     fn by_rule(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, usize) {
         let sides = [points.to_vec(), turned(points)];
         let (mut side, mut rule_here) = (0, rule(points, moving));
@@ -156,7 +157,7 @@ mod tests {
         (seconds, moves)
     }
 
-    /// The least time of a trace, with the best moves, and the time that the better placement of each step takes.
+    /// The minimum time of a trace, with the best moves, and the time if each step were in its better placement.
     fn clairvoyant(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, f64) {
         let mut best = [0.0, moving];
         let mut least = 0.0;
@@ -181,7 +182,7 @@ mod tests {
         assert!(rule.is_due() && rule.lost() == 5.0);
         rule.put_off();
         assert!(!rule.is_due() && rule.lost() == 0.0);
-        // Twice as slow as predicted: the other placement would be too.
+        // The step took twice the predicted time, and so would the other placement.
         rule.took(DepthWork::token(1), 4.0);
         assert_eq!(rule.lost(), 2.0);
         // A prompt of 8 tokens.
@@ -212,12 +213,12 @@ mod tests {
         assert!(!rule.is_due_before(DepthWork::prompt(0, 1000), u32::MAX));
         assert!(rule.is_due_before(DepthWork::prompt(0, 8000), u32::MAX));
         assert!(rule.is_due_before(DepthWork::prompt(7000, 1000), u32::MAX));
-        // Nobody waits for a move for the sake of one word.
+        // A reply of one token does not justify a move.
         assert!(!rule.is_due_before(DepthWork::prompt(0, 4000), 1));
     }
 
     proptest! {
-        /// A text that grows, from a prompt to any depth: never more than twice behind.
+        /// A growing text, from a prompt to any depth, loses at most twice the time of the best decision.
         #[test]
         fn a_growing_text_is_never_more_than_twice_behind_who_knew_its_end(
             deep in 1.1_f64..20.0,
@@ -228,7 +229,7 @@ mod tests {
             let points = points(deep, slope);
             let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
             let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // The last token before a move may lose more than was missing.
+            // The last token before a move may lose more than the rest up to the time of a move.
             let last = trace.last().unwrap().seconds(&points)[0];
             prop_assert!(moves <= 1);
             prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
@@ -252,7 +253,7 @@ mod tests {
                 })
                 .collect();
             let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // What one step loses beyond a move, for each of the moves.
+            // One step may lose more than the rest, once for each move.
             let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
             let most = most.fold(0.0, f64::max);
             let moves = (best - least) / moving + 2.0;

@@ -1,6 +1,6 @@
 //! The depths of tokens: of one token, or of tokens that are spread evenly over the growth of a text.
 
-/// Depths from `from` to `to`, each as often as any other. A depth is a number of tokens before a token.
+/// Depths from `from` to `to`, evenly distributed. A depth is a number of tokens before a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::plan) struct Depths {
     from: u32,

@@ -1,7 +1,7 @@
-//! What the estimate leaves open: bytes by which a compute buffer may be larger than its formula says.
+//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than its formula says.
 //!
-//! Each term has one cause in llama.cpp. A probe asks llama.cpp itself and makes all of them zero: for a probed plan,
-//! their sum is one coarse bound that only guides the search to the placements that are probed.
+//! Each term has one cause in llama.cpp. A probe asks llama.cpp itself, so for a probed placement all terms are zero.
+//! Their sum is a coarse bound that only guides the search to the placements that are probed.
 
 use super::{Buffers, PlacementView, VULKAN_CHUNK, u128_of};
 use crate::memory::backend::Family;
@@ -75,7 +75,7 @@ impl<'a> Uncertainty<'a> {
     }
 
     /// Copies of the inputs for several GPUs that work at once (`ggml_backend_sched_split_graph`, ggml-backend.cpp):
-    /// where they lie is up to the allocator.
+    /// the allocator chooses their places.
     fn copied_inputs(&self) -> u128 {
         when(self.view.copies, 5 * self.buffers.stream + self.buffers.inputs)
     }

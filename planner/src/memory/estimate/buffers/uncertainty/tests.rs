@@ -10,7 +10,7 @@ use crate::memory::backend::Family;
 use crate::memory::estimate::Assignment;
 use crate::memory::estimate::cost::Cost;
 
-/// A model and a placement that leave nothing open but the formula's own error.
+/// A model and a placement whose only uncertainty is the formula's own error.
 struct Case {
     buffers: Buffers,
     cost: Cost,
@@ -59,7 +59,7 @@ impl Case {
     }
 }
 
-/// Checks that the term is 0 without the change, that it has these bytes with it, and that the sum has it then.
+/// Checks that the term is 0 without the change, and that it has these bytes with the change and counts in the sum.
 #[track_caller]
 fn holds(term: fn(&Uncertainty<'_>) -> u128, change: impl FnOnce(&mut Case), expected: u128) {
     let mut case = Case::new();
