@@ -289,7 +289,7 @@ fn used<'m>(plan: &Plan, machine: &'m Machine) -> Result<Vec<&'m Gpu>> {
 }
 
 impl Cell {
-    /// Our speed relative to the fit's.
+    /// Speed of our plan divided by that of the fit.
     fn ratio(&self) -> Option<f64> {
         match (&self.ours, &self.theirs) {
             (Ok(ours), Ok(theirs)) => Some(theirs.seconds / ours.seconds),

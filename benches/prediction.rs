@@ -1,11 +1,11 @@
-//! What plans predict beside what llama.cpp's own loop does, in one run: the rates of this machine's processor
-//! are measured, and with them the speeds of three models on the host are predicted and measured, each with
-//! two types of cache.
+//! Predicted speeds beside those of llama.cpp's own loop, in one run. First the rates of this machine's processor are
+//! measured. With them the speeds of three models on the host are predicted, and then measured, each with two types of
+//! cache.
 //!
-//! The files are made here: true widths, few blocks, random weights.
-//! `cargo bench -p autoplace-benches --bench prediction` prints the table of docs/speed-model.md; without `--bench`, as
-//! in `cargo test`, the same is done once with models of some megabytes. `-- MODEL.gguf...` compares what a load of
-//! these files would say, with the rates that the user's cache has or that the load measures.
+//! The files are made here: true widths, few blocks, random weights. `cargo bench -p autoplace-benches --bench
+//! prediction` prints the table of docs/speed-model.md; without `--bench`, as in `cargo test`, the same is done once
+//! with models of some megabytes. `-- MODEL.gguf...` compares the predictions of a load of these files, with the rates
+//! in the user's cache or those that the load measures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,22 +30,22 @@ use test_support::synthetic::{SMALL, Sketch};
 const PHI3_MINI: Dims =
     Dims { n_layer: 32, n_embd: 3072, n_ff: 8192, n_head: 32, n_head_kv: 32, head_dim: 96, n_vocab: 32064 };
 
-/// Blocks of each model: as many as a deep context takes minutes with, and not hours.
+/// Blocks of each model, so few that a deep context takes minutes and not hours.
 const BLOCKS: u64 = 4;
-/// Tokens that are generated at each depth and round, of which the median counts.
+/// Tokens that are generated at each depth and in each round; the median counts.
 const TOKENS: usize = 9;
 /// Tokens at each depth under a limit on processor time, enough for several periods of its quota.
 const LIMITED_TOKENS: usize = 48;
 /// Rounds, each with rates of its own; medians count.
 const ROUNDS: usize = 3;
 
-/// What is measured.
+/// The extent of the measurement.
 struct Shape {
     caches: &'static [KvType],
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
-    /// How long a rate is measured, and with how many bytes at most.
+    /// The time for each rate, and the maximum bytes.
     each: Duration,
     working_set: Option<u64>,
 }
@@ -86,7 +86,7 @@ fn main() {
     }
 }
 
-/// Keys for each head, keys for four, and experts.
+/// Three models: keys for each head, keys for four heads, and experts.
 fn sketches(is_measured: bool) -> [Sketch; 3] {
     let width = |dims: Dims| match is_measured {
         true => Dims { n_layer: BLOCKS, ..dims },
@@ -152,7 +152,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     }
 }
 
-/// The same of a model of somebody else's: what a load's plan says, beside llama.cpp's own loop.
+/// Compares a load's plan of an existing file with llama.cpp's own loop.
 fn compare_real(path: &Path) {
     const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
     let request = Request::new().n_ctx(8192).n_gpu_layers(0).n_ubatch(512).at(DEPTHS).workload(Workload::new(512, 64));
@@ -167,7 +167,7 @@ fn compare_real(path: &Path) {
     for _ in 0..ROUNDS {
         prompts.push(prompt(&mut bare, 512));
         for (at, seconds) in speed.generation.iter().zip(&mut tokens) {
-            // A quota stops some tokens and leaves others alone: only their mean is the speed that a user sees.
+            // A quota stops some tokens and not others, so only their mean is the speed that a user sees.
             seconds.push(match host.cpu_limit {
                 Some(_) => mean_after(&mut bare, at.depth),
                 None => token_after(&mut bare, at.depth),

@@ -25,7 +25,7 @@ pub struct Bare {
 }
 
 impl Bare {
-    /// Loads a model with llama.cpp's defaults, except for what `set` changes in the context's parameters.
+    /// Loads a model with llama.cpp's defaults, except for the context's parameters that `set` changes.
     ///
     /// # Errors
     ///
@@ -48,7 +48,8 @@ impl Bare {
         unsafe { Self::open(path, model, context, threads) }
     }
 
-    /// Loads a model on these devices (`CUDA0`, `SIM0`) as a plan splits it. Without a device all of it is on the host.
+    /// Loads a model on these devices (`CUDA0`, `SIM0`) with the split of a plan. Without a device the whole model is
+    /// on the host.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl Bare {
 
     /// # Safety
     ///
-    /// What the model's parameters point to lives as long as the call.
+    /// The objects that the model's parameters point to live as long as the call.
     unsafe fn open(
         path: &Path,
         mut params: raw::llama_model_params,
@@ -152,13 +153,13 @@ impl Bare {
         unsafe { raw::llama_model_get_vocab(self.model.as_ptr()) }
     }
 
-    /// The tokens of a text, with those that the model puts around it.
+    /// The tokens of a text, with the tokens that the model adds around it.
     ///
     /// # Panics
     ///
     /// The text has more than 500 MiB.
     pub fn tokenize(&self, text: &str) -> Vec<raw::llama_token> {
-        // At worst a token for each byte, three for a space, and those around the text.
+        // A text has at most a token for each byte, three for a space, and those around it.
         let mut tokens = vec![0; 3 * text.len() + 8];
         // SAFETY: the vocabulary lives; both buffers have the stated lengths.
         let count = unsafe {

@@ -68,7 +68,7 @@ impl Buffer {
         let devices = handles(&[device.to_owned()])?;
         let memory = memory_of(Place::Gpu(0), &devices)?;
         let Ok(bytes) = usize::try_from(bytes) else { return Ok(None) };
-        // SAFETY: a buffer type of a device lives as long as that, which is until the process ends.
+        // SAFETY: a buffer type of a device lives as long as the device, which lives until the process ends.
         Ok(NonNull::new(unsafe { raw::ggml_backend_buft_alloc_buffer(memory, bytes) }).map(Self))
     }
 }

@@ -50,7 +50,7 @@ impl Bare {
         Ok(self.n_ctx)
     }
 
-    /// Goes to this depth: forgets later tokens, and computes those that are missing.
+    /// Goes to this depth: forgets later tokens, and computes the missing ones.
     ///
     /// # Errors
     ///

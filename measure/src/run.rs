@@ -342,7 +342,7 @@ pub(super) fn text(
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
-    // The context may hold more or fewer tokens than the depth; the time belongs to the computed tokens.
+    // The context may hold more or fewer tokens than the depth, so the time is divided by the computed tokens.
     let computed = statistics.prompt_tokens - statistics.cached_tokens;
     let generated = statistics.generated_tokens.saturating_sub(1);
     Ok([

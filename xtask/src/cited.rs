@@ -1,5 +1,5 @@
-//! `cited`: what the pinned llama.cpp has otherwise than an earlier one, and no test may see: functions that a comment
-//! here cites, and new assertions.
+//! `cited`: differences between the pinned llama.cpp and an earlier one that no test may notice: in functions that a
+//! comment here cites, and new assertions.
 //!
 //! In: the folder of the earlier llama.cpp, the pinned source, and the comments of the tracked files, which cite a
 //! function behind its file: `llama-context.cpp, output_reserve`. Out: a line for each cited function that differs or
@@ -61,7 +61,7 @@ impl Sources {
         Ok(Self { files })
     }
 
-    /// The definitions of a function in the files whose path ends so.
+    /// The definitions of a function in the files whose path ends with `file`.
     fn definitions(&self, file: &str, function: &str) -> Vec<String> {
         let files = self.files.iter().filter(|(path, _)| path.ends_with(file));
         files.flat_map(|(_, text)| definitions(text, function)).collect()
@@ -91,7 +91,7 @@ fn cited_in(text: &str) -> Vec<Cited> {
         for (at, _) in text.match_indices(ending) {
             let end = at + ending.len();
             let file = text[..end - 2].rsplit(|c: char| !is_path(c)).next().unwrap_or_default();
-            // Several functions of one file stand behind each other, until the brackets end or another file begins.
+            // Several functions of one file follow each other, until the brackets end or another file begins.
             let names = text[end..].split([')', ';', ':']).next().unwrap_or_default();
             let names = names.split(|c: char| !(c.is_ascii_alphanumeric() || "_.".contains(c)));
             let names = names.take_while(|name| !name.contains('.')).filter(|name| name.len() > 3);
@@ -106,7 +106,7 @@ fn cited_in(text: &str) -> Vec<Cited> {
 fn definitions(source: &str, function: &str) -> Vec<String> {
     let lines: Vec<&str> = source.lines().collect();
     let call = format!("{function}(");
-    // Not calls in one-line definitions and initialisers.
+    // Calls in one-line definitions and initialisers do not count.
     let names = |line: &str| {
         let line = line.split(['{', '=']).next().unwrap_or_default();
         line.match_indices(&call).any(|(at, _)| !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
@@ -126,7 +126,7 @@ fn definitions(source: &str, function: &str) -> Vec<String> {
     all
 }
 
-/// How many lines one has that the other has not.
+/// The number of lines that only one of the two has.
 fn changed(before: &[String], after: &[String]) -> String {
     let lines = |all: &[String]| all.iter().flat_map(|one| one.lines()).map(str::to_owned).collect::<BTreeSet<_>>();
     let (before, after) = (lines(before), lines(after));

@@ -77,7 +77,7 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
         test.env(MODEL, model);
     }
     let outcome = run(&mut test);
-    // The table says what failed, too.
+    // The table also lists failures.
     if write && let Ok(report) = fs::read_to_string(&report) {
         document::replace(&workspace.root.join(DOCUMENT), MARKS, &table(&report)?)?;
     }
@@ -138,7 +138,7 @@ pub(crate) fn list(programs: &[Program]) -> Result<String> {
     Ok(programs.iter().map(line).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// What most clients try, with the words of the table's head. The table's last column has everything else.
+/// The trials of most clients, with their column headings. The table's last column has all other trials.
 const TRIED: [(&str, &str); 5] = [
     ("text", "text"),
     ("stream", "stream"),

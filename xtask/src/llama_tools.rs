@@ -21,7 +21,7 @@ const SERVER: &str = "llama-server";
 /// Build options that decide the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
-/// Options for the processor's instructions, of which some compilers lack a few. A build without GGML_NATIVE has those
+/// Options for the processor's instructions, some of which some compilers lack. A build without GGML_NATIVE uses those
 /// that are on.
 const INSTRUCTIONS: &[&str] = &[
     "GGML_SSE42",

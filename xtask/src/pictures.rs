@@ -138,7 +138,7 @@ impl Server {
         Ok(Self { _process: process, address, log })
     }
 
-    /// The page, as a browser receives it.
+    /// The page as a browser receives it.
     fn page(&self) -> Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
         write!(stream, "GET / HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)?;
@@ -175,7 +175,7 @@ fn scheme(dark: bool) -> &'static str {
     if dark { "dark" } else { "light" }
 }
 
-/// Chromium, and the folder for what it writes.
+/// Chromium, and the folder for its files.
 struct Browser {
     program: PathBuf,
     folder: PathBuf,

@@ -1,5 +1,5 @@
 //! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine,
-//! and in a worker. The texts equal those of a model that stays.
+//! and in a worker. The texts equal those of a model that does not move.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use test_support::{demo_path, wait};
 /// Live tokens at which the placements cross.
 const CROSSING: u32 = 160;
 
-/// The demo model, on the host with fewer live tokens than [`CROSSING`] and on the card with more; and a model that
-/// stays on the host.
+/// The demo model, which is on the host with fewer live tokens than [`CROSSING`] and on the card with more; and a model
+/// that stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));
@@ -62,9 +62,9 @@ fn a_chat_of_60_turns_crosses_twice_and_back_with_its_text_unchanged() {
         assert_eq!(card.used() > 0, is_deep(&model));
         assert!(card.peak() <= card.total());
     }
-    // There and back with each conversation.
+    // The model moves there and back with each conversation.
     assert!(crossed.len() >= 8, "{crossed:?}");
-    // What the other placement is, from where the model is now.
+    // The plan of the present placement names the other one.
     assert!(model.placement().to_string().contains("until some 160 tokens"), "{}", model.placement());
 }
 
@@ -127,7 +127,7 @@ fn texts_of_an_engine_count_together_and_go_on() {
     let mut request = request().n_seq_max(4).n_ctx(2048).n_ubatch(64);
     request.params.kv_unified = false;
     let [model, stays] = following(&request);
-    // Four texts that stay below the crossing, and are above it together.
+    // Each of four texts stays below the crossing; together they are above it.
     let texts = |model: &Model| {
         let engine = Engine::new(model).unwrap();
         let texts: Vec<_> = (0..4).map(|n| generations(model, PROMPT, 60 + n)[n % 2].clone()).collect();
@@ -176,7 +176,7 @@ fn random_fleets_never_take_more_than_is_free_while_they_follow_the_depth() {
         let plans: [Plan; 2] = [shallow, deep].map(|layers| plan(&path, &request, layers));
         let saved = crossing(&path, &request, [&plans[0], &plans[1]], crossing_at);
         let model = by_plan().follow(saved).load().unwrap();
-        // Another program comes and takes what it wants of what the model leaves.
+        // Another program takes some of the memory that the model leaves free.
         for card in &cards {
             card.set_taken(mib(taken).min(card.total() - card.used()));
         }
@@ -192,7 +192,8 @@ fn random_fleets_never_take_more_than_is_free_while_they_follow_the_depth() {
     outcome.unwrap();
 }
 
-/// Two placements on the host, which only their notes tell apart: a worker does not see the cards of this process.
+/// Two placements on the host, which differ only in their notes, because a worker does not see the cards of this
+/// process.
 fn in_worker(on_death: OnDeath, at: u32) -> Model {
     let path = demo_path();
     let request = request().n_ctx(1024).n_ubatch(64);
@@ -219,7 +220,7 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     drop(stream);
     assert!(is_for_deep_texts(&model));
     assert!(model.report().moved.as_ref().is_some_and(|moved| moved.tokens >= CROSSING));
-    // A session's calls bring it over too.
+    // A session's calls move the model too.
     let mut session = model.session().unwrap();
     session.begin(generations(&model, "In the beginning", 4)[0].clone()).unwrap();
     while !session.is_empty() {

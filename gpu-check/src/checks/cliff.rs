@@ -92,7 +92,7 @@ impl Cliff {
         placements.map(|placement| placement.layers).max().unwrap_or(0)
     }
 
-    /// The ratio of generation speed with all layers to that with `fewer` layers less.
+    /// The generation speed with all layers divided by that with `fewer` layers less.
     fn drop_by(&self, fewer: u32) -> Option<f64> {
         let measured = self.measured();
         let at = |n: u32| {

@@ -1,4 +1,4 @@
-//! A page in HTML, which asks for nothing from outside.
+//! A page in HTML that loads no other resource.
 
 /// Colours and widths of the page. The picture has its own.
 const STYLE: &str = "\
@@ -23,7 +23,7 @@ pub fn html(title: &str, above: &str, below: &str) -> String {
     )
 }
 
-/// A text as in a terminal, as HTML.
+/// Preformatted text, such as a report, as HTML.
 pub fn text(text: &str) -> String {
     format!("<pre>{}</pre>\n", escaped(text))
 }

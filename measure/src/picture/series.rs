@@ -33,7 +33,7 @@ impl Series {
     ///
     /// # Errors
     ///
-    /// The text is none of these.
+    /// A text that says why `text` has none of these forms.
     pub fn read(name: &str, text: &str) -> Result<Self, String> {
         let series = match Measurement::from_json(text) {
             Ok(measurement) => Self::of(&measurement, name),

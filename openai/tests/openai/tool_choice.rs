@@ -67,7 +67,7 @@ impl Surface {
         body
     }
 
-    /// Prompt tokens, and those of them that the cache held.
+    /// The number of prompt tokens, and how many of them the cache held.
     fn used(self, answer: &Value) -> (u64, u64) {
         let of =
             |path: &str| answer.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {answer}"));

@@ -1,8 +1,8 @@
 //! Placements by depth in virtual time: machines of the ledger, dense models of 32B and 70B, and four traces. Prints
 //! the table of `benches/results/2026-11-29-virtual`.
 //!
-//! The speeds are the speed model's, so the test judges the rule and the choice of placements, not the model: the
-//! ledger judges that.
+//! The speeds are the speed model's, so the test judges the rule and the choice of placements. The ledger judges the
+//! speed model.
 
 use std::cell::Cell;
 
@@ -30,8 +30,8 @@ fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap()
 }
 
-/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv), its host's memory as fast as the first row says:
-/// 2.19 tokens per second after 2339, with the feed-forward matrices of 38 blocks on the host.
+/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv). The bandwidth of its host's memory follows from the
+/// first row: 2.19 tokens per second after 2339 tokens, with the feed-forward matrices of 38 blocks on the host.
 fn of_the_ledger(profile: &ModelProfile) -> Machine {
     let card = Gpu::named("RTX 6000 Ada").unwrap().free(mib(38_016));
     let host = |bytes_per_second| {
@@ -128,7 +128,7 @@ fn steps(turns: &[(u32, u32)]) -> Vec<(DepthWork, Option<DepthWork>)> {
     steps
 }
 
-/// The time of a trace by the rule, and its moves. The model begins in the shallow placement.
+/// The time of a trace under the rule, and the number of moves. The model begins in the shallow placement.
 fn following(plans: [&Plan; 2], times: [Times; 2], trace: &Texts) -> (f64, u32) {
     let rule = |side: usize| DepthRule::new(plans[side].by_depth.as_deref().unwrap());
     let (mut side, mut seconds, mut moves) = (0, 0.0, 0);
@@ -149,7 +149,7 @@ fn fixed(times: Times, trace: &Texts) -> f64 {
     trace.iter().flat_map(|turns| steps(turns)).map(|(work, _)| times.seconds(work)).sum()
 }
 
-/// The least time with any moves, by who knows the whole trace and may begin in either placement.
+/// The minimum time over all series of moves, with the whole trace known, and from either placement.
 fn clairvoyant(times: [Times; 2], moving: f64, trace: &Texts) -> f64 {
     let mut best = [0.0, 0.0];
     for (work, _) in trace.iter().flat_map(|turns| steps(turns)) {
@@ -252,7 +252,7 @@ fn where_one_placement_is_best_at_every_depth_no_word_is_said() {
         assert_eq!(plan.by_depth, None);
         assert!(!plan.to_string().contains("\n  depth"), "{plan}");
     }
-    // What is stated is followed by one placement.
+    // A plan with stated settings has one placement.
     let machine = by_data_sheet("RTX 5060 Ti 16GB", "Ryzen 7 5800X");
     assert!(planned(&machine, request()).by_depth.is_some());
     for stated in [
@@ -275,7 +275,7 @@ fn a_stated_depth_is_planned_for_and_one_beyond_the_context_is_refused() {
     let follows = planned(Depth::Follow).unwrap();
     for (depth, tokens) in [(Depth::Fixed(0), 0), (Depth::Fixed(N_CTX), N_CTX)] {
         let plan = planned(depth).unwrap();
-        // At least as fast there as the one of the two that is for this depth.
+        // A plan for a fixed depth is at least as fast there as the better one of two placements by depth.
         let [fixed, of_two] =
             [&plan, &follows.clone().for_depth(tokens)].map(|plan| Times::of(&profile, &machine, plan));
         let at = |times: Times| times.seconds(DepthWork::token(tokens));

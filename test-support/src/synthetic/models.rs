@@ -20,7 +20,7 @@ pub fn computed() -> Vec<Sketch> {
     models("computed")
 }
 
-/// The same models with more blocks and other widths, so that there is more to distribute.
+/// The same models with more blocks and other widths, so that more layers can be distributed.
 pub fn computed_deep() -> Vec<Sketch> {
     models("computed, deep")
 }
@@ -57,7 +57,7 @@ pub fn at_size() -> Vec<Sketch> {
     models("at size")
 }
 
-/// Those, and the further ones that the ledger of measured speeds names.
+/// The models of [`at_size`], and those that only the ledger of measured speeds names.
 pub fn measured() -> Vec<Sketch> {
     let mut all = at_size();
     all.extend(models("measured"));
@@ -172,12 +172,12 @@ impl Line {
         self.stated(key).map(|text| text.parse().expect(text))
     }
 
-    /// Block `il`'s number in a list.
+    /// The number of block `il` in a list.
     fn of_block(&self, key: &str, il: u64) -> u64 {
         numbers(self.stated(key).expect(key))[il as usize]
     }
 
-    /// The experts: how many there are, how many each token uses, their width and their type.
+    /// The experts: their number, the number that each token uses, their width and their type.
     fn experts(&self) -> (u64, u64, u64, T) {
         let stated = self.stated("experts").unwrap();
         let (sizes, ty) = match stated.split_once(':') {
@@ -308,7 +308,7 @@ impl Line {
             let (n, used, ff, _) = self.experts();
             sketch.u32("expert_count", n);
             sketch.u32("expert_used_count", used);
-            // Written where the line states it.
+            // The key is written only if the line states it.
             if self.stated("experts").unwrap().matches('x').count() == 2 {
                 sketch.u32("expert_feed_forward_length", ff);
             }
@@ -372,7 +372,7 @@ impl Line {
         }
     }
 
-    /// Whether a condition holds of block `il`. Words that are not listed here hold where the model's line states them.
+    /// Whether a condition holds for block `il`. A word that is not listed here holds if the model's line states it.
     fn is_so(&self, condition: &str, il: u64) -> bool {
         match condition {
             "" => true,

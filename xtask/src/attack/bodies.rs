@@ -31,7 +31,7 @@ pub(super) fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
     vec![server.get("/health")]
 }
 
-/// A list of about this many bytes of such entries, and a zero.
+/// A list of such entries with about this many bytes, and a zero at the end.
 pub(super) fn list(entry: &str, bytes: usize) -> String {
     format!("[{}0]", entry.repeat((bytes - 100) / entry.len()))
 }

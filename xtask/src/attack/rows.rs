@@ -1,4 +1,4 @@
-//! The attacks: what they send, and what they may take.
+//! The attacks: their requests, and the memory that they may take.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ pub(super) struct Attack {
     pub(super) run: fn(&Server) -> Vec<String>,
 }
 
-/// What the attacked server has.
+/// The models of the attacked server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setup {
     /// The demo model.

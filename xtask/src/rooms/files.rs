@@ -152,7 +152,7 @@ fn way_back<'m>(
     None
 }
 
-/// The module of a file; `None` for a test and for what is not Rust.
+/// The module of a file; `None` for a test and for a file that is not Rust.
 fn module(path: &Path) -> Option<Module> {
     let mut names: Vec<String> =
         path.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();

@@ -83,7 +83,7 @@ fn upward(files: &Files, rooms: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for import in files.imports() {
         let Some(own) = room_of(import.from) else { continue };
-        // A re-export hides neither the room that is named nor the room of the item.
+        // Behind a re-export, both the named room and the room of the item count.
         let later = [room_of(&import.named), room_of(import.to)].into_iter().flatten().find(|room| *room > own);
         if let Some(later) = later {
             let (file, line) = (import.file.display(), import.line);

@@ -10,7 +10,7 @@ pub(super) struct Named {
     pub(super) names: Vec<String>,
     /// Whether the file re-exports it (`pub use`), instead of using it.
     pub(super) is_exported: bool,
-    /// The name that it gets in this file.
+    /// The name of the item in this file.
     pub(super) alias: String,
 }
 
