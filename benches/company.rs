@@ -1,10 +1,11 @@
-//! How long a text takes beside other programs, with different ways in which the CPU's threads wait for each other.
-//! Prints a table of seconds, the median of the rounds; the ways take turns.
+//! The time of a text beside other programs, with different ways in which the CPU's threads wait for each other. Prints
+//! a table of seconds: the medians of the rounds, in which the ways take turns.
 //!
 //!     cargo xtask company [MODEL|2GiB...]
 //!
-//! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text is a process of
-//! its own, loaded in the company. What is timed is the prompt and the generation, not the load.
+//! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text runs in a
+//! process of its own, which loads the model beside the other programs. The time is that of the prompt and the
+//! generation, without the load.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,22 +18,22 @@ use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 const PROMPT: &str = "Tell me a long story about the sea.";
-/// What a process of this program does: `text MODEL TOKENS`, `texts MODEL` without end, or `busy`.
+/// The role of a process of this program: `text MODEL TOKENS`; `texts MODEL`, without end; or `busy`.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
 /// The folder of the other programs: `openmp/loop` and `pool/loop`. Without it they are left out.
 const PEERS: &str = "AUTOPLACE_BENCH_PEERS";
-/// llama.cpp's source, whose headers the compiler of one company reads.
+/// llama.cpp's source, whose headers a compiler reads as one of the other programs.
 const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
 /// Tokens of the texts, and rounds, as `60,600` and `5`.
 const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
 const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
-/// The ways to measure, as a part of each name: `autoplace,passive,1 thread`. Without the variable all are measured.
+/// Parts of the names of the ways to measure: `autoplace,passive,1 thread`. Without the variable all are measured.
 const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
-/// A text that takes longer than this for each of its tokens is ended, and counts as the whole time.
+/// Maximum time for each token of a text. A text that takes longer is ended, and counts with the maximum.
 const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
 /// The argument that stands for the model of [`WIDE`], which is written to a temporary folder.
 const WIDE_MODEL: &str = "2GiB";
-/// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
+/// The width of Llama 3.2 3B, with blocks for 2 GiB of Q8_0, which the CPU does not repack.
 const WIDE: Dims =
     Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
 
@@ -49,7 +50,7 @@ fn main() {
     }
 }
 
-/// Ends the process when nobody is left who reads or writes its other end.
+/// Ends the process when its parent closes the pipe.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -57,7 +58,7 @@ fn end_with_parent() {
     });
 }
 
-/// Another program: nothing but arithmetic.
+/// The other program that only computes.
 fn compute_for_ever() -> ! {
     end_with_parent();
     let mut x = 1_u64;
@@ -66,7 +67,7 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// Another program: text after text.
+/// The other program that generates text after text.
 fn generate_for_ever(path: &str) -> ! {
     end_with_parent();
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
@@ -131,7 +132,7 @@ fn ways(peers: Option<&Path>, model: &Path, tokens: usize, threads: u32) -> Vec<
     ways
 }
 
-/// The companies, each with what starts the programs of it.
+/// The companies: sets of other programs, each with a function that starts them.
 fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static str, Vec<Command>)> {
     let path = model.to_str().expect("a path in UTF-8");
     let mut companies = vec![
@@ -156,7 +157,7 @@ fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static 
     companies
 }
 
-/// Seconds that a way says it took, or `longest`.
+/// The seconds that a way reports, or `longest`.
 fn seconds(command: &mut Command, longest: Duration) -> f64 {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut process = Process(child.expect("another process"));
@@ -178,7 +179,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 fn measure(models: &[String]) {
-    // `cargo test` runs benches too, without peers: one short round shows that it works.
+    // `cargo test` runs benches too, without peers. One short round then shows that this one works.
     let peers = std::env::var_os(PEERS).map(PathBuf::from);
     let is_measured = peers.is_some();
     let list = std::env::var(TOKENS).unwrap_or_else(|_| if is_measured { "60,600" } else { "4" }.to_owned());
@@ -212,7 +213,7 @@ fn measure(models: &[String]) {
                 ways.retain(|(name, _)| wanted.split(',').any(|part| name.contains(part)));
                 let mut took = vec![Vec::new(); ways.len()];
                 for round in 0..rounds {
-                    // To and fro: none always follows the same other.
+                    // The order alternates, so that no way always follows the same one.
                     let mut order: Vec<usize> = (0..ways.len()).collect();
                     if round % 2 == 1 {
                         order.reverse();

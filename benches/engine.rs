@@ -1,7 +1,7 @@
-//! What an engine with eight texts at once costs on top of llama.cpp's own batched decoding: `engine.submit(..)` eight
-//! times against one loop over the C API whose batch holds a token of each of eight sequences (as llama.cpp's
-//! `examples/batched`), on the same model, prompts, sampler chains, threads and context, turn by turn in one process.
-//! Prints the ratio of the medians of the paired rounds.
+//! The cost of an engine with eight texts on top of llama.cpp's own batched decoding. One side calls
+//! `engine.submit(..)` eight times. The other is a loop over the C API whose batch holds a token of each of eight
+//! sequences, as in llama.cpp's `examples/batched`. Model, prompts, sampler chains, threads and context are the same,
+//! and the sides take turns in one process. Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench engine
 
@@ -24,7 +24,8 @@ fn main() {
     let path = model_path();
     for threads in [1, 2] {
         let mut request = Request::new().n_seq_max(SEQUENCES).n_ctx(SEQUENCES * 512);
-        // The same text in every shape of batch, so that both generate as many tokens.
+        // With these settings the text is the same in every shape of batch, so both sides generate the same number of
+        // tokens.
         request.params.flash_attn = FlashAttention::Off;
         let model = Model::builder(&path).request(request).n_threads(threads).load().expect("the model loads");
         let placement = model.placement();
@@ -72,7 +73,7 @@ struct Text {
     chain: *mut raw::llama_sampler,
     position: i32,
     generated: usize,
-    /// Where in the batch its last token is.
+    /// The index of its last token in the batch.
     output: i32,
 }
 

@@ -1,5 +1,5 @@
-//! What a process of its own costs: a model in this process against the same model in a worker, same prompt, seed,
-//! threads and context, turn by turn. Prints the ratio of the medians of the paired rounds.
+//! The cost of a worker process: a model in this process and the same model in a worker take turns, with the same
+//! prompt, seed, threads and context. Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench isolation
 
@@ -31,7 +31,7 @@ fn main() {
     }
 }
 
-/// From the question to the last piece, the prompt included, and the tokens generated.
+/// The time from the request to the last piece, and the number of generated tokens.
 fn generate(model: &Model) -> Run {
     let started = Instant::now();
     let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(tokens()).stream().expect("the prompt fits");

@@ -17,7 +17,7 @@ use autoplace::{Model, load};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-/// Tokens of one generation, at a depth that stays the same over the whole curve.
+/// Tokens of one generation. All points of the curve have the same depth.
 const TOKENS: usize = 64;
 
 fn layer_split(c: &mut Criterion) {
@@ -60,12 +60,12 @@ fn measure(
     layers
 }
 
-/// The time that `tokens` tokens take to generate, prompts left out.
+/// The time to generate `tokens` tokens, without the prompts.
 fn generate(model: &Model, tokens: u64) -> Duration {
     let mut done = 0;
     let mut time = Duration::ZERO;
     while done < tokens {
-        // Another seed each time: a text that happens to end early must not end the measurement.
+        // The seed changes each time, because a text that ends early must not end the measurement.
         let generate = model.generate("And it came to pass").max_tokens(TOKENS).seed(done as u32);
         let (_, stats) = generate.stream().and_then(TokenStream::into_text).expect("the model generates");
         done += stats.generated_tokens.saturating_sub(1) as u64;

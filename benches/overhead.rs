@@ -1,7 +1,7 @@
-//! What the library costs on top of llama.cpp: `model.generate(..)` against the same loop over the C API, on the
-//! same model, sampler chain, threads and context, turn by turn in one process. Prints the ratio and the difference
-//! of the paired rounds' medians: of the demo model, and of the smallest model that llama.cpp loads, where a
-//! microsecond shows.
+//! The cost of the library on top of llama.cpp: `model.generate(..)` and the same loop over the C API take turns in one
+//! process, with the same model, sampler chain, threads and context. Prints the ratio and the difference of the medians
+//! of the paired rounds, for the demo model and for the smallest model that llama.cpp loads, where a microsecond is
+//! visible.
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
@@ -54,7 +54,7 @@ fn ours(model: &Model) -> Run {
     (elapsed, stream.statistics().generated_tokens - already)
 }
 
-/// llama.cpp's loop as its `examples/simple` has it.
+/// The loop of llama.cpp's `examples/simple`.
 fn generate(bare: &mut Bare) -> Run {
     let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most

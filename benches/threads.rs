@@ -1,10 +1,10 @@
-//! What a number of threads is worth on a machine that other programs use: generation with one thread, with all, with
-//! all and OpenMP's waits passive, and with the library's own choice, while none, one and two other programs compute.
-//! Prints a table of tokens per second: the median of the rounds.
+//! The speed of generation by the number of threads, on a machine that other programs use: with one thread, with all,
+//! with all and passive waits of OpenMP, and with the library's own choice, while none, one or two other programs
+//! compute. Prints a table of tokens per second: the medians of the rounds.
 //!
-//! Each way is a process of its own, since OpenMP reads its environment once, and stays loaded from the first
-//! situation to the last; they take turns. The library's own choice is measured twice: loaded on the quiet machine,
-//! and loaded in the situation.
+//! Each way runs in a process of its own, because OpenMP reads its environment only once. The processes stay loaded and
+//! take turns. The library's own choice is measured twice: with a model that was loaded on the quiet machine, and with
+//! one that was loaded beside the other programs.
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 
@@ -19,12 +19,12 @@ use autoplace::gguf::TensorType;
 use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-/// What a process is: one of the ways, or another program.
+/// The role of a process: one of the ways, or another program.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
-/// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
+/// The width of Llama 3.2 3B, with blocks for 2 GiB of Q8_0, which the CPU does not repack.
 const WIDE: Dims =
     Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
-/// Tokens of one text at most.
+/// Maximum number of tokens of one text.
 const TOKENS: usize = 200;
 
 fn main() {
@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// Another program: nothing but arithmetic, until it is ended or nobody is left to end it.
+/// The other program, which only computes until its parent ends it or is gone.
 fn compute_for_ever() -> ! {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -47,8 +47,8 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// One way: loads, and for every line that comes generates for so many milliseconds; answers with tokens per
-/// second and threads.
+/// One way: loads the model. Each line of input is a number of milliseconds for which it generates; the answer is the
+/// tokens per second and the threads.
 fn serve(threads: &str) {
     let path = std::env::args().nth(1).expect("a model");
     let builder = Model::builder(path).n_ctx(512);
@@ -63,7 +63,7 @@ fn serve(threads: &str) {
         let line = line.expect("a line");
         let slice = Duration::from_millis(line.parse().expect("milliseconds"));
         let (mut took, mut tokens) = (Duration::ZERO, 0);
-        // Of the tokens, how many each number of threads has computed.
+        // The number of tokens that were computed with each number of threads.
         let mut threads = BTreeMap::new();
         while took < slice {
             let generate = model.generate("And it came to pass").seed(seed);
@@ -137,7 +137,7 @@ impl Way {
 }
 
 fn measure() {
-    // `cargo test` runs benches too, without this argument: one round of a moment shows that it works.
+    // `cargo test` runs benches too, without this argument. One short round then shows that this one works.
     let is_bench = std::env::args().any(|arg| arg == "--bench");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut models = vec![("demo", PathBuf::from(DEMO), 800)];
@@ -179,7 +179,7 @@ fn situations(model: &str, path: &Path, slice: Duration, rounds: usize) {
             busy.push(start("busy", false, None));
         }
         ways.push(Way::load("default, loaded so", "default", false, path));
-        // Not counted: what the situation before has left behind, and what has to be noticed first.
+        // This first round is not counted, because the ways must first adapt to the new situation.
         for way in &mut ways {
             way.speeds.clear();
             way.go(slice);

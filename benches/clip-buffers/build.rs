@@ -1,4 +1,4 @@
-//! Compiles clip.cpp and the graphs of its encoders, out of the llama.cpp that `vendor/` pins.
+//! Compiles clip.cpp and the graphs of its encoders from the llama.cpp that `vendor/` pins.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn main() {
     build.file("native/reserve.cpp").compile("clip_reserve");
 }
 
-/// `LLAMA_CPP_DIR`, as `llama-sys` has it, or the pinned package.
+/// The folder of `LLAMA_CPP_DIR`, as in `llama-sys`, or the pinned package.
 fn source() -> PathBuf {
     if let Some(folder) = std::env::var_os("LLAMA_CPP_DIR") {
         return folder.into();

@@ -1,4 +1,4 @@
-//! Two ways to do the same work, turn by turn in one process: what a ratio is made of.
+//! Runs two ways of doing the same work in turns in one process, and compares their times.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,21 @@ const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model
 pub(crate) const PROMPT: &str = "And it came to pass";
 pub(crate) const SEED: u32 = 42;
 
-/// Rounds at least, at most, and how long further ones may take: a difference of a microsecond wants many.
+/// Minimum and maximum number of rounds, and the time after which none begins. A difference of a microsecond needs many
+/// rounds.
 const ROUNDS: (usize, usize, Duration) = (60, 2000, Duration::from_secs(30));
 
-/// Whether something is measured: `cargo test` runs benches too, once, to show that they work.
+/// Whether the bench measures. `cargo test` runs each bench too, for one round, to show that it works.
 pub(crate) fn is_measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// Tokens of a text at most.
+/// Maximum number of tokens of a text.
 pub(crate) fn tokens() -> usize {
     if is_measured() { 200 } else { 20 }
 }
 
-/// The time that some tokens took.
+/// A time, and the number of tokens that it took.
 pub(crate) type Run = (Duration, usize);
 
 /// The model to measure with: the demo's, or the one that `AUTOPLACE_BENCH_MODEL` names.
@@ -27,8 +28,8 @@ pub(crate) fn model_path() -> String {
     std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
 }
 
-/// Medians over pairs of runs: microseconds per token of each, how many more the first takes, and how many
-/// times as fast it is.
+/// Medians over pairs of runs: microseconds per token of each way, the difference of the first to the second, and the
+/// ratio of their speeds.
 pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
@@ -36,16 +37,16 @@ pub(crate) struct Paired {
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
-    /// By how many microseconds the first's quickest round is slower than the second's: what else a machine does only
-    /// ever adds to both.
+    /// Microseconds by which the fastest round of the first way is slower than that of the second. Other work of the
+    /// machine can only slow both down.
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }
 
-/// Runs both by turns.
+/// Runs both ways in turns.
 pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl Fn(&mut T) -> Run) -> Paired {
     let (least, most, longest) = if is_measured() { ROUNDS } else { (1, 1, Duration::ZERO) };
-    // Both caches and both code paths warm.
+    // The first runs warm the caches and the code paths.
     assert_eq!(first(of).1, second(of).1, "both generate the same number of tokens");
     let mut pairs = Vec::new();
     let began = Instant::now();
@@ -53,7 +54,7 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
         if round >= least && began.elapsed() > longest {
             break;
         }
-        // Who goes first alternates, so that a drifting clock speed favours nobody.
+        // The first way of a round alternates, so that a drifting clock speed favours neither.
         let (a, b) = if round % 2 == 0 {
             let a = first(of);
             (a, second(of))

@@ -87,7 +87,7 @@ fn a_chats_answer_is_a_stream_too() {
 
 #[test]
 fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
-    /// As a handler of a web server: the chat is its own, and what it returns has to stand alone.
+    /// Like a handler of a web server: it owns the chat, and its result must not borrow from it.
     fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
         let template = ChatTemplate::family("chatml").unwrap();
         engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)
@@ -108,7 +108,7 @@ fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
     assert_eq!(text, expected);
     let chat = *answer.into_chat();
     assert_eq!(chat.messages().iter().map(|it| it.content.as_str()).collect::<Vec<_>>(), ["Hear me.", &expected]);
-    // In mid-answer the chat has the answer as far as it came.
+    // In the middle of an answer, the chat's history gets the answer so far.
     let mut answer = chat.max_tokens(500).say_async("And then?").unwrap();
     block_on(answer.next()).0.unwrap().unwrap();
     let mut chat = *answer.into_chat();

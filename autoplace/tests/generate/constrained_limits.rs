@@ -135,7 +135,7 @@ const HOSTILE: [Make; 37] = [
     || Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
     || Constraint::gbnf(format!("root ::= {}", "\"a\"? ".repeat(8_000))),
     || Constraint::gbnf(format!("root ::= ({}\"b\") root | \"\"", "\"a\"? ".repeat(8_000))),
-    // Each rule consists of the previous rule, twice.
+    // Each rule repeats the previous rule twice.
     || {
         let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
         Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))

@@ -15,7 +15,7 @@ struct Kind {
     model: Model,
     /// Prompts shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
     prompts: Vec<Vec<Token>>,
-    /// llama.cpp's answers to them.
+    /// llama.cpp's answers to the prompts.
     expected: Vec<Vec<Token>>,
 }
 

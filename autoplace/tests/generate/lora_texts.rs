@@ -128,8 +128,8 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
         let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
-        // All at once, three times. Each text is, to the bit, what the adapter alone gives with as much of the prompt
-        // reused.
+        // All texts at once, three times. Each text equals, to the bit, that of the adapter alone with the same part of
+        // the prompt reused.
         for round in 0..3 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -143,7 +143,7 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
                 reused += usize::from(cached > 0);
             }
         }
-        // With a sequence for each, every text after the first round finds its prompt.
+        // With a sequence for each text, every text after the first round finds its prompt.
         assert!(sequences < 10 || reused == 20, "{reused} of 20");
     }
 }

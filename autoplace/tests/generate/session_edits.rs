@@ -112,7 +112,7 @@ fn a_fork_has_its_own_sampling_from_the_next_token_on() {
 
 #[test]
 fn forks_of_one_cache_share_their_cells() {
-    // The prompt would not fit five times.
+    // The cache has no room for five copies of the prompt.
     let model = demo(256, 5, true);
     let long = SYSTEM.repeat(6);
     let prompt = tokens_of(&model, &long);

@@ -1,5 +1,5 @@
-//! The memory of a draft model beside the main model equals llama.cpp's own account of that model, in the context that
-//! its programs give it.
+//! The memory of a draft model beside the main model equals llama.cpp's own account of the draft model, in the context
+//! that llama.cpp's programs give it.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
@@ -54,7 +54,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
 
-        // A part of its layers, and a cache of its own type.
+        // The draft with some of its layers on the card, and with a cache of its own type.
         let mut options = DraftOptions::default();
         (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q4_0));
         options.n_gpu_layers = Some(2);

@@ -1,5 +1,5 @@
-//! docs/flags.md and docs/if-you-know.md, held against our own methods; the program's tests hold it against llama.cpp's
-//! flags.
+//! docs/flags.md and docs/if-you-know.md compared with our own methods. The program's tests compare docs/flags.md with
+//! llama.cpp's flags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
-/// How many methods a document names, all of which are there.
+/// The number of methods that a document names. Checks that all of them exist.
 fn named(document: &str) -> usize {
     let methods = methods();
     let codes =

@@ -108,7 +108,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
             let probed = probed.unwrap_or_else(|error| panic!("{arch}, {n}: {error}"));
             let (ours, theirs) = (estimate.footprints(n).gpus[0], probed.footprints.gpus[0]);
             assert_eq!(ours.weights, theirs.weights, "{arch}, {n} layers");
-            // Memory that arithmetic does not know makes it more, not less.
+            // If arithmetic does not know the memory, its number is higher, not lower.
             assert!(ours.kv <= theirs.kv);
         }
     }

@@ -30,7 +30,7 @@ fn a_probe_is_the_real_load_to_the_byte() {
     compare_all(&test_support::random_weights::all(), &settings(), 1, probe, compare);
 }
 
-/// A model whose values, and whose ways out of the feed-forward step, are folded.
+/// A model with folded matrices for the values and for the output of the feed-forward step.
 fn folded() -> Sketch {
     let mut sketch = Sketch::new("qwen3", "folded", DIMS);
     sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
@@ -48,7 +48,7 @@ fn a_probe_counts_what_llama_cpp_makes_for_weights_that_were_folded_in_their_fil
         params.mmap = false;
     }
     compare_all(&[folded()], &read, read.len(), |sketch, folder| Some(random(sketch, folder)), compare);
-    // Of a mapped file the host has one set, and its share of the probe may be one of the CPU and one of pinned memory.
+    // The host maps a file once, while the probe may count its weights both for the CPU and for pinned memory.
     let folder = tempfile::tempdir().unwrap();
     let (path, probe) = random(&folded(), folder.path());
     let [mapped, ..] = settings();

@@ -1,4 +1,4 @@
-//! What the test binaries of this crate share. `test-support` has what other crates share too.
+//! Code that the test binaries of this crate share. Code that other crates share too is in `test-support`.
 
 #![allow(dead_code, reason = "each binary uses its part")]
 

@@ -13,8 +13,8 @@ pub(crate) fn card_of(total: u64) -> SimGpuBuilder {
     SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
-/// Checks that the load always fits and that one more layer would not, on cards of these ascending sizes, from no room
-/// to room for everything. `check` gets each model with its card.
+/// Loads on cards of these ascending sizes, from no room to room for everything. Checks that each load fits, and that
+/// one more layer would not. `check` gets each model with its card.
 pub(crate) fn fits_whatever_is_free(
     totals: impl IntoIterator<Item = u64>,
     builder: impl Fn() -> ModelBuilder,

@@ -1,7 +1,7 @@
-//! Holds the bound of an mmproj's compute buffer against what clip.cpp reserves: for encoders of published
-//! sizes, images from 4 tokens to the largest, simulated cards of three families and the CPU, with fused
-//! attention and without. Prints the lowest and the highest ratio of each, and fails where the bound is too low
-//! or a weight's byte differs.
+//! Compares the bound of an mmproj's compute buffer with the buffer that clip.cpp reserves. The encoders have published
+//! sizes; the images have from 4 tokens to the maximum; the devices are the CPU and simulated cards of three families,
+//! with fused attention and without. Prints the lowest and the highest ratio for each encoder, and fails if a bound is
+//! too low or if the bytes of the weights differ.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -13,7 +13,7 @@ use autoplace_planner::memory::{Companion, ContextParams, FlashAttention};
 use llama_sys::sim::{Rules, SimGpu};
 use test_support::synthetic::mmproj;
 
-/// As `native/reserve.cpp` has it.
+/// The struct of `native/reserve.cpp`.
 #[repr(C)]
 #[derive(Default)]
 struct Reserved {
@@ -36,8 +36,7 @@ unsafe extern "C" {
     fn ggml_backend_dev_by_name(name: *const c_char) -> *mut c_void;
 }
 
-/// Images that an encoder may be handed: sides, how many at once, and the limit of tokens to which they
-/// are the largest.
+/// Images of equal size, their number, and the limit of tokens under which this size is the largest.
 struct Input {
     width: c_int,
     height: c_int,
@@ -45,12 +44,12 @@ struct Input {
     max_tokens: u32,
 }
 
-/// The only size there is.
+/// The input for an encoder with a single image size.
 fn only(width: c_int, height: c_int, images: c_int) -> Vec<Input> {
     vec![Input { width, height, images, max_tokens: 0 }]
 }
 
-/// Images of so many tokens by so many, each of so many pixels.
+/// Images of up to `most` tokens in different shapes. A token covers `pixels` x `pixels` pixels.
 fn tokens(pixels: u32, most: u32, frames: c_int) -> Vec<Input> {
     let squares = [2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 46, 50, 56, 64].map(|n| (n, n));
     let others = [(4, 2), (32, 16), (30, 34), (16, 64), (8, 128), (64, 32), (128, 32)];

@@ -188,7 +188,7 @@ fn a_plan_that_follows_the_depth_has_both_placements_and_emits_the_one_that_is_a
     let crossing = json["by_depth"]["crossing"].as_u64().unwrap();
     assert!((100..32_768).contains(&crossing), "{crossing}");
 
-    // The placement that is emitted is for the whole conversation, which is said, or for the depth that is asked for.
+    // The emitted placement is the one for the whole conversation, with a note, or the one for the requested depth.
     let emit = |args: &[&str]| {
         let args = [&["plan", &path], &machine[..], &["--emit", "llama.cpp"], args].concat();
         let output = crate::cli_support::User::new().autoplace(&args);

@@ -75,7 +75,7 @@ fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_ask
     let (answer, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert!(!answer.trim().is_empty());
     assert!(beside.contains("planned again") && beside.contains("RTX 4090"), "{beside}");
-    // What was asked for then is asked for again.
+    // The request of the plan is made again.
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan, "--replan"]).stderr;
     assert!(text(&long).contains("256"), "{}", text(&long));
     // A plan that can be followed is followed.
@@ -179,7 +179,7 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
     let plan = || asked(&["plan", "hf:some/thing:q8_0"]);
     assert!(text(&plan().stderr).ends_with("is not here: `autoplace run hf:some/thing:q8_0` fetches it\n"));
-    // In offline mode, nobody is told to fetch.
+    // In offline mode, no message advises a fetch.
     let mut offline = user.command(&["plan", "hf:some/thing:q8_0"]);
     let offline = offline.env("HF_HOME", user.path("hf")).env("HF_HUB_OFFLINE", "1").output().unwrap();
     let said_offline = text(&offline.stderr);

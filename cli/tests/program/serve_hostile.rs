@@ -1,4 +1,4 @@
-//! `autoplace serve` among strangers: what each of them can take of it, and who gets in at all. `cargo xtask
+//! `autoplace serve` with hostile clients: the memory that each can take, and which clients are admitted. `cargo xtask
 //! attack` does the same at full size, with figures.
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::server::{CHAT, FILE, PATIENCE, Server, TEXT, rest};
 use serde_json::{Value, json};
 
-/// The head of a request of 16 MiB, and what of them is sent.
+/// The head of a request of 16 MiB, and a part of its body.
 fn half_body(server: &Server, sent: &str) -> String {
     let head = format!("POST {TEXT} HTTP/1.1\r\nhost: {}\r\n", server.address);
     format!("{head}content-type: application/json\r\ncontent-length: 16777216\r\n\r\n{sent}")
@@ -22,7 +22,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
         let waiting: Vec<_> = (0..300).map(|_| server.connected(half)).collect();
         assert_eq!(server.get("/health").0, 200);
         assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
-        // What waited longest has made room.
+        // The connection that waited longest was closed to make room.
         let mut byte = [0];
         assert!(!matches!(std::io::Read::read(&mut &waiting[0], &mut byte), Ok(1)));
     }
@@ -66,7 +66,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (TEXT, format!(r#"{{"prompt": "a", "json_schema": {bomb}}}"#), 400, Some("json_schema")),
         (TEXT, format!(r#"{{"prompt": {bomb}}}"#), 400, Some("prompt[0]")),
         ("/v1/embeddings", format!(r#"{{"input": {bomb}}}"#), 400, Some("input[0]")),
-        // Its tokens would take much more than the text.
+        // The tokens of such a text would take much more memory than the text.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
         (CHAT, said.clone(), 400, Some("messages")),
@@ -120,7 +120,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         let said = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(answered == 400 && said.contains(words), "{words}: {answer}");
     }
-    // The allocator keeps some of it for the threads that read bodies.
+    // The allocator keeps some of the memory for the threads that read bodies.
     let kept = server.held() - at_first;
     assert!(kept < 30 * bytes as u64, "{} MiB", kept >> 20);
 }

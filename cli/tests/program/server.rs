@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     child: Child,
-    /// The user whose folders the server has.
+    /// The user whose folders the server uses.
     _user: User,
     /// `127.0.0.1:12345`.
     pub(crate) address: String,

@@ -161,7 +161,8 @@ fn only_allowed_tools_are_called() {
         };
         assert_eq!(name, "run", "{surface:?}: {answer}");
     }
-    // Beside a form, the answer is a call of an allowed tool or the form; with `none`, the form.
+    // With a requested form, the answer is a call of an allowed tool or a text of the form; with `none`, only a text of
+    // the form.
     let form = json!({"type": "json_schema", "json_schema": {"name": "f", "schema": {"const": 3}}});
     let mut body = Surface::Chat.asked(&json!("none"), 100);
     body["response_format"] = form;

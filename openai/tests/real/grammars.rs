@@ -11,10 +11,10 @@ use crate::setting::Setting;
 use crate::texts::PROMPTS;
 use crate::tools::LlamaServer;
 
-/// Tokens of each text, at most.
+/// Maximum tokens of each text.
 const TOKENS: usize = 48;
 
-/// Of both sides.
+/// The context of both sides.
 const N_CTX: u32 = 4096;
 
 /// Texts for each grammar.

@@ -15,12 +15,12 @@ use crate::setting::{Setting, THREADS};
 pub(crate) struct LlamaServer {
     process: Child,
     url: String,
-    /// The template file that it reads.
+    /// The template file that the server reads.
     _template: NamedTempFile,
 }
 
 impl LlamaServer {
-    /// Starts it and waits until it answers. `None` without llama.cpp's programs.
+    /// Starts the server and waits until it answers. `None` without llama.cpp's programs.
     pub(crate) fn start(setting: &Setting) -> Outcome<Option<Self>> {
         let Some(program) = setting.tool("llama-server") else { return Ok(None) };
         let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;

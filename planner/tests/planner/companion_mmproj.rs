@@ -11,10 +11,10 @@ use test_support::shapes::{Shape, TINY};
 use test_support::synthetic::mmproj;
 use test_support::table::rows;
 
-/// What clip.cpp (llama.cpp as `vendor/` pins it) reserved on a CUDA device for the largest image that it is given. It
-/// was asked by a load that allocates nothing (`clip_context_params::no_alloc`), on a card that `llama_sys::sim`
-/// simulates. `benches/clip-buffers` repeats the measurement. Columns: file, image, bytes of weights, bytes of the
-/// device's compute buffer with fused attention, the same without fused attention, bytes of the host's buffer.
+/// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for its largest image, in a
+/// load that allocates nothing (`clip_context_params::no_alloc`) on a card that `llama_sys::sim` simulates.
+/// `benches/clip-buffers` repeats the measurement. Columns: file, image, bytes of weights, bytes of the device's
+/// compute buffer with fused attention, the same without fused attention, bytes of the host's buffer.
 const RESERVED: &str = "\
 LLaVA 1.5 | 336 x 336 | 625594368 | 22593152 | 34479872 | 1359392
 Gemma 3 before 2560 | 896 x 896 | 849873024 | 127139840 | 1186988032 | 9633792

@@ -1,5 +1,5 @@
-//! Files of adapters and control vectors: which model each is for, and what a bad one lacks. None of these tests calls
-//! llama.cpp.
+//! Files of adapters and control vectors: the model that each one belongs to, and the errors of invalid files. None of
+//! these tests calls llama.cpp.
 
 use autoplace_planner::gguf::{Builder, Header, TensorType};
 use autoplace_planner::machine::{Gpu, gib};

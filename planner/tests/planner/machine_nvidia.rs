@@ -1,6 +1,5 @@
-//! What autoplace learns from NVIDIA's driver, with every kind of answer that a driver gives, in one query and in
-//! repeated ones. The tests need no card: the driver library is scripted (`support/nvml/nvml.c`) and opened by its
-//! path.
+//! The facts from NVIDIA's driver, with every kind of answer of a driver, in one query and in repeated ones. The tests
+//! need no card: the driver library is scripted (`support/nvml/nvml.c`) and opened by its path.
 
 #[cfg(unix)]
 use std::fs;

@@ -75,8 +75,8 @@ fn rank(change: &Change) -> u32 {
     }
 }
 
-/// Columns: situation | model | card, its free MiB, and what programs hold of it | GiB of the host, and whether its
-/// bandwidth is known | request.
+/// Columns: situation | model | card, its free MiB, and the memory that programs hold | GiB of the host, and whether
+/// its bandwidth is known | request.
 const CASES: &str = "\
 everything fits | 8B | RTX 4090 | 64 known |
 a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000

@@ -81,7 +81,7 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
     for host in [on(&|it| it.device = Some(DraftOptions::HOST.to_owned())), on(&|it| it.n_gpu_layers = Some(0))] {
         assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
     }
-    // Of five layers, the output counted, two; and more than there are.
+    // Two of five layers, the output layer included; and a larger number than the draft has.
     let two = on(&|it| it.n_gpu_layers = Some(2));
     assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
     assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
@@ -91,7 +91,7 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
     let small = on(&|it| (it.type_k, it.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
     let packed = given.bytes.gpu.kv / 64 * 34 + 4 * 2 * (4 * 64 * 64);
     assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
-    // A saved plan has what was stated.
+    // A saved plan has the stated options.
     let text = serde_json::to_string(&small).unwrap();
     assert_eq!(serde_json::from_str::<PlannedCompanion>(&text).unwrap(), small);
     assert_eq!(small.draft.type_k, Some(KvType::Q8_0));
@@ -108,7 +108,7 @@ fn stated_layers_of_a_draft_that_no_gpu_has_room_for_are_an_error() {
     };
     assert_eq!(planned(None).unwrap().companions[0].gpu, None);
     assert!(matches!(planned(Some(5)), Err(Error::Beside { .. })));
-    // Without a GPU there is none to ask for.
+    // On a machine without a GPU, a number of GPU layers has no effect.
     let alone = crate::machine(gib(64), &[]);
     let mut options = DraftOptions::default();
     options.n_gpu_layers = Some(5);
@@ -128,7 +128,7 @@ fn a_longer_context_makes_the_draft_larger_too() {
 #[test]
 fn where_nothing_has_room_for_both_the_error_says_so() {
     let mut machine = machine(gib(64), &[mib(300)]);
-    // Enough memory for the model alone, and not for the draft beside it.
+    // The host has enough memory for the model alone, but not for the draft beside it.
     machine.host.available = mib(6000);
     assert!(crate::plan(&LLAMA_8B.profile(), &machine, &Request::new()).is_ok());
     let error = plan(&machine, Request::new()).unwrap_err();

@@ -131,7 +131,7 @@ fn a_cache_goes_to_the_host_where_that_is_faster_for_the_work_that_is_asked_for(
         assert!(seconds(&auto) <= 1.01 * best, "{with_layers}{on_host}{auto}");
         assert!(is_with_layers || auto.n_gpu_layers > with_layers.n_gpu_layers, "{auto}");
     }
-    // What is on the host as asked for stays there.
+    // Layers that the request keeps on the host stay there.
     assert!(!planned(Workload::new(14_000, 1000), KvPlace::Auto, false).context.offload_kqv);
 }
 
@@ -157,7 +157,7 @@ fn fewer_tokens_are_computed_at_once_where_the_room_is_worth_more() {
         }
     }
     assert!(fewer > 5, "{fewer}");
-    // All layers that are asked for fit on smaller cards with it.
+    // With a smaller cache type, all requested layers fit on smaller cards.
     let profile = LLAMA_8B.profile();
     let least = |request: Request| {
         let request = request.n_ctx(4096).n_gpu_layers(GpuLayers::All);

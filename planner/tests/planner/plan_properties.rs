@@ -14,7 +14,8 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
 }
 
 /// Checks that no device's budget is exceeded, including the host memory that GPUs use; that each layer has one place;
-/// that the plan reads back as it was written; and the same of its other placement, which holds the same context.
+/// that the plan reads back as it was written; and that the same holds for its other placement, which has the same
+/// context.
 pub(crate) fn assert_sound(plan: &Plan) {
     if let Some(by_depth) = &plan.by_depth {
         assert_sound(&by_depth.plan);

@@ -226,7 +226,7 @@ impl<'m> Round<'m> {
             }
         }
         let (mut outcome, mut said) = (self.generate(model, sims), SAME);
-        // If the verification computed nothing, the pools have not found their room yet.
+        // If the verification computed nothing, the pools have not taken their memory yet.
         if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
             && (fails || self.verify == Verify::Off)
         {

@@ -237,7 +237,7 @@ fn request(dice: &mut Dice) -> Request {
     request.params.swa_full = dice.percent(50);
     request.params.mmap = dice.percent(80);
     request.params.repack = dice.percent(80);
-    // What may be chosen beside the placement.
+    // Settings that the search may choose beside the placement.
     if dice.percent(20) {
         request = request.min_ubatch(n_ubatch / 4);
     }

@@ -1,8 +1,8 @@
 //! The speed model, judged by speeds that others measured: docs/ledger/speeds.csv, a measurement a row.
 //!
-//! Each row is predicted by what a plan would know on that machine: the catalogue's data sheets, the memory that the
-//! source states, and rates that marked rows of the machine calibrate (column `calibrates`). Calibrating rows are left
-//! out of the errors. `cargo xtask ledger` prints the table.
+//! Each row is predicted from the facts that a plan would have on that machine: the catalogue's data sheets, the memory
+//! that the source states, and rates that marked rows of the machine calibrate (column `calibrates`). Calibrating rows
+//! are left out of the errors. `cargo xtask ledger` prints the table.
 
 mod row;
 
@@ -26,7 +26,7 @@ const SHARE_WITHIN_30: f64 = 0.80;
 /// The smallest share of pairs of placements in the right order. The bar is 19 of 20.
 const PAIRS_IN_ORDER: f64 = 0.95;
 
-/// What a plan knows of a row's machine.
+/// The rates that a plan has for a row's machine.
 fn rates(row: &Row) -> Rates {
     let memory = gib(1).max(row.number("memory_bytes") as u64);
     let mut host = Host::named(row.text("cpu"), memory).unwrap_or_else(|_| Host::new(memory));
@@ -106,7 +106,7 @@ impl<'r> Placed<'r> {
     }
 }
 
-/// Rates with one of them so many times as high.
+/// These rates, one of them multiplied by a factor.
 fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
     let mut rates = rates.clone();
     match which {
@@ -119,7 +119,8 @@ fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
     rates
 }
 
-/// The rates of a machine: those of the data sheets, corrected until its marked rows are predicted as measured.
+/// The rates of a machine: those of the data sheets, corrected until the predictions of its marked rows equal the
+/// measurements.
 fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
     /// With several marked rows, a row may depend on two rates: after this many rounds all rows fit.
     const ROUNDS: u32 = 30;
@@ -167,7 +168,7 @@ impl Judged<'_> {
         difference(self.predicted, self.measured)
     }
 
-    /// Whether the row set a rate, so that its own prediction says nothing.
+    /// Whether the row calibrates a rate, so that its own prediction proves nothing.
     fn calibrates(&self) -> bool {
         !self.row.text("calibrates").is_empty()
     }
@@ -294,7 +295,7 @@ fn the_ledger_has_hosts_and_cards_experts_and_dense_models_of_many_sources() {
     assert!(rows.len() >= 60 && sources.len() >= 10, "{} rows of {} sources", rows.len(), sources.len());
     assert!(2 * count(&Row::uses_host) >= rows.len());
     assert!(rows.iter().all(|row| row.text("address").starts_with("https://")));
-    // Two cards, no card, memory that is shared.
+    // Machines with two cards, with no card, and with shared memory.
     for (gpus, least) in [("; ", 5), ("none", 10), ("Apple", 10)] {
         assert!(count(&|row| row.text("gpus").contains(gpus)) >= least, "{gpus}");
     }

@@ -36,7 +36,7 @@ impl Row {
             || !self.text("elsewhere").is_empty()
     }
 
-    /// The machine and what it computed, without the placement.
+    /// The machine and its work, without the placement.
     pub(super) fn workload(&self) -> [&str; 6] {
         ["machine", "profile", "n_prompt", "n_gen", "n_depth", "type_k"].map(|column| self.text(column))
     }
