@@ -92,8 +92,8 @@ pub struct Machine {
     /// Sources that detection could not read or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
-    /// ggml's backends in the build that looked at this machine (`CPU`, `CUDA`, ...). Empty where no build is known: a
-    /// file that describes a machine does not have them.
+    /// ggml's backends in the build that detected this machine (`CPU`, `CUDA`, ...). Empty if no build is known, for
+    /// example for a machine from a file.
     #[serde(skip)]
     pub backends: Vec<String>,
 }
@@ -106,8 +106,7 @@ impl Machine {
         Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new(), backends: Vec::new() }
     }
 
-    /// Why there is no GPU to place a layer on, as far as it is known: the backends of the build, and the cards that
-    /// were seen.
+    /// The known reasons why there is no GPU for a layer: the backends of the build, and the cards that were seen.
     pub(crate) fn why_no_gpu(&self) -> String {
         if self.backends.is_empty() && self.unused_gpus.is_empty() {
             return "there is no usable GPU".to_owned();

@@ -18,7 +18,7 @@ use super::tree::Tree;
 #[non_exhaustive]
 #[must_use]
 pub struct PcieLink {
-    /// The maximum rate of the card with every slot and switch on its way.
+    /// The maximum rate of the card through every slot and switch on its way.
     pub max: PcieRate,
     /// The rate at the time of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]

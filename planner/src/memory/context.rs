@@ -15,7 +15,8 @@ const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 /// `LLAMA_MAX_SEQ` (llama-cparams.h).
 const MAX_SEQUENCES: u32 = 256;
 
-/// Most tokens that a recurrent state can be rolled back. llama.cpp has no limit; each token costs a whole state.
+/// Maximum tokens by which a recurrent state can be rolled back. llama.cpp has no limit; each token costs a whole
+/// state.
 pub(crate) const MAX_ROLLBACK_TOKENS: u32 = 64;
 
 /// Whether attention is computed in one fused step.
@@ -126,7 +127,7 @@ pub struct ContextSizes {
     pub n_tokens: u64,
     /// Rows of logits of the largest computation.
     pub n_outputs: u64,
-    /// Most rows of the buffer that returns logits.
+    /// Maximum rows of the buffer that returns logits.
     pub output_rows: u64,
 }
 

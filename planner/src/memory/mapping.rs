@@ -12,8 +12,8 @@ use super::backend::Family;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// The most that ROCm uploaded from a mapped file in reports without a hang. Larger uploads hung (ROCm's own #5952;
-/// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
+/// The largest upload of ROCm from a mapped file that did not hang in published reports. Larger ones hung (ROCm's own
+/// #5952; llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
 /// Why a file is read although the request allows mapping.

@@ -11,10 +11,10 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::{Error, Place, TensorOverride};
 
-/// Most bytes of a plan's patterns together. Our own take about 2 KiB for the models with the most blocks.
+/// Maximum bytes of all patterns of a plan. Our own take about 2 KiB for the models with the most blocks.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Most bytes of the names given to llama.cpp, which compiles them again for every tensor.
+/// Maximum bytes of the names given to llama.cpp, which compiles them again for every tensor.
 const MAX_NAME_BYTES: usize = 8 << 10;
 
 /// Bytes of the compiled pattern allowed for each byte of its text: a character takes 32, a group or a class of a few

@@ -28,7 +28,7 @@ pub struct PlannedCompanion {
     pub device: Option<String>,
     /// Bytes that the companion takes.
     pub bytes: CompanionBytes,
-    /// What was stated of how it is loaded, if it is a draft.
+    /// The options of the draft; the defaults for another companion.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub draft: DraftOptions,
 }
@@ -53,7 +53,7 @@ impl Planner<'_> {
         let params = self.params();
         let mut request = self.request.clone();
         if request.depth == Depth::Follow {
-            // A companion keeps its place, which another placement may need.
+            // A companion keeps its place, and another placement may need that place.
             request.depth = Depth::All;
         }
         if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
@@ -111,7 +111,7 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// Where one companion may go: to these GPUs, and to the host where no number of layers on a GPU is stated.
+    /// The possible places of one companion: the candidate GPUs, and the host unless the options state GPU layers.
     fn spots_of(&self, companion: &Companion, gpus: &[usize]) -> Result<Spots, companion::Error> {
         let options = companion.options();
         if options.is_on_host() {

@@ -84,7 +84,7 @@ pub enum Error {
 crate::json::compiled_here!(Error);
 
 impl Error {
-    /// What to change so that the model fits, where that was [tried](super::Planner::advised).
+    /// Changes with which the model fits, if they were [tried](super::Planner::advised).
     pub fn advice(&self) -> Option<&Advice> {
         match self {
             Self::DoesNotFit { advice, .. } => advice.as_deref(),
@@ -93,7 +93,7 @@ impl Error {
         }
     }
 
-    /// The place of the advice, in an error that can have some.
+    /// The advice of the error, for changing it; `None` for an error that has none.
     pub(super) fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
         match self {
             Self::DoesNotFit { advice, .. } => Some(advice),
@@ -103,7 +103,7 @@ impl Error {
     }
 }
 
-/// The end of a message that says what does not fit.
+/// The end of the message of a model that does not fit: the cheapest change.
 fn cheapest(advice: Option<&Advice>) -> String {
     match advice {
         None => String::new(),

@@ -9,7 +9,7 @@ use super::probe::with_output;
 use super::request::Growth;
 use super::{Error, Probe};
 
-/// Most probes for a longer context.
+/// Maximum number of probes for a longer context.
 const MAX_PROBES: usize = 3;
 
 /// The estimate of the chosen placement with other parameters.

@@ -41,7 +41,7 @@ pub enum KvCache {
 /// (`GGML_CUDA_FA_ALL_QUANTS`), and measurements of their quality are published.
 const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// The least share of the time that a smaller type must save, whatever its quality: saved caches of the same text and
+/// The minimum share of the time that a smaller type must save, whatever its quality: saved caches of the same text and
 /// other programs' plans use the wider type.
 const MIN_SAVING: f64 = 0.05;
 

@@ -51,8 +51,8 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     )
 }
 
-/// What a smaller cache type than `given` gains: layers on GPUs and speed, compared with the best placement for the
-/// `given` type (`wider`), if that fits at all.
+/// The gain of a smaller cache type than `given`: layers on GPUs and speed, compared with the best placement for the
+/// `given` type (`wider`), if one fits at all.
 pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&Chosen<'_>, f64)>) -> String {
     let ty = chosen.params.type_k;
     let mut bought = Vec::new();

@@ -14,7 +14,8 @@ use super::probe::with_output;
 use super::reasons::counted;
 use super::{Confidence, Error, NoRoom, Planner, Probe};
 
-/// Most probes for one stated placement. Each probe that finds too little memory lowers the number of layers.
+/// Maximum number of probes for one stated placement. Each probe that finds too little memory lowers the number of
+/// layers.
 const MAX_PROBES: usize = 6;
 
 /// A candidate: one number of layers, with the stated proportions and overrides.

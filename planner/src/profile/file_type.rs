@@ -1,4 +1,4 @@
-//! What a file says of its own quantisation: a number flows in, its name flows out.
+//! The name of a file's quantisation: a `general.file_type` flows in, its name flows out.
 
 /// The short names of `general.file_type`, as in file names (include/llama.h, `llama_ftype`), ordered by number; `-`
 /// for removed ones.

@@ -9,11 +9,11 @@ use super::{BlockState, Error, Hyperparameters, KvLayout, Rows, indexer, rotatio
 const WINDOW: &str = "attention.sliding_window";
 const PATTERN: &str = "attention.sliding_window_pattern";
 
-/// Why there is no layout.
+/// The reason why there is no layout.
 pub(super) enum NoLayout {
     /// The header is rejected.
     Refused(Error),
-    /// Unknown: we have not read what llama.cpp does for such a model. The text completes "`architecture` ...".
+    /// Unknown: we have not read llama.cpp's code for such a model. The text completes "`architecture` ...".
     Unknown(String),
 }
 
@@ -278,7 +278,7 @@ impl Hyperparameters {
         BlockState::attended(self.state(il), Rows::Tokens)
     }
 
-    /// The state of each block by `of`; blocks that predict further tokens keep nothing (llama-model.cpp,
+    /// The state of each block, returned by `of`; blocks that predict further tokens keep nothing (llama-model.cpp,
     /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;

@@ -17,10 +17,10 @@ static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("mem
 /// Bits of a channel, as `x2` counts them.
 const CHANNEL: u64 = 64;
 
-/// The most channels accepted: two sockets with twelve each.
+/// Maximum number of channels: two sockets with twelve each.
 const MAX_CHANNELS: u64 = 24;
 
-/// The most similar names listed for an unknown name.
+/// Maximum number of similar names that are listed for an unknown name.
 const MAX_NEAR_NAMES: usize = 5;
 
 /// A computer, by its processor.
@@ -121,7 +121,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// The peak bandwidth of a memory by its notation: `DDR5-5600 x2` (channels of 64 bits), `LPDDR5X-8000 256-bit`,
-/// `DDR4`. It is the transfers per second times the bits of the bus.
+/// `DDR4`. The bandwidth is the transfers per second times the width of the bus.
 pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
     let wrong = |what| ParseError::new(text.trim(), what);
     let lower = text.trim().to_ascii_lowercase();
@@ -216,8 +216,8 @@ mod tests {
         }
     }
 
-    /// GB/s that makers publish, and where the figure was looked up on 2026-11-28: the maker's own page as others quote
-    /// it.
+    /// Bandwidths in GB/s that makers publish, and the source of each figure, read on 2026-11-28: the maker's own page
+    /// as others quote it.
     const PUBLISHED: [(&str, f64, &str); 12] = [
         ("EPYC 9654", 460.8, "tomshardware.com/news/amd-confirms-12-ddr5-memory-channels-on-genoa"),
         ("EPYC 9124", 460.8, "the same: the whole series has twelve channels"),

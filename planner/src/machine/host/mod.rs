@@ -100,7 +100,7 @@ pub enum HostLimit {
 }
 
 impl HostLimit {
-    /// Bytes that the limit leaves this process in all, whatever is in use; `None` where no limit is below the
+    /// Bytes that the limit allows this process in total, including those in use; `None` if no limit is below the
     /// physical memory.
     pub const fn bytes(&self) -> Option<u64> {
         match self {
@@ -201,8 +201,8 @@ impl Host {
         self
     }
 
-    /// Bytes that this process could have if nothing else used memory: the physical memory, or the limit that decides
-    /// `available` where that is lower.
+    /// Bytes that this process could take if no other program used memory: the physical memory, or the limit that
+    /// decides `available` if that is lower.
     pub fn usable_total(&self) -> u64 {
         self.limit.bytes().map_or(self.total, |bytes| bytes.min(self.total))
     }

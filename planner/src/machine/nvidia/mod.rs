@@ -88,7 +88,7 @@ fn lacks_memory_query(nvml: &Nvml) -> bool {
     nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_err()
 }
 
-/// Has `nvidia-smi` report the memory of the cards: the one beside a library that was named, else the system's.
+/// Asks `nvidia-smi` for the memory of the cards: the program beside a named library, or else the system's.
 fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes) {
     let folder = library.and_then(Path::parent).map(Path::to_owned).or_else(system_folder);
     let memory = smi::memory(folder.as_deref());
@@ -113,8 +113,8 @@ fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes
     }
 }
 
-/// Windows' own folder: by its bare name Windows would look for a file beside the program and in the current folder
-/// too.
+/// Windows' own folder. Without the folder, Windows would also look for the library beside the program and in the
+/// current folder.
 fn system_folder() -> Option<PathBuf> {
     let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
     cfg!(windows).then(|| Path::new(&windows()).join("System32"))

@@ -1,6 +1,6 @@
-//! The memory of cards whose driver lacks NVML's second memory query: drivers before 510, as the last ones for Kepler
-//! cards are. They have the first query, which `nvml-wrapper` does not ask; `nvidia-smi`, which comes with each driver,
-//! asks it.
+//! The memory of cards whose driver lacks NVML's second memory query. These are drivers before 510, such as the last
+//! ones for Kepler cards. They have the first query, which `nvml-wrapper` does not support, but `nvidia-smi`, which
+//! comes with each driver, does.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,13 +12,13 @@ use crate::machine::bytes::mib;
 use crate::machine::pci::PciId;
 use crate::machine::reading::Reading;
 
-/// A program that has not answered by then is ended: a driver that hangs must not hold up a load.
+/// Maximum time for the program's answer. Then the program is ended, because a driver that hangs must not delay a load.
 const MAX_TIME: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The memory of each card by its address, to the MiB; none where the program does not run, or does not end in time.
+/// The memory of each card by its address, in whole MiB; empty if the program does not run or does not end in time.
 ///
-/// `folder`: where the program is, instead of where the system finds it.
+/// `folder`: the folder of the program; `None` searches as the system does.
 pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     let mut command = Command::new(program(folder));
     command.args(["--query-gpu=pci.bus_id,memory.total,memory.free", "--format=csv,noheader,nounits"]);
@@ -28,7 +28,7 @@ pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     read(&answer.unwrap_or_default())
 }
 
-/// What the program writes, which is a line for each card and fits into a pipe.
+/// The program's output. It has a line for each card, so it fits into a pipe.
 fn answer(command: &mut Command, most: Duration) -> std::io::Result<String> {
     let mut program = command.spawn()?;
     let begin = Instant::now();

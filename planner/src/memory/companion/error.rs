@@ -27,7 +27,7 @@ pub enum Error {
     /// not read; or for a draft that computes with the main model's hidden states.
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
-    /// The machine has no GPU of the name that a draft was to be on.
+    /// The machine has no GPU with the name that was requested for a draft.
     #[error("the draft {draft} is to be on `{device}`, which is not there: {there}")]
     Device { draft: String, device: String, there: String },
     /// llama.cpp would refuse this draft for this model (common/speculative.cpp, `common_speculative_are_compatible`).

@@ -102,7 +102,7 @@ impl Companion {
         self
     }
 
-    /// States how a draft is loaded. An mmproj is not changed by it.
+    /// Sets the options of a draft. They have no effect on an mmproj.
     pub fn draft_options(mut self, options: DraftOptions) -> Self {
         if let Kind::Draft(draft) = &mut self.kind {
             draft.options = options;
@@ -110,7 +110,7 @@ impl Companion {
         self
     }
 
-    /// What is stated of how a draft is loaded; of an mmproj nothing is.
+    /// The options of a draft; the defaults for an mmproj.
     pub(crate) fn options(&self) -> DraftOptions {
         match &self.kind {
             Kind::Mmproj(_) => DraftOptions::default(),

@@ -43,7 +43,7 @@ pub struct OffloadNotWorthwhile {
     pub all_on_host: f64,
 }
 
-/// The least speed-up, as a factor, that justifies GPU layers or a change.
+/// The minimum speed-up, as a factor, that justifies GPU layers or a change.
 pub(super) const WORTH: f64 = 1.1;
 
 impl Advice {

@@ -54,7 +54,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The error with [advice](Error::advice), where a change may help: some dozens of plans are made, by the estimate.
+    /// Adds [advice](Error::advice) to the error, if a change may help. Makes some dozens of plans by the estimate.
     #[must_use]
     pub fn advised(&self, mut error: Error) -> Error {
         if let Some(advice @ None) = error.advice_mut() {

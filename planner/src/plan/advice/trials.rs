@@ -73,8 +73,8 @@ impl<'a> Trials<'a> {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
 
-    /// Whether a plan leaves nothing to wish for. A request for an exact number of layers wants just that, and without
-    /// a GPU a loadable model is all there is.
+    /// Whether a plan satisfies the user completely. For a request with an exact number of layers, that number is
+    /// enough. Without a GPU, a loadable model is enough.
     pub(super) fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }

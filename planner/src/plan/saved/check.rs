@@ -8,7 +8,7 @@ use crate::profile::MAX_LAYERS;
 
 use super::{SavedPlan, SavedPlanError, invalid};
 
-/// The longest name of a device. ggml's names have a dozen characters; names of RPC servers contain an address.
+/// Maximum bytes of a device's name. ggml's names have a dozen characters; names of RPC servers contain an address.
 const MAX_NAME_BYTES: usize = 256;
 
 impl SavedPlan {

@@ -1,5 +1,5 @@
-//! What probes have shown beyond the estimate. Probed footprints flow in; the bytes by which the estimate of another
-//! path is off flow out, with how sure that is.
+//! Corrections of the estimate by probes. Probed footprints flow in; corrections of other paths' estimates flow out,
+//! each with its slack: bytes by which the correction may still be wrong.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use super::Placements;
 use super::path::Path;
 use super::setting_costs::host_role;
 
-/// Bytes that a GPU may lack by the estimate where a probe is asked all the same: what compute buffers of another role
-/// were off by in the tests of this search is less.
+/// Maximum bytes that a GPU may lack by the estimate while a path is still probed. In the tests of this search, the
+/// estimates of other roles' compute buffers were wrong by less.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
-/// The part of the slack that remains for runs of a kind with each probe of one of them.
-const SLACK_OF_KNOWN: u64 = 4;
+/// The divisor of the slack of a kind of run after each probe of such a run.
+const SLACK_DIVISOR: u64 = 4;
 
-/// A run of layers on a GPU, as far as its compute buffer depends on it: the size of the graph, the run's role, whether
-/// the graph has copies, the GPU.
+/// The properties of a run of layers on a GPU that its compute buffer depends on: the size of the graph, the run's
+/// role, whether the graph has copies, the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RunKind {
     setting: usize,
@@ -26,7 +26,7 @@ pub(super) struct RunKind {
     gpu: usize,
 }
 
-/// What a path leaves to the host, likewise.
+/// The properties of the host's part of a path that its compute buffer depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HostKind {
     setting: usize,
@@ -34,16 +34,16 @@ pub(super) struct HostKind {
     is_pipelined: bool,
 }
 
-/// What is known of the runs of one kind.
+/// The correction of the runs of one kind.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     /// Bytes beyond the estimate, or below it.
     beyond: i64,
-    /// Bytes that another run of this kind may lack and is asked about all the same.
+    /// Bytes that another run of this kind may lack while its path is still probed.
     slack: u64,
 }
 
-/// What probes have shown, by kind.
+/// The corrections by kind.
 #[derive(Debug, Default)]
 pub(super) struct Corrections {
     runs: BTreeMap<RunKind, Known>,
@@ -51,19 +51,19 @@ pub(super) struct Corrections {
 }
 
 impl Corrections {
-    /// Learns that a run takes so many bytes beyond the estimate.
+    /// Learns the bytes that a run takes beyond the estimate.
     pub(super) fn learn_run(&mut self, kind: RunKind, beyond: i64) {
-        let slack = self.runs.get(&kind).map_or(MAX_SLACK_BYTES, |known| known.slack) / SLACK_OF_KNOWN;
+        let slack = self.runs.get(&kind).map_or(MAX_SLACK_BYTES, |known| known.slack) / SLACK_DIVISOR;
         self.runs.insert(kind, Known { beyond, slack });
     }
 
-    /// Learns that the host takes so many bytes beyond the estimate.
+    /// Learns the bytes that the host takes beyond the estimate.
     pub(super) fn learn_host(&mut self, kind: HostKind, beyond: i64) {
         self.hosts.insert(kind, beyond);
     }
 
-    /// Bytes that a run takes beyond the estimate, by a run of its kind or else of the most similar one, and the slack
-    /// that it has. What one GPU takes more than estimated is not expected of another GPU.
+    /// Bytes that a run takes beyond the estimate, from a probed run of the same kind or else of the most similar kind;
+    /// and its slack. A positive correction of one GPU is not applied to another GPU.
     pub(super) fn of_run(&self, kind: &RunKind) -> (i64, u64) {
         if let Some(known) = self.runs.get(kind) {
             return (known.beyond, known.slack);
@@ -87,7 +87,7 @@ impl Corrections {
         self.hosts.iter().max_by_key(|(other, _)| similarity(other)).map_or(0, |(_, beyond)| *beyond)
     }
 
-    /// The least of what a GPU, and of what the host, may take beyond the estimate under this setting.
+    /// The lowest corrections of a GPU and of the host under this setting.
     pub(super) fn least(&self, setting: usize) -> (i64, i64) {
         let runs = self.runs.iter().map(|(kind, known)| (kind.setting, known.beyond));
         let hosts = self.hosts.iter().map(|(kind, beyond)| (kind.setting, *beyond));
@@ -95,7 +95,7 @@ impl Corrections {
     }
 }
 
-/// The least number of a setting, or of all where that has none.
+/// The lowest correction of a setting, or of all settings if this one has none.
 fn least_of(setting: usize, all: impl Iterator<Item = (usize, i64)> + Clone) -> i64 {
     let of_setting = all.clone().filter(|(of, _)| *of == setting).map(|(_, beyond)| beyond).min();
     of_setting.or_else(|| all.map(|(_, beyond)| beyond).min()).unwrap_or(0)
@@ -112,7 +112,7 @@ impl Placements<'_> {
         })
     }
 
-    /// The kind of what a path leaves to the host.
+    /// The kind of a path's part on the host.
     pub(super) fn host_kind(&self, path: &Path) -> HostKind {
         let role = host_role(path.first, path.kept());
         HostKind { setting: path.setting, role, is_pipelined: path.is_pipelined() }
@@ -136,13 +136,14 @@ mod tests {
         known.learn_run(run(0, 4, 1), 70);
         known.learn_run(run(1, 4, 1), 9000);
         assert_eq!(known.of_run(&run(0, 0, 0)), (-500, MAX_SLACK_BYTES / 4));
-        // Of the same role first, then of the same GPU, and of another setting only where there is no other.
+        // A kind with the same role comes first, then one with the same GPU, and one of another setting only if there
+        // is no other.
         assert_eq!(known.of_run(&run(0, 0, 1)), (-500, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(0, 3, 1)), (70, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(1, 0, 1)), (9000, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(1, 0, 0)), (0, MAX_SLACK_BYTES));
         assert_eq!([0, 1, 2].map(|setting| known.least(setting).0), [-500, 0, -500]);
-        // Each probe leaves less to be found.
+        // Each probe reduces the slack.
         known.learn_run(run(0, 0, 0), -300);
         assert_eq!(known.of_run(&run(0, 0, 0)), (-300, mib(8)));
     }

@@ -8,12 +8,12 @@ use super::table::Run;
 use super::{Found, Placements, SearchConstraints};
 
 impl Placements<'_> {
-    /// The path that lacks the least, of those one step better that do not fit.
+    /// Of the paths one step better that do not fit, the one with the fewest missing bytes.
     pub(super) fn nearest(&self, path: &Path, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         self.least_of(self.better(path), constraints, |found| !found.levels.fit())
     }
 
-    /// The path that lacks the least, of those that `counts` accepts.
+    /// Of the paths that `counts` accepts, the one with the fewest missing bytes.
     fn least_of(
         &self,
         paths: impl IntoIterator<Item = Path>,
@@ -28,8 +28,8 @@ impl Placements<'_> {
         Ok(found.into_iter().filter(counts).min_by_key(|found| found.levels.lack()))
     }
 
-    /// The unknown path that lacks the least, with whole layers and the GPUs in the machine's order, or on the host
-    /// alone.
+    /// Of the paths that are not known yet, the one with the fewest missing bytes. Only paths with whole layers count,
+    /// with the GPUs in the machine's order or on the host alone.
     pub(super) fn least_lacking(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
         let settings = (0..self.setting_costs.len()).filter(|&setting| self.setting_costs[setting].doubled == 0);

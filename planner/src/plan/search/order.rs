@@ -7,7 +7,7 @@ use crate::plan::speed::Rate;
 /// With up to this many GPUs the search tries every order.
 const MAX_GPUS_IN_ALL_ORDERS: usize = 4;
 
-/// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
+/// Maximum number of GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
 pub(in crate::plan) const MAX_GPUS: usize = 15;
 
 /// Indices of GPUs, in the order in which they take layers.

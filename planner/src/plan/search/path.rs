@@ -96,8 +96,8 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// The cost so far.
     cost: f64,
-    /// The most that further parts of the last run on the host may save. If positive, the paths with those parts come
-    /// out of the heap first, and this one is [requeued](Heap::requeue) behind them.
+    /// The maximum that further parts of the last run on the host may save. If positive, the paths with those parts
+    /// come out of the heap first, and this one is [requeued](Heap::requeue) behind them.
     pub(super) gain: f64,
     pub(super) requeued: bool,
     /// Bytes of the host so far.

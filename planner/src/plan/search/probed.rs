@@ -8,7 +8,8 @@ use crate::plan::{Error, NoRoom, Policy, Probe};
 use super::path::Path;
 use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints};
 
-/// Most probes with one GPU, and with several, for each allowed cache type and place and each smaller ubatch.
+/// Maximum number of probes with one GPU, and with several, for each allowed cache type and place and each smaller
+/// ubatch.
 const MAX_PROBES: (usize, usize) = (6, 12);
 
 /// With more than two GPUs, a further probe must promise a time below this share of the best one. On four GPUs, a dozen

@@ -69,7 +69,7 @@ impl InUse {
         let (seen, predicted) = (self.seconds(), self.predicted(model, assignment));
         let is_usable = seen > 0.0 && predicted > 0.0 && seen.is_finite() && predicted.is_finite();
         let (place, kind, part) = is_usable.then(|| self.dominant(model, assignment, predicted))??;
-        // The length of the part that makes the sum equal to the time seen.
+        // The time of the part with which the sum equals the measured time.
         let must_be = (part + seen - predicted).max(part / MAX_FACTOR);
         let factor = (part / must_be).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         factor.is_finite().then_some(Correction { place, kind, factor })

@@ -159,7 +159,7 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     12 * width * u128_of(sizes.n_tokens) + 12 * state * u128_of(n_seq)
 }
 
-/// Most bytes that the products of adapters add to a device's buffer: the two products of a pair, beside one result.
+/// Maximum bytes that the products of adapters add to a device's buffer: the two products of a pair, beside one result.
 fn adapter_products(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
     let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
     let width = |(_, one): &(Group, LoraPair)| {
