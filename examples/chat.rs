@@ -109,6 +109,6 @@ fn answer(chat: &mut Chat, said: &str, answering: &Answering, stopped: &AtomicBo
     });
     running(None);
     writeln!(out)?;
-    // A stopped answer stays in the history as far as it came.
+    // The part of a stopped answer stays in the history.
     if stopped.load(Relaxed) { Ok(()) } else { outcome }
 }

@@ -290,7 +290,7 @@ mod tests {
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
             assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
-            // What `load()` returns answers the same.
+            // The error of `load()` gives the same answers.
             if let Error::Load(error) = &error {
                 assert!(error.is_out_of_memory() && !error.is_aborted(), "{error}");
                 assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));

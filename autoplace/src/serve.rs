@@ -144,7 +144,7 @@ impl Served {
         let mut reported: Option<LoadProgress> = None;
         self.model = None;
         let progress = move |now: LoadProgress| {
-            // llama.cpp calls for every tensor; nobody looks closer than a hundredth.
+            // llama.cpp calls for every tensor; progress in steps of a hundredth is enough.
             let is_new = reported.is_none_or(|last| now.stage != last.stage || now.done - last.done >= 0.01);
             if wants_progress && (is_new || now.done >= 1.0) {
                 reported = Some(now);

@@ -64,7 +64,7 @@ struct Variant {
 
 const DEFAULT: &str = "default";
 
-/// A text that nobody writes, to search for in a prompt.
+/// A text that no message contains, to search for in a prompt.
 const NEEDLE: &str = "Ahoy_7151";
 
 impl ChatTemplate {

@@ -1,4 +1,5 @@
-//! A pool: several models on one machine. Each is loaded when it is wanted, and what does not fit together makes room.
+//! A pool: several models on one machine. Each model is loaded when it is wanted. If the models do not fit together,
+//! the pool makes room.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub fn run(path: &Path) -> Result<()> {
         println!("{}: {:?}, layers {:?}", model.name, model.residence, model.layers);
     }
     if let Some(plan) = pool.last_plan() {
-        println!("{plan}"); // what was decided last, and why
+        println!("{plan}"); // the last decision, and its reasons
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Errors between a name and a file on this machine: one variant for each fault that somebody can act on.
+//! Errors between a name and a file on this machine: one variant for each fault that a user can act on.
 
 use std::io;
 use std::path::PathBuf;

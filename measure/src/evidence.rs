@@ -16,7 +16,7 @@ use super::measurement::{Speed, anonymous, file_of, lossy, masked};
 use super::run::{Measure, Variant};
 use super::{Error, Protocol};
 
-/// How long a machine without a model is watched.
+/// The time for which a machine without a model is watched.
 const WATCH_TIME: Duration = Duration::from_millis(300);
 
 /// The known facts about a machine and a model on it, which [`diagnose`](Self::diagnose) judges. Its JSON is a report

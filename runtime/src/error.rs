@@ -1,4 +1,4 @@
-//! Errors of finding and installing runtimes: one variant for each fault that somebody can act on.
+//! Errors of finding and installing runtimes: one variant for each fault that a user can act on.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
-//! What tests and benchmarks of several crates share.
+//! Code that tests and benchmarks of several crates share.
 //!
 //! - Models: [`synthetic`] headers whose data is a hole, [`shapes`] of well-known models, [`random_weights`] that
 //!   compute, [`embedding_models`], models with [`prediction_heads`], [`tiny`] ones, [`lora`] adapters, [`headers`]
 //!   that are valid or not.
 //! - Fixtures: [`plans`], [`replies`], [`table`]s of cases, [`llama_source`].
-//! - Others' programs: an [`http`] server, a [`hub_server`], an example's [`program`], llama-server.
+//! - Other programs: an [`http`] server, a [`hub_server`], an example's [`program`], llama-server.
 //! - A test's process: [`mod@own_process`], [`counting`].
 //!
-//! Of the workspace it depends on `autoplace-gguf` alone, so that the unit tests of every other crate can use it: cargo
-//! compiles a crate anew for its unit tests, and a type of the first compilation is not a type of the second.
+//! Its only dependency in the workspace is `autoplace-gguf`, so that the unit tests of every other crate can use it.
+//! Cargo compiles a crate a second time for its unit tests, and the types of the two compilations differ.
 
 #![allow(missing_docs, reason = "the helpers and fields of tests are named for what they are")]
 

@@ -10,7 +10,7 @@ use autoplace_gguf::Header;
 use crate::random_weights;
 use crate::synthetic::{Sketch, in_32_bits};
 
-/// Its drafts are useless.
+/// The drafts of this block are useless.
 pub fn random(folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits("glm4moe"), folder)
 }
@@ -31,7 +31,7 @@ pub fn steps_with_states(folder: &Path) -> PathBuf {
 fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     sketch.name = "steps";
     let path = random_weights::write(&sketch, folder);
-    // As many tokens as elements of a hidden state.
+    // The vocabulary has one token for each element of a hidden state.
     let n = usize::try_from(sketch.dims.n_embd).unwrap();
     // A matrix with a row of `n` or more numbers for each output.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {

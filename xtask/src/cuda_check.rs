@@ -34,7 +34,7 @@ const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
 /// ggml-cuda's folder, in llama.cpp and in the build.
 const BACKEND: &str = "ggml/src/ggml-cuda";
 
-/// One source for each kind of kernel that a token passes through. Of the template instances, the most common one.
+/// One source for each kind of kernel that a token passes through; of several template instances, the most common one.
 const REPRESENTATIVE: &[&str] = &[
     // Devices, virtual memory pools (through the driver's interface), graphs, cuBLAS.
     "ggml-cuda.cu",
@@ -187,8 +187,8 @@ fn link(name: &str, path: &Path) -> Result<()> {
 }
 
 /// Makes a libcuda to link with, like an installed toolkit's stub: the driver brings the real library, and no package a
-/// stub. It defines every function of the header, because most linkers record a library only if it defines a needed
-/// symbol.
+/// stub. The stub defines every function of the header, because most linkers record a library only if it defines a
+/// needed symbol.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;

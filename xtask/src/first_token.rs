@@ -2,7 +2,7 @@
 //! pinned llama.cpp.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. The servers
-//! take turns. Each round starts a server anew, so no prompt is cached.
+//! take turns. Each round starts a new server, so no prompt is cached.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ const WORDS: [&str; 16] = [
     "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
     "silver", "summer", "evening", "silence",
 ];
-/// How long a server may take to load the model, and to answer.
+/// Maximum time for a server to load the model, and to answer.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Prompts that arrive at once, while one other text may be running.
@@ -111,7 +111,7 @@ impl Figures {
     }
 }
 
-/// Measures with this model, three rounds or as many as the second argument says.
+/// Measures with this model. The second argument is the number of rounds; the default is three.
 pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     const USAGE: &str = "cargo xtask first-token MODEL [ROUNDS]";
     let (model, rounds) = match arguments {

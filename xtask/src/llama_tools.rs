@@ -85,7 +85,7 @@ fn compile(
     Ok(())
 }
 
-/// The whole source of an earlier llama.cpp. It has what the pinned package leaves out, such as grammars.
+/// The whole source of an earlier llama.cpp. It has files that the pinned package leaves out, such as grammars.
 pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
     let folder = folder(workspace);
     let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");

@@ -18,7 +18,7 @@ const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemar
 
 /// Fails if a library breaks the promise of its last release.
 pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
-    // An unpacked archive of the source has no history, and nobody releases from it.
+    // An unpacked archive of the source has no history, and no release is made from one.
     if !workspace.root.join(".git").exists() {
         println!("this is no clone of the repository: there are no tags to compare with");
         return Ok(());

@@ -45,8 +45,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "lint",
         what: "clippy compiles everything, warnings denied (and llama.cpp, if nothing has before)",
-        // Not `--all-targets`: that would make test harnesses of the examples, whose own tests need the example
-        // programs.
+        // The flag `--all-targets` is left out, because it would compile the examples as tests, and the examples' own
+        // tests need them as programs.
         run: |workspace| {
             run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
             run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
@@ -171,7 +171,7 @@ fn clients_step(workspace: &Workspace) -> Result<()> {
     run(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
 }
 
-/// Goes on after a failure, so that one run names all tests that fail.
+/// Continues after a failure, so that one run names all failing tests.
 fn all_tests(workspace: &Workspace) -> Result<()> {
     tests(workspace, &["--workspace", "--no-fail-fast"])
 }

@@ -68,7 +68,7 @@ case $* in
 esac
 "#;
 
-/// A launcher for tests with small models. It optimises parts of llama.cpp less that are slow to compile and do not
+/// A launcher for tests with small models. It optimises less the parts of llama.cpp that are slow to compile and do not
 /// decide the speed of a token. Parts that tests hardly run are not optimised. It saves 58 of 188 s of one core.
 #[cfg(unix)]
 const LAUNCHER_FOR_TESTS: &str = r#"#!/bin/sh

@@ -79,8 +79,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         Self { chat: Some(chat), text, parser, parts: VecDeque::new(), prompt, said, tokens: Vec::new(), reply: None }
     }
 
-    /// Runs to the end and returns what the answer says, without reasoning and calls of tools. [`finish`](Self::finish)
-    /// also returns those, the statistics, and whether a limit has cut the answer.
+    /// Runs to the end and returns the content of the answer, without reasoning and tool calls.
+    /// [`finish`](Self::finish) also returns those, the statistics, and whether a limit has cut the answer.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ pub(crate) struct Place {
     pub(crate) cached: usize,
     /// The sequence of a running text that holds these tokens in the same cells.
     pub(crate) shares: Option<SeqId>,
-    /// Where the prompt is interrupted for checkpoints.
+    /// The positions of the prompt at which it is interrupted for checkpoints.
     pub(crate) stops: Stops,
 }
 
@@ -219,8 +219,8 @@ impl Cache {
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
-    /// Cuts a sequence back to the tokens of `known`, as far as it [can](Self::reach). Returns the number of tokens
-    /// that it then holds.
+    /// Cuts a sequence back to the tokens of `known`, as far as its memory [can](Self::reach). Returns the number of
+    /// tokens that it then holds.
     pub(crate) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         let held = if !can_go_back(context, seq, tokens)? {

@@ -230,7 +230,7 @@ impl Step<'_> {
         Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
     }
 
-    /// Notes what the compute buffers have grown by since `before`, for the texts of the batch.
+    /// Counts the growth of the compute buffers since `before`, for the texts of the batch.
     fn note_growth(&mut self, before: &ComputeBuffers) {
         let grown = self.lent.context.compute_buffers().since(before);
         if grown == ComputeBuffers::default() {

@@ -151,7 +151,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What the load does in this stage, for a progress bar: `planning`, `loading`.
+    /// The work of this stage in words, for a progress bar: `planning`, `loading`.
     #[must_use]
     pub const fn doing(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Where loads coordinate, and where measurements are kept: the settings of a load.
+//! Settings of a load: where loads coordinate, and where measurements are kept.
 
 use std::path::PathBuf;
 use std::time::Duration;

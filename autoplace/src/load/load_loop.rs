@@ -79,7 +79,7 @@ impl<'a> LoadLoop<'a> {
         })
     }
 
-    /// Loads the placement for so many live tokens, if a new plan has two. The default is 0.
+    /// If a new plan has two placements, loads the one for this number of live tokens. The default is 0.
     pub(super) const fn at_depth(mut self, tokens: u32) -> Self {
         self.depth = tokens;
         self
@@ -145,7 +145,8 @@ impl<'a> LoadLoop<'a> {
         self.enter(Stage::Measure)?;
         let machine = self.options.measured(machine, &self.header, &self.profile);
         self.enter(Stage::Plan)?;
-        // A model that is moved goes on where it was: its texts wait, and nobody reads advice.
+        // No advice for a moved model: it continues in its old placement, its texts wait, and no user would read the
+        // advice.
         let plan = match again {
             true => self.plan(&machine)?,
             false => self.options.plan_or_advice(&self.header, &self.profile, &machine)?,

@@ -70,7 +70,7 @@ impl LoadOptions {
         Self {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
-            // One for the plan, one for memory that was taken since, and two for the unforeseen.
+            // One attempt for the plan, one for memory that was taken since, and two in reserve.
             attempts: 4,
             ..Self::default()
         }

@@ -64,7 +64,7 @@ pub(super) struct Remote {
     deaths: Mutex<VecDeque<worker::Error>>,
 }
 
-/// How many deaths of workers a model remembers.
+/// Maximum number of worker deaths that a model remembers.
 const REMEMBERED_DEATHS: usize = 16;
 
 #[derive(Debug)]

@@ -41,7 +41,7 @@ pub(super) struct WarmedUp {
     pub(super) used: Vec<Option<u64>>,
 }
 
-/// Reserves buffers, and computes as far as `verify` says. The context is empty afterwards.
+/// Reserves buffers, and computes the tokens that `verify` requires. The context is empty afterwards.
 ///
 /// # Errors
 ///
@@ -92,10 +92,10 @@ pub(super) fn warm_up(
     Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
-/// Reserves compute buffers for numbers of tokens that llama.cpp does not reserve for, if GPUs compute. These are each
-/// half of a batch down to an eighth, that number minus one, and the most tokens that GPUs leave to the CPU. Powers of
-/// two are often widths of the model too, and can reuse room that other numbers cannot; hence the minus one. With
-/// [`Verify::Full`], reserves for all numbers.
+/// Reserves compute buffers for numbers of tokens that llama.cpp does not reserve for, if GPUs compute. These are a
+/// half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
+/// GPUs leave to the CPU. Powers of two are often widths of the model too, and can reuse room that other numbers
+/// cannot; hence the minus one. With [`Verify::Full`], reserves for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
@@ -214,7 +214,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes tokens of these sequences at these positions. As many of the last ones as allowed are outputs.
+    /// Computes tokens of these sequences at these positions. The last tokens, up to the allowed number, are outputs.
     fn decode(&mut self, tokens: &[(u32, u32)]) -> Result<(), Error> {
         if !self.progress.report(LoadProgress { stage: Stage::WarmUp, done: 1.0 }) {
             return Err(Error::LoadCancelled { path: self.context.model().path().to_owned() });

@@ -1,4 +1,4 @@
-//! Every malformed header is a typed error that names the file, the byte, and what was wrong.
+//! Every malformed header is a typed error that names the file, the byte and the fault.
 
 use autoplace_gguf::{Builder, Error, Header, TensorType};
 use test_support::headers::{Raw, read_everything, says, small};
@@ -59,7 +59,7 @@ fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
     for (raw, file_bytes, words) in [
         (Raw::head((1 << 20) + 1, 0), 1 << 40, ["at most 0", "tensors"]),
         (shaped(max / n), max, ["'t'", "2^63"]),
-        // Their sum is more than 64 bits hold.
+        // The sum of the sizes exceeds 64 bits.
         (added, u64::MAX, ["'b'", "9223372036854775807"]),
     ] {
         says(&parse(raw, file_bytes).unwrap_err(), &words);

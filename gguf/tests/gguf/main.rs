@@ -1,4 +1,4 @@
-//! Headers that are read and written: what is there comes back, and what is wrong is named.
+//! Headers that are written and read back, and errors that name the fault of a bad header.
 
 #[macro_use]
 extern crate test_support;

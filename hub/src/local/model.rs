@@ -1,4 +1,4 @@
-//! What a search of this machine finds: models, and the stores that hold them.
+//! The results of a search of this machine: models, and the stores that hold them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

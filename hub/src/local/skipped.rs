@@ -1,4 +1,4 @@
-//! What a search of this machine passes over, and why.
+//! Files and folders that a search of this machine skips, with the reasons.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether somebody may want to act on it. The other reasons are harmless.
+    /// Whether a user may want to act on the reason. The other reasons are harmless.
     pub const fn is_problem(&self) -> bool {
         !matches!(self, Self::Projector | Self::Draft | Self::Imatrix)
     }

@@ -199,8 +199,8 @@ impl Measure<'_> {
     ///
     /// If a GPU fails (headroom, clocks, drift), the next trial has fewer layers on GPUs. If the host's memory is short
     /// (swap, host memory, memory pressure), the next trial has half the context. The trials end when one passes, at
-    /// the smallest placement, or if something keeps the processor from computing (other programs, a quota, heat),
-    /// which no placement can improve; then the notes say what the user can do.
+    /// the smallest placement, or if other programs, a quota or heat keep the processor from computing, because no
+    /// placement can improve that. The notes then say what the user can do.
     ///
     /// # Errors
     ///

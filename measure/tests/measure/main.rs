@@ -1,4 +1,4 @@
-//! Measurements with real loads on simulated cards, what is found wrong with them, and which placements last.
+//! Measurements with real loads on simulated cards, the findings about them, and the placements that last.
 
 #[macro_use]
 extern crate test_support;

@@ -173,7 +173,7 @@ impl LocalSession {
         }
     }
 
-    /// Carries out a requested re-placement, or one that the depth of the texts asks for, then takes a step.
+    /// Carries out a requested re-placement, or one that the depth of the texts requires, and then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
         // A request comes first: under pressure there may be no room for a move.
         if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {

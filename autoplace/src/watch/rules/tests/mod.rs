@@ -107,13 +107,13 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
     assert_eq!(fewer.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.0");
     assert_eq!(rig.step(&with(1)), *std::slice::from_ref(&fewer));
     assert_eq!(rig.steps(10, &with(1)), []);
-    // Where it is not known, as of a model in a worker, nothing ends.
+    // If the value is unknown, for example for a model in a worker, no event ends.
     assert_eq!(rig.steps(10, &roomy()), []);
     let restored = Event::ThreadsRestored { threads: 2 };
     assert_eq!(restored.to_string(), "2 threads generate again");
     assert!(restored.is_end());
     assert_eq!(rig.steps(10, &with(2)), [restored]);
-    // What has begun ends with the watching.
+    // Events that have begun end when the watching ends.
     assert_eq!(rig.step(&with(1)), [fewer]);
     let mut events = Vec::new();
     rig.rules.end(&mut events);
