@@ -133,9 +133,9 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// The changes with which a model would fit that fits nowhere. Each change was planned; the message ends
-            /// with the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that
-            /// fits in part.
+            /// Changes with which a model that fits nowhere would fit. Each change was planned; the message ends with
+            /// the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that fits in
+            /// part.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {
                 self.underneath().advice()

@@ -22,9 +22,9 @@ pub struct Conditions {
     pub clock_mhz: Option<u32>,
     /// The reasons that held clocks down.
     pub throttle: BTreeSet<ThrottleReason>,
-    /// The fewest free bytes of a GPU.
+    /// The minimum of a GPU's free bytes.
     pub least_free: Option<u64>,
-    /// The most bytes that a driver kept in the host's memory for a GPU (Windows).
+    /// The maximum of the bytes that a driver kept in the host's memory for a GPU (Windows).
     #[serde(default)]
     pub on_host: Option<u64>,
     /// The percentage of ten seconds in which a thread waited for a core (Linux).
@@ -41,7 +41,7 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// The fewest free bytes of each device of the model. The source lists other devices after them.
+    /// The minimum of the free bytes of each device of the model. The source lists other devices after them.
     least_free: Vec<Option<u64>>,
     proc: PathBuf,
     swapped: Option<[u64; 2]>,
@@ -57,7 +57,7 @@ impl Observer {
         Self { source, least_free: vec![None; model.placement().gpus().count()], proc, swapped }
     }
 
-    /// The fewest free bytes of each GPU of the plan; `None` if its driver does not report them.
+    /// The minimum of the free bytes of each GPU of the plan; `None` if its driver does not report them.
     pub(super) fn least_free(&self) -> &[Option<u64>] {
         &self.least_free
     }

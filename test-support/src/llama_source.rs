@@ -1,6 +1,6 @@
 //! The source of the built llama.cpp, located as the build locates it.
 
-// A build script of a published crate cannot depend on this crate: `#[path]` shares its file.
+// The build script of a published crate cannot depend on this crate. `#[path]` shares a file of that build script.
 #[path = "../../llama-sys/build/source.rs"]
 mod source;
 

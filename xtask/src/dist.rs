@@ -24,11 +24,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const DEB: &str = "3.8.0";
 
-/// Pins cargo-dist, as `dist-workspace.toml` does.
+/// The file that pins cargo-dist, as `dist-workspace.toml` does.
 const DIST: &str = "xtask/dist/requirements.txt";
 
-/// The folder of generated files, relative to the repository's root. It is outside of cargo's target folder, which may
-/// be elsewhere, because `cli/Cargo.toml` names it.
+/// The folder of generated files, relative to the repository's root. It is not in cargo's target folder, because
+/// `cli/Cargo.toml` names it and cargo's target folder may be elsewhere.
 const PROGRAM: &str = "target/program";
 
 /// Shells and the files of their completions.

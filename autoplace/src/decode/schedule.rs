@@ -1,4 +1,5 @@
-//! Whose turn a step is. llama.cpp computes a batch with one set of adapters, so a step computes the texts of one set.
+//! Chooses the set of adapters of a step. llama.cpp computes a batch with one set of adapters, so a step computes the
+//! texts of one set.
 
 use super::sequence::Sequence;
 use crate::load::Scales;

@@ -82,7 +82,7 @@ struct Computed {
 
 impl Step<'_> {
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        // Ends texts that ask for no token.
+        // Ends texts that request no token.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
                 self.work.pieces.push_back((piece, sequence.statistics));

@@ -84,8 +84,8 @@ impl LoadOptions {
 }
 
 impl Failure {
-    /// Completes the failure after the load has been freed, when free memory is again what the load had. If a GPU lacks
-    /// memory for the plan, the error names that GPU; if llama.cpp names a refused buffer, only its GPU is considered.
+    /// Completes the failure after the load was freed, when its memory is free again. If a GPU lacks memory for the
+    /// plan, the error names that GPU; if llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
         if let Error::Native(error) = &self.error
             && lacks_memory(self.stage, error, plan)

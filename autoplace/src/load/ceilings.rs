@@ -41,7 +41,7 @@ impl MemoryCeilings {
         self.last = Some((name, step));
     }
 
-    /// Records that this plan took more of a GPU than it left free.
+    /// Records that the load of this plan took more of a GPU than the plan left free.
     pub(super) fn took_more(&mut self, plan: &Plan, device: &str, difference: u64) {
         if let Some(gpu) = gpu(plan, device) {
             self.lower(device, gpu.free.saturating_sub(difference));

@@ -41,7 +41,7 @@ impl LoadOptions {
         let (draft, taken) = match self.make_draft(path, planned, prepared, progress) {
             Ok(made) => made,
             Err(failure) => {
-                // Frees the main model first, so that the free memory is again what both had.
+                // Frees the main model first, so that the memory of both models is free again.
                 drop(loaded);
                 return Err(failure.freed(plan, &gpus));
             }

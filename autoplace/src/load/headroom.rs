@@ -159,7 +159,7 @@ fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedRe
 
 /// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
 /// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
-/// `table` is the most that drivers and pools are known to take.
+/// `table` is the known maximum of drivers and pools.
 fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, NotLearnedReason> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(NotLearnedReason::NotReported);
@@ -184,7 +184,7 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::PeakSizes;
 
-    /// Most bytes that drivers and pools are known to take.
+    /// Maximum bytes that drivers and pools are known to take.
     const TABLE: u64 = mib(100);
 
     const MISSING: u64 = u64::MAX;

@@ -123,7 +123,7 @@ impl LentWorker {
         heard
     }
 
-    /// Keeps how the worker died, for the next call and for [`Model::worker_deaths`].
+    /// Records the cause of the worker's death, for the next call and for [`Model::worker_deaths`].
     fn bury(&mut self, death: worker::Error) {
         if let Some(remote) = self.model.remote() {
             remote.died(death.clone());

@@ -88,7 +88,7 @@ impl<'a> LoadLoop<'a> {
     /// Loads the model within the allowed attempts.
     pub(super) fn load(mut self) -> Result<Loaded, Error> {
         loop {
-            // Held until the load's memory is taken and judged, or freed again.
+            // The lease is held until the load's memory is taken and judged, or freed again.
             let (prepared, lease) = match self.prepare() {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
@@ -334,7 +334,7 @@ fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> A
     AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
-/// Most memory that the driver and pools of a GPU are known to take. A failed computation may have lacked that much.
+/// Maximum memory that the driver and pools of a GPU are known to take. A failed computation may have lacked that much.
 fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
     let Prepared { machine, work, .. } = prepared;
     let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));

@@ -113,12 +113,12 @@ impl Remote {
         Ok((Self { process, state, deaths: Mutex::new(deaths) }, placed))
     }
 
-    /// Remembers how a worker died.
+    /// Records the cause of a worker's death.
     pub(super) fn died(&self, death: worker::Error) {
         remember(&mut lock(&self.deaths), death);
     }
 
-    /// How the last workers died, the oldest first.
+    /// The causes of the last workers' deaths, the oldest first.
     pub(super) fn deaths(&self) -> Vec<worker::Error> {
         lock(&self.deaths).iter().cloned().collect()
     }

@@ -16,9 +16,9 @@ pub(super) struct Settings {
     pub(super) process_interval: Option<Duration>,
     /// The part of its own speed below which a model is slow.
     pub(super) slow: f64,
-    /// Tokens over which its speed is taken.
+    /// Tokens of a window in which the model's speed is measured.
     pub(super) window: u64,
-    /// Tokens that it generates before its own speed is learned, from the window after them.
+    /// Tokens before the window from which the model's own speed is learned.
     pub(super) warm_up: u64,
 }
 

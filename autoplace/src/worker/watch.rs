@@ -20,7 +20,7 @@ pub(crate) struct Watch(Mutex<State>);
 struct State {
     /// How long the worker may be silent while a caller waits for it.
     timeout: Duration,
-    /// The last sign of life, or the begin of the wait; `None` while no caller waits.
+    /// The last sign of life, or the beginning of the wait; `None` while no caller waits.
     since: Option<Instant>,
     is_aborted: bool,
     /// How long the worker had been silent when it was killed.

@@ -385,7 +385,7 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_asked() {
     own_process!();
     let pools = mib(2);
-    // The caller offers a part of the card, and pools take more than that leaves.
+    // The caller offers a part of the card, and the pools take more than the plan leaves of it.
     let lent = |more: u64| {
         let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();

@@ -17,7 +17,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(carried(crate::Error::Refused { reason: message.to_string() }))
     });
-    // All of a prompt sees the same moment.
+    // All parts of a prompt see the same moment.
     let now_once = OnceLock::new();
     environment.add_function("strftime_now", move |format: &str| {
         if format.len() > 1000 {

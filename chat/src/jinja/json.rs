@@ -160,5 +160,5 @@ impl Dumps {
     }
 }
 
-/// Wider than any published template's indent, and too narrow to inflate the output much.
+/// Maximum indent: wider than that of any published template, and too narrow to inflate the output much.
 const MAX_INDENT: i64 = 1000;

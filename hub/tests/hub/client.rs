@@ -176,7 +176,7 @@ fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_
             let output = child.env("SSL_CERT_FILE", authority).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        // Another server's authority, which has signed nothing here.
+        // The authority of another server: it did not sign this server's certificate.
         let (stranger, other) = world.running(&["tls", "1"]);
         let (believed, why) = child(other.split_once(' ').unwrap().1);
         assert!(!believed && why.contains("UnknownIssuer") && world.server.seen().is_empty(), "{why}");

@@ -86,7 +86,7 @@ fn values_of_lattice(entries: u64, dimensions: u64) -> u64 {
     (1..=entries).take_while(|value| fits(*value)).last().unwrap_or(0)
 }
 
-/// Bits of bytes, the lowest of each byte first.
+/// The bits of bytes, the lowest bit of each byte first.
 struct Bits<'a> {
     bytes: &'a [u8],
     at: u64,

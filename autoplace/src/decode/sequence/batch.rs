@@ -152,7 +152,7 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// The last piece of a text that asks for no token.
+    /// The last piece of a text that requests no token.
     pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0)
             .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })

@@ -183,7 +183,7 @@ impl Sequence {
         (of == id).then_some(tokens)
     }
 
-    /// Number of cells of this text, without those that were already counted for the text it shares with.
+    /// Number of cells of this text, without the shared cells, which are counted for the other text.
     fn cells(&self) -> usize {
         self.len() - self.held.shares.map_or(0, |(_, tokens)| tokens)
     }

@@ -75,7 +75,7 @@ impl Sequence {
         }
     }
 
-    /// Whether tokens that had been computed before are still to be computed again.
+    /// Whether tokens of an earlier computation must still be computed again.
     pub(crate) fn is_computed_again(&self) -> bool {
         self.held.in_batches > self.prompt && self.held.computed < self.held.in_batches
     }

@@ -1,8 +1,8 @@
 //! Decides from measured step times whether the next step drafts.
 //!
-//! Drafting continues as long as it makes tokens cheaper. When it makes them dearer, it pauses, and each pause is twice
-//! as long as the last. Drafting is tried again after a pause, because a text changes: a quotation begins, a table
-//! ends.
+//! Drafting continues as long as it makes tokens cheaper. When it makes them more expensive, it pauses, and each pause
+//! is twice as long as the last. Drafting is tried again after a pause, because a text changes: a quotation begins, a
+//! table ends.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ impl Driver {
         self.put_aside();
         self.let_waiting_in();
         self.make_room();
-        // After the texts that join, so that a long prompt begins where it is computed fastest.
+        // This comes after the admission of texts, so that a long prompt begins where it is computed fastest.
         if let Some(replacement) = self.session.as_ref().and_then(LocalSession::follow_depth) {
             self.replace(replacement);
         }

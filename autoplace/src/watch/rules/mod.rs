@@ -28,7 +28,7 @@ pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
-    /// It generates with fewer threads than on a quiet machine.
+    /// The model generates with fewer threads than on a quiet machine.
     fewer_threads: Condition,
 }
 
@@ -42,7 +42,7 @@ impl Rules {
         Self { devices: devices.collect(), speed, fewer_threads, settings }
     }
 
-    /// Takes a sample. `at` is its moment, at least that of the last one.
+    /// Takes a sample. `at` is the moment of the sample, not before that of the last sample.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-/// More tokens than any published template has in a tag (200), and few enough for the recursion of parsing and
+/// Maximum tokens of a tag: more than any published template has (200), and few enough for the recursion of parsing and
 /// compiling.
 const MAX_TOKENS: usize = 1000;
 

@@ -42,8 +42,8 @@ const LINK_SHARE: f64 = 0.8;
 const GPU_ROUTING: f64 = 45e-6;
 /// Multiplications of attention per second and core, with keys and values of 16 bits. Published: 1.4 billion on an
 /// i5-12400F with whole layers on the host, at 2,300 to 29,500 tokens (docs/ledger/speeds.csv, unslothai/unsloth#9872).
-/// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC, the least of them beside other
-/// work (docs/speed-model.md).
+/// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC, the lowest of them measured
+/// beside other work (docs/speed-model.md).
 const CORE_ATTENTION: f64 = 1.4e9;
 /// Speed of a host's attention in prompts, as a share of its speed of multiplying weights. Measured: 0.42 to 0.53 (the
 /// same machines).
@@ -55,7 +55,7 @@ const UNKNOWN_CORES: u32 = 8;
 /// which is 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
 /// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
-/// cores of an EPYC, the least beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).
+/// cores of an EPYC, the lowest measured beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
 /// Ubatch at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens at
 /// once, 10359 with 512).

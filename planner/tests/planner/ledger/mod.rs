@@ -1,4 +1,4 @@
-//! The speed model, judged by speeds that others measured: docs/ledger/speeds.csv, a measurement a row.
+//! The speed model, judged by speeds that others measured: docs/ledger/speeds.csv, one measurement per row.
 //!
 //! Each row is predicted from the facts that a plan would have on that machine: the catalogue's data sheets, the memory
 //! that the source states, and rates that marked rows of the machine calibrate (column `calibrates`). Calibrating rows

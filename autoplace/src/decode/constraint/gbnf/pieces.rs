@@ -39,7 +39,7 @@ pub(super) struct Pieces<'a> {
     size: usize,
 }
 
-/// Maximum number of expressions in all terminals. Each division adds some.
+/// Maximum number of expressions in all terminals. Each division of a terminal adds expressions.
 const MAX_SIZE: usize = 600_000;
 
 impl<'a> Pieces<'a> {

@@ -1,5 +1,6 @@
 //! Closes objects: an object with `properties` has no other properties unless its schema mentions them. llama.cpp does
-//! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model that may invent arguments does.
+//! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model invents arguments if the grammar
+//! allows them.
 //!
 //! JSON Schema itself allows other properties. Where several schemas name the properties of an object (`allOf`, `$ref`
 //! beside keywords, `anyOf` beside `properties`), the object is closed over all of their names.

@@ -142,7 +142,7 @@ fn what_is_slow_is_as_is_asked_for() {
     let slow = |slow| Settings { slow, ..Settings::default() };
     let parts = [(0.7, 40), (0.7, 30), (0.9, 40), (0.5, 30), (0.5, 20), (0.0, 1)];
     assert_eq!(parts.map(|(part, to)| speeds(slow(part), 50, to)), [0, 1, 1, 0, 1, 0]);
-    // A speed of its own wants the warm-up and a window.
+    // The model's own speed is known after the warm-up and a window.
     let tokens = |warm_up, window| Settings { warm_up, window, ..Settings::default() };
     assert_eq!(speeds(tokens(16, 32), 50, 10), 1);
     assert_eq!([(1000, 32), (16, 1000)].map(|(warm_up, window)| speeds(tokens(warm_up, window), 50, 10)), [0, 0]);
