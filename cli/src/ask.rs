@@ -149,8 +149,8 @@ pub(crate) enum Ubatch {
     Auto,
 }
 
-/// The fewest tokens that `--ubatch auto` computes at once. From 32 on, a GPU computes with weights that the host keeps
-/// (ggml-cuda.cu, `min_batch_size`).
+/// Minimum number of tokens that `--ubatch auto` computes at once. From 32 on, a GPU computes with weights that the
+/// host keeps (ggml-cuda.cu, `min_batch_size`).
 const MIN_UBATCH: u32 = 64;
 
 /// Parses `auto`, or a number of tokens.

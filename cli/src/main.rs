@@ -98,7 +98,7 @@ fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// Whether the reader of our output has closed it. It has what it wanted.
+/// Whether the reader of our output has closed it. The reader needs no more output.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let error: Option<&io::Error> = error.downcast_ref();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

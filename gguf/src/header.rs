@@ -13,8 +13,8 @@ use crate::tensor::{self, MIN_INFO, Tensor};
 use crate::value::Value;
 use crate::value_type::ValueType;
 
-/// Most keys, and most tensors of a model, that are accepted. The largest models have about 2000 tensors and 100 keys;
-/// each takes about 100 bytes of memory.
+/// Maximum number of keys, and of tensors, of an accepted model. The largest models have about 2000 tensors and 100
+/// keys; each takes about 100 bytes of memory.
 pub(crate) const MAX_COUNT: u64 = 1 << 20;
 
 /// The default alignment of the data, in bytes (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`).

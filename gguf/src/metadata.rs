@@ -12,13 +12,13 @@ use crate::value_type::ValueType;
 /// The longest key that the format allows, in bytes (`docs/gguf.md` of the ggml project: "at most 2^16-1 bytes long").
 const MAX_KEY: u64 = 65535;
 
-/// Most bytes of all keys together. Real headers have about 2 KiB.
+/// Maximum bytes of all keys together. Real headers have about 2 KiB.
 const MAX_KEYS: u64 = 64 << 20;
 
-/// The most elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, ggml/src/gguf.cpp).
+/// Maximum number of elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, ggml/src/gguf.cpp).
 const MAX_ARRAY: u64 = 1 << 30;
 
-/// The fewest bytes of a key and its value: length, one letter, type, one byte.
+/// Minimum bytes of a key and its value: length, one letter, type, one byte.
 pub(crate) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 
 /// The metadata of one file.

@@ -11,10 +11,10 @@ use crate::tensor_type::TensorType;
 /// NUL.
 const MAX_NAME: u64 = 63;
 
-/// The most dimensions (`GGML_MAX_DIMS`, ggml/include/ggml.h).
+/// Maximum number of dimensions (`GGML_MAX_DIMS`, ggml/include/ggml.h).
 const MAX_DIMS: u32 = 4;
 
-/// The fewest bytes of a tensor's description: length of its name, number of dimensions, type, offset.
+/// Minimum bytes of a tensor's description: length of its name, number of dimensions, type, offset.
 pub(crate) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 
 /// A tensor of a model file: its name, type, shape and position, without the data.

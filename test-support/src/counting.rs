@@ -11,7 +11,7 @@ pub struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes that this thread holds, and the most that it has held.
+    /// Bytes that this thread holds, and their maximum so far.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }

@@ -311,7 +311,7 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
 }
 
 /// The device that failed: the one in the error (a GPU or a buffer type of the host), the host for other host memory,
-/// or the GPU with the least memory left for a failed computation.
+/// or, for a failed computation, the GPU with the least memory left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());

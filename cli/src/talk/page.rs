@@ -11,7 +11,7 @@ use autoplace_openai::server::Activity;
 
 use crate::picture;
 
-/// The most events on the page.
+/// Maximum number of events on the page.
 const MAX_EVENTS: usize = 10;
 
 type Events = Arc<Mutex<VecDeque<(Instant, String)>>>;

@@ -130,7 +130,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     let context = &asked["evidence"]["model"]["plan"]["context"];
     let [n_ctx, type_k, flash_attn] = ["n_ctx", "type_k", "flash_attn"].map(|name| context[name].to_string());
     assert_eq!([&*n_ctx, &type_k, &flash_attn], ["2048", "\"F16\"", "\"off\""]);
-    // As text, in a report for somebody else.
+    // As text, in a report for another person.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: it is run slower") && !printed.contains(&demo), "{printed}");

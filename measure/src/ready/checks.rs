@@ -28,7 +28,7 @@ pub(super) struct Seen<'a> {
     pub(super) runs: &'a Row,
     pub(super) conditions: &'a Conditions,
     pub(super) host: &'a HostSeen,
-    /// The fewest free bytes of each GPU of the plan.
+    /// The minimum of the free bytes of each GPU of the plan.
     pub(super) free: &'a [Option<u64>],
 }
 

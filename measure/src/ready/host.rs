@@ -19,7 +19,7 @@ pub(super) struct HostSeen {
     pub(super) limit: HostLimit,
     /// The limit on processor time.
     pub(super) cpu_limit: Option<CpuLimit>,
-    /// The most bytes of this process in swap.
+    /// The maximum of this process's bytes in swap.
     pub(super) swapped: Option<u64>,
 }
 

@@ -26,7 +26,7 @@ use super::measurement::{Measured, Row};
 use super::run::{Measure, Variant};
 use super::{Error, Protocol};
 
-/// Most placements to try, each smaller than the one before.
+/// Maximum number of placements to try, each smaller than the one before.
 const MAX_TRIALS: usize = 8;
 
 /// How a placement is tried.
@@ -108,7 +108,7 @@ pub struct Trial {
     pub conditions: Conditions,
     /// The conditions of each run.
     pub each: Vec<RateConditions>,
-    /// The fewest bytes of the host's memory left for this process, including its container's limit.
+    /// The minimum of the host's memory left for this process, in bytes, including its container's limit.
     pub host_available: Option<u64>,
     /// The checks.
     pub checks: Vec<Check>,

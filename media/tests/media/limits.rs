@@ -10,7 +10,7 @@ use crate::jpeg::FlatJpeg;
 use crate::pictures::{colourful, encoded, quick_gif, translucent};
 use crate::tones::{Wav, sine};
 
-/// A file of each format that takes the most memory for a pixel, with the bytes that [`ImageLimits::memory`] counts.
+/// Of each format, the file that takes the most memory per pixel, with the bytes that [`ImageLimits::memory`] counts.
 fn greedy() -> [(&'static str, u64, Vec<u8>); 6] {
     const SIDE: u32 = 400;
     let wide = image::ImageBuffer::<Rgba<u16>, _>::from_pixel(SIDE, SIDE, Rgba([1, 2, 3, 4]));

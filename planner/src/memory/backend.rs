@@ -83,7 +83,8 @@ impl Family {
 pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
-    // The fewest queries that share a key, over all blocks. With compressed keys, all queries of a block share one.
+    // Minimum number of queries that share a key, over all blocks. With compressed keys, all queries of a block share
+    // one.
     let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
     let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min().unwrap_or(0);
     let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);

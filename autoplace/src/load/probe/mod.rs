@@ -146,7 +146,7 @@ impl NativeProbe {
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
 
-    /// The most that a context holds: without adapters, with each one alone, and with all. Adapters that change the
+    /// The maximum of a context's memory: without adapters, with each one alone, and with all. Adapters that change the
     /// same weights by the same ranks have the same graphs, so one of them is enough.
     fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {

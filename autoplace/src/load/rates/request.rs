@@ -169,7 +169,7 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     kinds.collect()
 }
 
-/// The heads of the block with the least sharing of keys; `None` if no block has a cache.
+/// The heads of the block in which the fewest queries share a key; `None` if no block has a cache.
 fn heads(profile: &ModelProfile) -> Option<Heads> {
     let hparams = &profile.hparams;
     let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));

@@ -9,7 +9,7 @@ use crate::plan::{Depth, Error, KvCache, KvPlace, Plan, Planner, Policy, Probe, 
 
 use super::{ByDepth, SecondsAtDepth};
 
-/// The least speed-up, as a factor, of another placement that is mentioned or moved to.
+/// Minimum speed-up, as a factor, of another placement that a plan mentions or a model moves to.
 const MIN_SPEEDUP: f64 = 1.1;
 /// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. The
 /// end of a conversation is not known, and the rule may then lose the time of a second move.

@@ -1,7 +1,7 @@
 //! The rule by which a running text moves: ski rental. A text moves when the time that it has lost to the other
 //! placement equals the time of a move.
 //!
-//! A growing text, whose end nobody knows, then loses at most twice the time of the best decision. With the future
+//! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
 //! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
 //! move. In the first case this rule costs two moves: the lost time and its own move. A series of short and deep texts
 //! in any order costs at most four times the moves and the lost time of the best series of moves. Each move of this

@@ -51,7 +51,7 @@ pub(super) struct Cache {
     /// Elements of a token's keys and values, over all heads. `v` is 0 if the values are a part of the keys.
     pub(super) k: u32,
     pub(super) v: u32,
-    /// The most tokens attended to.
+    /// Maximum number of tokens attended to.
     pub(super) window: u32,
     /// Tokens for each stored key.
     pub(super) ratio: u32,
