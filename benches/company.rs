@@ -67,7 +67,7 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// The other program that generates text after text.
+/// The other program, which generates one text after another.
 fn generate_for_ever(path: &str) -> ! {
     end_with_parent();
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");

@@ -59,7 +59,7 @@ pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped:
     None
 }
 
-/// The same kinds in some megabytes, for a machine without a card.
+/// Models of the same kinds of a few megabytes, for a machine without a card.
 fn small() -> Vec<Sketch> {
     let dims = Dims { n_layer: 8, ..DIMS };
     let experts = dims::Experts { n: 8, used: 2, ff: 256 };

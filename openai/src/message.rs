@@ -131,7 +131,7 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Ve
     Ok((messages, parts))
 }
 
-/// Whether a content is a list with a part that has a key outside of the API.
+/// Whether the content is a list in which a part has a key that the API does not define.
 fn has_own_keys(content: &RawValue) -> bool {
     const KNOWN: [&str; 5] = ["type", "text", "refusal", "annotations", "cache_control"];
     type Keys = BTreeMap<String, IgnoredAny>;

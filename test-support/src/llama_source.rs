@@ -4,7 +4,7 @@
 #[path = "../../llama-sys/build/source.rs"]
 mod source;
 
-/// Reads one of its files.
+/// Reads a file of the source.
 pub fn read(file: &str) -> String {
     let file = source::find().join(file);
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))

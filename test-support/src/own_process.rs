@@ -29,8 +29,8 @@ pub fn ran_with(environment: &[(&str, &str)]) -> bool {
     ran_in_one_of(1, environment)
 }
 
-/// As [`ran_with`], with another attempt where a signal ended the process. The signal then comes from a tool under
-/// test, not from the test.
+/// As [`ran_with`], with another attempt if a signal ended the process. For tests of tools that may end with a signal
+/// by themselves.
 pub fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool {
     if env::var_os(CHILD).is_some() {
         return false;

@@ -1,5 +1,5 @@
-//! `first-token`: how long many people wait for their first token, at `autoplace serve` and at the llama-server of the
-//! pinned llama.cpp.
+//! `first-token`: measures how long many people wait for their first token, at `autoplace serve` and at the
+//! llama-server of the pinned llama.cpp.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. The servers
 //! take turns. Each round starts a new server, so no prompt is cached.
@@ -43,7 +43,7 @@ struct Load {
 }
 
 fn loads() -> Vec<Load> {
-    // From 100 to 3,000, close together where they are short, as people's prompts are; in no order.
+    // From 100 to 3,000 words, mostly short ones, like people's prompts; in no order.
     let mixed = |n: usize| -> Vec<usize> {
         let at = |place: usize| (100.0 * 30_f64.powf(place as f64 / (n - 1) as f64)) as usize;
         (0..n).map(|number| at(number * 5 % n)).collect()
@@ -129,7 +129,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
     for load in loads() {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..rounds {
-            // To and fro: neither server always follows the other.
+            // The order alternates, so that neither server always follows the other.
             for number in 0..2 {
                 let server = if round % 2 == 0 { number } else { 1 - number };
                 let measured = measure(&servers[server], &model, &load)?;

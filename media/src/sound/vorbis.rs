@@ -3,9 +3,9 @@
 //! A codebook has up to 131,072 entries there and a stream up to 256 codebooks, which would be gigabytes of tables from
 //! a header of some kilobytes. The codebooks that encoders write have some ten thousand entries together.
 //!
-//! The form of a codebook is that of the Vorbis I specification, section 3.2.1.
+//! The format of a codebook is that of the Vorbis I specification, section 3.2.1.
 
-/// Entries that the codebooks of a stream may have together. Their tables then take less than 128 MiB.
+/// Maximum number of entries of all codebooks of a stream together. Their tables then take less than 128 MiB.
 const MOST_ENTRIES: u64 = 65_536;
 
 /// The length of the identification header, which precedes the setup header.
@@ -113,8 +113,8 @@ impl Bits<'_> {
 mod tests {
     use super::*;
 
-    /// Headers whose setup has codebooks of these dimensions, entries and types of lookup, all of the same length of
-    /// code.
+    /// Headers whose setup has codebooks of these dimensions, entries and types of lookup, all with codes of the same
+    /// length.
     fn headers(codebooks: &[(u64, u64, u64)]) -> Vec<u8> {
         let mut bits: Vec<bool> = Vec::new();
         let mut put = |value: u64, count: u32| bits.extend((0..count).map(|bit| value >> bit & 1 == 1));

@@ -56,7 +56,7 @@ fn a_strict_schema_is_enforced_or_refused_by_its_place_whatever_is_chosen() {
         (json!({"type": "json_object", "schema": schema}), "response_format.schema.properties.p"),
         (json!({"type": "json_object", "schema": {"$ref": "#"}}), "response_format.schema"),
     ] {
-        // With a tool too: the error's place is the form's, never the tool's.
+        // A tool changes nothing: the error names the place in the form.
         for tools in [json!([]), json!([tool("walk", false, &days())])] {
             let error = chat(&api, &json!({"response_format": form, "tools": tools})).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{error}");
@@ -141,7 +141,7 @@ fn an_object_is_closed_unless_the_letter_is_asked_for() {
     };
     let closed: Value = serde_json::from_str(&grown(json!({}))).unwrap();
     assert!(closed.as_object().unwrap().keys().all(|name| name == "a"), "{closed}");
-    // With the biased letter, the model may write any name; the form forces its first character.
+    // Open objects allow any name, so the text must only begin as an object.
     let open = grown(json!({"disable_additional_properties": false, "logit_bias": {}}));
     assert!(open.starts_with('{'), "{open}");
 }

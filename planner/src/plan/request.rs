@@ -36,7 +36,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// Fewest and most tokens of [`Context::Default`].
+    /// Minimum and maximum tokens of [`Context::Default`].
     const DEFAULT_TOKENS: [u32; 2] = [4096, 32_768];
 
     /// Whether the planner may add tokens.

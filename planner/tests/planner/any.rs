@@ -34,7 +34,7 @@ pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
     prop_oneof![2 => Just(KvCache::Given), 1 => Just(KvCache::Auto), 1 => Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
-/// A card of 4 GiB with some of them free, or an integrated GPU of the same size, perhaps with a carve-out.
+/// A card with 4 GiB, a part of which is free, or an integrated GPU of the same size, perhaps with a carve-out.
 pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];

@@ -232,8 +232,8 @@ impl Sketch {
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
     }
 
-    /// Says that these weights were multiplied by signs and by Hadamard matrices of this size, which llama.cpp makes
-    /// for their inputs. `widths` are the widths of their rows.
+    /// Marks these weights as multiplied by signs and by Hadamard matrices of this size, which llama.cpp makes for
+    /// their inputs. `widths` are the widths of their rows.
     pub fn folded(&mut self, size: u32, widths: &[i32], weights: &[String]) {
         let n_signs = widths.iter().sum::<i32>();
         let signs: Vec<i32> = (0..n_signs).map(|n| if n % 3 == 0 { -1 } else { 1 }).collect();

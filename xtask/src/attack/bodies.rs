@@ -7,7 +7,7 @@ use super::Server;
 pub(super) const TEXT: &str = "/v1/completions";
 /// Bytes of a body just below the size limit.
 pub(super) const BODY: usize = (16 << 20) - 1000;
-/// The beginning of most lists' most expensive entries: an object with one member.
+/// The beginning of an object with one member, the most expensive entry of most lists.
 pub(super) const OBJECT: &str = "{\"\":0},";
 
 /// A request of about this many bytes with a parameter that is a list of objects.

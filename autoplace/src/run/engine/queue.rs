@@ -75,7 +75,8 @@ impl Waiting {
 }
 
 impl Queue {
-    /// An empty queue before a context of this capacity. A text runs at most `ahead` pieces ahead of its reader.
+    /// An empty queue of the requests for a context of this capacity. A text runs at most `ahead` pieces ahead of its
+    /// reader.
     pub(super) fn new(model: &Model, places: Arc<Places>, room: Room, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
         Self { model: model.clone(), places, notify: Arc::default(), ahead, state }

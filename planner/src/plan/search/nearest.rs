@@ -8,12 +8,12 @@ use super::table::Run;
 use super::{Found, Placements, SearchConstraints};
 
 impl Placements<'_> {
-    /// Of the paths one step better that do not fit, the one with the fewest missing bytes.
+    /// Among the paths that are one step better and do not fit, the path with the fewest missing bytes.
     pub(super) fn nearest(&self, path: &Path, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         self.least_of(self.better(path), constraints, |found| !found.levels.fit())
     }
 
-    /// Of the paths that `counts` accepts, the one with the fewest missing bytes.
+    /// Among the paths that `counts` accepts, the path with the fewest missing bytes.
     fn least_of(
         &self,
         paths: impl IntoIterator<Item = Path>,
@@ -28,8 +28,8 @@ impl Placements<'_> {
         Ok(found.into_iter().filter(counts).min_by_key(|found| found.levels.lack()))
     }
 
-    /// Of the paths that are not known yet, the one with the fewest missing bytes. Only paths with whole layers count,
-    /// with the GPUs in the machine's order or on the host alone.
+    /// Among the paths that are not known yet, the path with the fewest missing bytes. Only paths with whole layers
+    /// count, with the GPUs in the machine's order or on the host alone.
     pub(super) fn least_lacking(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
         let settings = (0..self.setting_costs.len()).filter(|&setting| self.setting_costs[setting].doubled == 0);
