@@ -43,7 +43,7 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-/// The errors that an error of any call wraps.
+/// The inner errors of an error, whatever call returned it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Underneath<'a> {
     pub(crate) load: Option<&'a load::Error>,

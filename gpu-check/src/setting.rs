@@ -91,7 +91,7 @@ impl Setting {
         }
     }
 
-    /// The temporary cache of what processes learn of cards.
+    /// The temporary cache for the figures that processes learn about cards.
     pub(crate) fn cache(&self) -> PathBuf {
         self.scratch.join("cache")
     }

@@ -36,7 +36,7 @@ pub(crate) struct Sweep {
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
     pub(crate) request: Request,
-    /// Tokens of each prompt, and generated after it.
+    /// Tokens of each prompt, and tokens to generate after it.
     pub(crate) n_prompt: u32,
     pub(crate) n_gen: u32,
     /// Whether every number of layers is measured, or only those around the edge.

@@ -158,7 +158,7 @@ pub struct Placed {
     pub n_gpu_layers: u32,
     /// All layers, the output layer included.
     pub layers: u32,
-    /// Whether everything that can be on GPUs is.
+    /// Whether all weights that can be on GPUs are there.
     pub full_offload: bool,
     /// Blocks on GPUs with a part on the host.
     #[serde(rename = "parted_blocks")]

@@ -79,7 +79,7 @@ impl Observer {
 }
 
 impl Conditions {
-    /// The state of this machine during a time of `within`.
+    /// The state of this machine, watched for the time `within`.
     pub(super) fn of_machine(machine: &Machine, within: Duration) -> Self {
         let proc = Path::new("/proc");
         let before = swapped(proc);

@@ -204,7 +204,7 @@ impl<'a> CallBody<'a> {
             None => json!({}),
             Some(text) if reading::is_text(text) => {
                 let text: String = reading::value(text, &place)?;
-                // Until here the content counted as one value, a text.
+                // So far the content was counted as one value, a text.
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),

@@ -127,7 +127,7 @@ impl<'a> ChatMessage<'a> {
     }
 }
 
-/// Texts as one text with a line for each. A single text stays borrowed.
+/// Joins texts with line breaks. A single text stays borrowed.
 pub(super) fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
     match <[_; 1]>::try_from(texts) {
         Ok([text]) => text,

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use autoplace::Plan;
 
-/// The time in which the weight of a request decays by the factor e. A decision is judged over the same time ahead.
+/// The time in which the weight of a request decays by the factor e. A decision minimises the waits of the next
+/// interval of this length.
 pub const MEMORY: Duration = Duration::from_secs(600);
 
 /// Prompt and reply tokens that are expected before the first request: those of the planner's default workload.

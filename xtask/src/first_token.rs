@@ -295,7 +295,7 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
             texts.into_iter().map(|text| text.join().expect("it does not panic")).collect::<Result<Vec<_>>>()?;
         let mut figures = Figures::new(&texts);
         if let Some(running) = running {
-            // The text that ran before is the one whose reader sees a gap.
+            // Only the reader of the running text sees a gap.
             figures.longest_gap = running.join().expect("it does not panic")?.longest_gap;
         }
         Ok(figures)

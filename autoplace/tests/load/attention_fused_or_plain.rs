@@ -2,9 +2,9 @@
 //!
 //! AUTO keeps attention fused if the scheduler puts it on the device of its layer, for one token of each sequence
 //! (llama-context.cpp, `resolve_fused_ops`). With the cache on the host, the next operation in the graph decides. In a
-//! transformer that is the output weight of attention, which draws it to the GPU. In a hybrid it is a recurrent state
-//! on the host, so attention goes to the CPU and AUTO turns fused attention off, whereas the CPU alone keeps it. The
-//! two round differently: fused attention on the CPU sums F16 values in F16.
+//! transformer the next operation uses the output weight of attention, so attention goes to the GPU. In a hybrid it
+//! uses a recurrent state on the host, so attention goes to the CPU and AUTO turns fused attention off, whereas the CPU
+//! alone keeps it. Fused and plain attention round differently: fused attention on the CPU sums F16 values in F16.
 
 use std::path::Path;
 

@@ -140,7 +140,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
             let mut left = profile.full_offload();
             let most = 3 * left / n_gpus as u32;
             let count = |_| {
-                // A third of the GPUs gets no layer.
+                // A third of the GPUs get no layer.
                 let count = if dice.percent(33) { 0 } else { left.min(dice.below(most)) };
                 left -= count;
                 count

@@ -76,7 +76,7 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // With room for only one copy, a real load of the first split takes what the probe found for the second.
+    // With room for only one copy of the graph, a real load of the first split takes the probed bytes of the second.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

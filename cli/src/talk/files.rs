@@ -68,7 +68,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     Err(in_file(Path::new(name), wrong))
 }
 
-/// A text between more backticks than it contains in a row.
+/// The text in a fence of backticks that is longer than any run of backticks in it.
 fn quoted(name: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);

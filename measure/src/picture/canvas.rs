@@ -148,7 +148,7 @@ pub(super) fn bar(area: &Area<'_>, parts: &[(u64, Ink)], whole: u64, (y, height)
     Ok(())
 }
 
-/// A mark at this number of a bar's bytes.
+/// A mark on a bar at this number of bytes.
 pub(super) fn mark(area: &Area<'_>, bytes: u64, whole: u64, (y, height): (i32, i32)) -> Drawn {
     let x = at(bytes, whole);
     area.draw(&PathElement::new([(x, y - 2), (x, y + height + 2)], CHOSEN.line(2)))

@@ -1,7 +1,7 @@
 //! A placement fixed by the request: the weights placed apart from their layer (`--override-tensor`, `--n-cpu-moe`),
 //! and the proportions in which GPUs share the layers (`--tensor-split`).
 //!
-//! The planner chooses only the number of layers, if the request leaves it open: the most that fit.
+//! The planner chooses only the number of layers, if the request leaves it open: the largest number that fits.
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
@@ -33,7 +33,8 @@ impl Planner<'_> {
         !self.request.overrides.is_empty() || !self.request.tensor_split.is_empty()
     }
 
-    /// The stated placement, with the requested number of layers on GPUs or else the most that fit.
+    /// The stated placement, with the requested number of layers on GPUs, or without a request the largest number that
+    /// fits.
     pub(super) fn stated<'s>(&'s self, params: &ContextParams, probe: Option<&dyn Probe>) -> Result<Chosen<'s>, Error> {
         let layers = self.profile.full_offload();
         let range = self.request.gpu_layers.range(layers);

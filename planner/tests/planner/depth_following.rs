@@ -52,7 +52,7 @@ fn of_the_ledger(profile: &ModelProfile) -> Machine {
     Machine::new(host(low)).with_gpu(card)
 }
 
-/// A card by its data sheet, beside a host of the ledger.
+/// A machine with a card and a host, both with the rates of data sheets.
 fn by_data_sheet(card: &str, host: &str) -> Machine {
     Machine::new(Host::named(host, 64 << 30).unwrap()).with_gpu(Gpu::named(card).unwrap())
 }

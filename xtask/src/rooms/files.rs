@@ -124,7 +124,7 @@ impl Files {
     }
 }
 
-/// The shortest way from `from` through `to` back to `from` that does not go straight back.
+/// The shortest circle from `from` through `to` back to `from`, except the one of these two alone.
 fn way_back<'m>(
     edges: &BTreeMap<&'m Module, BTreeSet<&'m Module>>,
     from: &'m Module,

@@ -25,12 +25,12 @@ pub(super) struct Texts {
     computed: Computed,
 }
 
-/// Where the texts are computed.
+/// The place where the texts are computed.
 #[derive(Debug, Clone)]
 enum Computed {
-    /// By the engine's thread, which takes them from its queue.
+    /// In this process: the engine's thread takes them from its queue.
     Local(Arc<Queue>),
-    /// By a worker, which has a queue of its own.
+    /// In a worker, which has its own queue.
     Worker(Arc<Link>),
 }
 

@@ -1,6 +1,6 @@
 //! Models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside attention.
-//! Reused tokens give the text of a fresh model. On small models with random weights, here without checkpoints;
-//! `checkpoints` has those with them.
+//! Reused tokens give the text of a fresh model. The models are small and have random weights. These tests run without
+//! checkpoints; the tests with checkpoints are in `checkpoints`.
 
 mod checkpoints;
 

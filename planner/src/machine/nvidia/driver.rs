@@ -42,7 +42,8 @@ pub struct CardState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardProcesses {
-    /// Whether this process is among them. In a container it may be listed under an id that it does not know.
+    /// Whether this process is among them. In a container the driver may list this process under an id that the process
+    /// does not know.
     pub knows_us: bool,
     /// The other programs, the largest holder first.
     pub others: Vec<GpuProcess>,

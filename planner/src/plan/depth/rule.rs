@@ -57,7 +57,7 @@ pub struct DepthRule {
 }
 
 impl DepthRule {
-    /// The rule of a model that was just placed by the plan that holds this pair.
+    /// The rule for a model that was just placed by the plan with this pair of placements.
     pub fn new(by_depth: &ByDepth) -> Self {
         Self { points: by_depth.seconds.clone(), moving_seconds: by_depth.moving_seconds, lost: 0.0 }
     }

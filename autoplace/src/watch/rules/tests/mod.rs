@@ -209,7 +209,7 @@ fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
     // A program without a byte count is ignored.
     let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
     assert_eq!(rig.step(&listed), []);
-    // Open conditions end with the watching.
+    // When the sentinel ends, open conditions end too.
     rig.step(&with(&[(3, 900)]));
     let mut events = Vec::new();
     rig.rules.end(&mut events);
