@@ -29,7 +29,7 @@ impl Model {
         self.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 
-    /// The text of these tokens, without the control tokens among them. Bytes that are no whole character become
+    /// The text of these tokens, without the control tokens among them. Bytes that are not a whole character become
     /// U+FFFD.
     ///
     /// The tokens of a whole text, as [`tokenize`](Self::tokenize) gives them, are that text again: the space that some

@@ -72,7 +72,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
 fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
     for kind in Kind::of(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
-        // In the middle of a prompt that the next one extends.
+        // The text ends in the middle of a prompt that the next prompt extends.
         let answer = kind.submit(&engine, 2);
         until(&engine, |it| it.prompt_tokens > 0);
         drop(answer);

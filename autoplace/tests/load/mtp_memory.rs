@@ -171,7 +171,7 @@ fn a_re_placed_model_takes_its_block_along() {
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
         assert!(!is_right || statistics.accepted_tokens > 0);
         drop(session);
-        // Also while nothing is being generated.
+        // An idle model can be re-placed, too.
         model.replace(Some(plans[2].clone())).unwrap();
         let again = complete(drafted(), &model);
         assert_eq!(again, plain);

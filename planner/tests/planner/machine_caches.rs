@@ -254,7 +254,7 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
         (rates.weights[0].bytes_per_second, rates.layer_ns)
     };
     for (taken, bytes, layer_ns, expected) in [
-        // The first measurement is kept even if it was disturbed, with what disturbed it.
+        // The first measurement is kept even if it was disturbed, with the disturbance.
         (busy(1, 190), 10, 900, (10, 900)),
         // Of two disturbed measurements the less disturbed one stays, and the later one where they are equal.
         (busy(2, 195), 9, 950, (10, 900)),
