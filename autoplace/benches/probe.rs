@@ -1,7 +1,7 @@
 //! The time of llama.cpp's answer about the memory of a 70B model with a vocabulary of 128k tokens (limit 25 ms), and
 //! of its stages.
 //!
-//! The last line asks the same without a skeleton: `no_alloc` over the model's own header.
+//! The last line has the time without a skeleton: `no_alloc` with the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 use std::hint::black_box;

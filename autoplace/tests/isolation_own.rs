@@ -22,7 +22,7 @@ const IN_LOAD: &str = "AUTOPLACE_TEST_IN_LOAD";
 const MARK: &str = "AUTOPLACE_TEST_MARK";
 const ABORT: &str = "abort";
 const HANG: &str = "hang";
-/// Skips `worker_main`. A file gets a line for each process that does.
+/// The variable makes a process skip `worker_main`. Each such process writes a line to a file.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
 /// An application whose worker hangs.
 const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";

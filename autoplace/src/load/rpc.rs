@@ -34,7 +34,7 @@ impl Servers {
         })
     }
 
-    /// Adds the servers' devices to this process. Returns the missing ones, if they may be missing.
+    /// Adds the servers' devices to this process. Returns the missing devices, if the load may continue without them.
     pub(super) fn connect(&self) -> Result<Vec<UnusedGpu>, Error> {
         let backend = Backend::init()?;
         let mut gone = Vec::new();

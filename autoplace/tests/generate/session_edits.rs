@@ -43,7 +43,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                 let mut session = model.session().unwrap();
                 let mut texts = Texts::default();
                 let first = session.begin(generate.clone()).unwrap();
-                // Before its prompt is computed, and in the middle of its text.
+                // The first fork comes before the prompt is computed, the second in the middle of the text.
                 let early = session.fork(first, Fork::new()).unwrap();
                 texts.generate_to(&mut session, first, place);
                 let late = session.fork(first, Fork::new()).unwrap();

@@ -216,7 +216,7 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     let once = || builder(&machine).attempts(1);
     let planned = once().plan().unwrap();
     let (needed, device) = (on_gpu(&planned), gpu.device().name());
-    // Between plan and load: one byte too many, and not.
+    // Other programs take memory between plan and load: first one byte too much, then exactly the rest.
     gpu.set_taken(TOTAL - needed + 1);
     let error = once().load().unwrap_err();
     assert_eq!(out_of_memory(error), (device.clone(), needed, needed - 1));

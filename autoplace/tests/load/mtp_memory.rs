@@ -1,5 +1,5 @@
 //! Blocks for multi-token prediction are planned, probed and loaded with their exact memory, and move with the model.
-//! On simulated cards with their own counts.
+//! The simulated cards count the memory themselves.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -51,7 +51,7 @@ impl Case {
         let cards = (0..count)
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
-                // An integrated GPU beside a card is left out, so most of them are alone.
+                // A plan ignores an integrated GPU beside a card, so most integrated GPUs here are alone.
                 let kind =
                     if dice.percent(if count == 1 { 25 } else { 6 }) { GpuKind::Integrated } else { GpuKind::Discrete };
                 let usable = match dice.below(20) {

@@ -92,9 +92,9 @@ pub enum Headroom {
 /// and weights, cache, compute buffers and the driver's own memory take a few pieces each.
 const ROUNDING: u64 = mib(16);
 
-/// Free memory that a card under WSL reports too much. Beyond it, Windows silently moves memory to the host: 23371 of
-/// 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498
-/// reports the same on Windows).
+/// The excess of the free memory that a card under WSL reports. Within this excess, Windows silently moves memory to
+/// the host: 23371 of 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83;
+/// llama.cpp issue 4498 reports the same on Windows).
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
