@@ -213,7 +213,7 @@ fn measure(models: &[String]) {
                 ways.retain(|(name, _)| wanted.split(',').any(|part| name.contains(part)));
                 let mut took = vec![Vec::new(); ways.len()];
                 for round in 0..rounds {
-                    // The order alternates, so that no way always follows the same one.
+                    // The order alternates, so that no program always runs after the same other one.
                     let mut order: Vec<usize> = (0..ways.len()).collect();
                     if round % 2 == 1 {
                         order.reverse();

@@ -137,7 +137,7 @@ impl Way {
 }
 
 fn measure() {
-    // `cargo test` runs benches too, without this argument. One short round then shows that this one works.
+    // `cargo test` runs benches too, without this argument. Then one short round shows that this benchmark works.
     let is_bench = std::env::args().any(|arg| arg == "--bench");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut models = vec![("demo", PathBuf::from(DEMO), 800)];

@@ -1,7 +1,7 @@
 //! llama.cpp's own API and nothing else, which benchmarks and the GPU check compare with the library.
 //!
-//! In: a file, and where its layers go. Out: [`Bare`], a model with its context, and its speed by the protocol of
-//! llama.cpp's llama-bench. Beside it: llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the library's
+//! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context, and its speed by the protocol
+//! of llama.cpp's llama-bench. Beside it: llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the library's
 //! defaults, and a [`Buffer`] that holds a device's memory.
 
 mod bare;

@@ -165,7 +165,7 @@ impl Vocabulary {
         }
     }
 
-    /// Whether `bytes` has at least `least` bytes and equals the arrays' bytes from a place on.
+    /// Whether `bytes` has at least `least` bytes and equals the arrays' bytes from `at` on.
     fn has(&self, at: u64, bytes: &[u8], least: u64) -> bool {
         let here = &self.bytes[at as usize..self.arrays.end as usize];
         let length = bytes.len().min(here.len());

@@ -26,7 +26,7 @@ pub enum Error {
     /// The context of the new plan has no room for the longest text, or for all texts together.
     #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
     ContextTooSmall { tokens: usize, context: usize },
-    /// The context of the new plan has fewer sequences than running texts.
+    /// The context of the new plan has fewer sequences than texts are running.
     #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
     /// The native model is still held outside the session (by a clone, a context, a vocabulary or a sampler), so its

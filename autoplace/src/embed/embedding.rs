@@ -51,8 +51,8 @@ impl AsRef<[f32]> for Embedding {
     }
 }
 
-/// The cosine of the angle between two vectors, from -1.0 to 1.0. Two zero vectors give 1.0, and one gives 0.0, as in
-/// llama.cpp (`common_embd_similarity_cos`).
+/// The cosine of the angle between two vectors, from -1.0 to 1.0. Two zero vectors give 1.0, and a zero vector with any
+/// other gives 0.0, as in llama.cpp (`common_embd_similarity_cos`).
 ///
 /// # Errors
 ///

@@ -145,7 +145,7 @@ impl Endpoint {
         self
     }
 
-    /// Sets the server's key: `Authorization: Bearer KEY`. Without `https` others can read it on the way.
+    /// Sets the server's key: `Authorization: Bearer KEY`. Without `https` others can read the key on the way.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(Key(key.into().into()));
