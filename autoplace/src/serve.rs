@@ -48,6 +48,7 @@ pub fn worker_main() {
     if worker::guard()
         && let Ok((receiver, sender)) = worker::inherited()
     {
+        load::is_worker_from_now_on();
         let served = serve(receiver, &sender).inspect_err(|error| tracing::error!("{error}"));
         process::exit(i32::from(served.is_err()));
     }

@@ -12,6 +12,7 @@ use crate::extract::ExtractArgs;
 use crate::list::ListArgs;
 use crate::measure::MeasureArgs;
 use crate::plan::PlanArgs;
+use crate::ps::PsArgs;
 use crate::runtime::RuntimeVerb;
 use crate::talk::{RunArgs, ServeArgs, TalkArgs};
 use crate::template::TemplateArgs;
@@ -37,6 +38,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Lists the devices of this machine and the programs that hold their memory
     Devices(DevicesArgs),
+    /// Lists the models that this user's processes have loaded: where, how fast, since when
+    Ps(PsArgs),
     /// Lists the models on this machine with their placements
     List(ListArgs),
     /// Measures tokens per second by the layers on the GPU, or compares two placements

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use autoplace::load::{Leases, LoadedModel, loaded_models};
 use autoplace::machine::{Bytes, Gpu, Machine};
 use autoplace_measure::{Evidence, Finding, Measure, Running};
 use serde_json::json;
@@ -12,7 +13,7 @@ use crate::ask::AskArgs;
 use crate::files::{self, in_file};
 use crate::talk::here;
 use crate::terminal::print;
-use crate::{gpu, running};
+use crate::{gpu, ps, running};
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -45,6 +46,9 @@ pub(crate) struct DoctorArgs {
 
 /// Prints the verdict. The exit code is 3 if there are findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
+    // Before anything is loaded here. A report for others names no models of this machine.
+    let is_here = args.machine.is_none() && args.gpu.is_empty();
+    let loaded = if is_here { loaded_models(&Leases::user()) } else { Vec::new() };
     let (mut evidence, cards) = match &args.machine {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
@@ -77,7 +81,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
         format!(
             "{:#}",
             json!({
-                "healthy": healthy, "findings": findings, "stale_rates": evidence.stale_rates(), "evidence": evidence
+                "healthy": healthy, "findings": findings, "stale_rates": evidence.stale_rates(), "evidence": evidence,
+                "loaded": loaded
             })
         )
     } else if args.report {
@@ -85,7 +90,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
         let words = words(&evidence, &evidence.diagnose());
         format!("{words}\n\n```json\n{}\n```", evidence.to_json())
     } else {
-        words(&evidence, &findings)
+        words(&evidence, &findings) + &loaded.iter().map(loaded_words).collect::<String>()
     };
     let printed = print(&text);
     Ok(if healthy { printed } else { ExitCode::from(3) })
@@ -130,6 +135,19 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     lines.push(evidence.machine.host.to_string());
     lines.extend(evidence.stale_rates());
     lines.join("\n")
+}
+
+/// A model that this user's processes have loaded, as a line.
+fn loaded_words(model: &LoadedModel) -> String {
+    let (on_gpus, layers) = model.layers;
+    let line = format!(
+        "loaded by {}: {}, {on_gpus} of {layers} layers on GPUs, {}",
+        ps::process(model),
+        model.name,
+        ps::memory(model)
+    );
+    // A file's name may contain control characters.
+    format!("\n{}", line.replace(char::is_control, " "))
 }
 
 /// Describes the inspected program, and what could not be found out.

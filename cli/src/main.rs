@@ -3,7 +3,7 @@
 //! Arguments flow in: [`args`] has the verbs, each verb its own arguments, and [`ask`], [`settings`], [`adapters`] and
 //! [`drafts`] those that several verbs share; [`values`], [`sizes`] and [`gpu`] parse them; [`llama_cpp`] has
 //! llama.cpp's own flags, and [`flags`] reads those of others' scripts. A verb does its work ([`talk`] with a model,
-//! [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with [`running`] programs, [`extract`], [`template`],
+//! [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] with [`running`] programs, [`extract`], [`template`],
 //! [`runtime`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings ([`emit`]) flow out.
 //!
 //! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
@@ -25,6 +25,7 @@ mod llama_cpp;
 mod measure;
 mod picture;
 mod plan;
+mod ps;
 mod rates;
 mod running;
 mod runtime;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => return said(doctor::run(args)),
         Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
+        Verb::Ps(args) => Ok(ps::run(args)),
         Verb::List(args) => list::run(args),
         Verb::Runtime { verb } => runtime::run(verb),
         Verb::Extract(args) => extract::run(args),

@@ -15,11 +15,46 @@ impl Stop {
     pub(crate) fn listen() -> Result<Self, ctrlc::Error> {
         let stop = Self::default();
         let heard = stop.clone();
-        ctrlc::set_handler(move || {
-            let running = heard.running().take();
-            running.map_or_else(|| exit(130), |running| running.abort());
+        ctrlc::set_handler(move || heard.interrupt())?;
+        Ok(stop)
+    }
+
+    /// Installs the handler, and one that is called when the terminal or a service manager sends SIGHUP, where there is
+    /// such a signal. With [`listen`](Self::listen), SIGHUP ends the program.
+    #[cfg(unix)]
+    pub(crate) fn listen_and_on_hangup(hung_up: impl Fn() + Send + 'static) -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        let stop = Self::default();
+        let heard = stop.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let entered = runtime.enter();
+        let [mut interrupts, mut terminations, mut hangups] =
+            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+        drop(entered);
+        std::thread::Builder::new().name("autoplace-signals".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                loop {
+                    tokio::select! {
+                        Some(()) = interrupts.recv() => heard.interrupt(),
+                        Some(()) = terminations.recv() => heard.interrupt(),
+                        Some(()) = hangups.recv() => hung_up(),
+                        else => break,
+                    }
+                }
+            });
         })?;
         Ok(stop)
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn listen_and_on_hangup(_: impl Fn() + Send + 'static) -> std::io::Result<Self> {
+        Self::listen().map_err(std::io::Error::other)
+    }
+
+    fn interrupt(&self) {
+        let running = self.running().take();
+        running.map_or_else(|| exit(130), |running| running.abort());
     }
 
     /// Registers a running computation.

@@ -51,6 +51,8 @@ pub struct Api {
     pub(super) totals: Arc<Totals>,
     /// Stored responses of `/v1/responses`, which later requests may continue.
     responses: Arc<Store>,
+    /// Whether requests come from a router, which knows that their model's name is one of this model.
+    is_routed: bool,
 }
 
 impl Api {
@@ -71,7 +73,17 @@ impl Api {
             tokens: Arc::default(),
             totals: Arc::default(),
             responses: Arc::default(),
+            is_routed: false,
         }
+    }
+
+    /// Shares the stored responses and the numbers of requests with the APIs of other models: an id is one response of
+    /// one server, whichever model has written it. Requests may have any name: a router has chosen the model by it.
+    #[cfg(feature = "pool")]
+    pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
+        (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);
+        self.is_routed = true;
+        self
     }
 
     /// Replaces the model's own chat template.
@@ -199,7 +211,7 @@ impl Api {
     /// The number of tokens in a chat's prompt.
     pub(super) fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
         let request = self.read_chat(body)?;
-        check_name(request.options.model.as_deref(), &self.name)?;
+        self.check_name(request.options.model.as_deref())?;
         let tokens = self.engine.with_vocab(|vocab| request.prompt.tokenize(vocab)).and_then(|tokens| tokens);
         Ok(tokens.map_err(|error| ApiError::of_generation(&error, "messages"))?.len())
     }
@@ -243,7 +255,7 @@ impl Api {
         texts: Vec<GenerateRequest>,
         reading: impl Fn() -> Reading,
     ) -> Result<Completion, ApiError> {
-        check_name(options.model.as_deref(), &self.name)?;
+        self.check_name(options.model.as_deref())?;
         let prompt_name = endpoint.prompt();
         let asked = texts.len().saturating_mul(options.n);
         let most = self.engine.capacity();
@@ -275,6 +287,10 @@ impl Api {
         let stream = options.stream.then_some(options.stream_options.include_usage == Some(true));
         let frame = Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
         Ok(Completion::new(frame, choices, stream))
+    }
+
+    fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        if self.is_routed { Ok(()) } else { check_name(asked, &self.name) }
     }
 
     fn tokens(&self, prompt_name: &str) -> Result<Arc<TokenTable>, ApiError> {
@@ -360,7 +376,7 @@ impl Api {
     }
 }
 
-fn no_response(id: &str) -> ApiError {
+pub(super) fn no_response(id: &str) -> ApiError {
     ApiError::new(404, responses::not_stored(id))
 }
 

@@ -1,6 +1,10 @@
 //! Durations of answers: of one answer in llama-server's form, and totals.
 
+#[cfg(feature = "pool")]
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "pool")]
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -45,7 +49,15 @@ pub(super) struct Totals {
     generation_micros: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
+    /// Tokens of the texts that have ended since [`take_ended`](Self::take_ended): computed prompt tokens, and
+    /// generated ones.
+    #[cfg(feature = "pool")]
+    ended: Mutex<VecDeque<(u32, u32)>>,
 }
+
+/// The most texts whose tokens are kept until somebody takes them.
+#[cfg(feature = "pool")]
+const MAX_ENDED: usize = 64;
 
 /// The totals as numbers.
 #[cfg(feature = "server")]
@@ -70,6 +82,20 @@ impl Totals {
         ] {
             total.fetch_add(more, Ordering::Relaxed);
         }
+        #[cfg(feature = "pool")]
+        {
+            let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+            let prompt = statistics.prompt_tokens.saturating_sub(statistics.cached_tokens);
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.truncate(MAX_ENDED - 1);
+            ended.push_front((tokens(prompt), tokens(statistics.generated_tokens)));
+        }
+    }
+
+    /// The tokens of the texts that have ended since the last call, at most of 64 texts.
+    #[cfg(feature = "pool")]
+    pub(super) fn take_ended(&self) -> VecDeque<(u32, u32)> {
+        std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[cfg(feature = "server")]

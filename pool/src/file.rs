@@ -27,9 +27,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use autoplace::chat::FAMILIES;
 use autoplace::memory::{KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, KvCache, Request};
 
+use crate::amounts::{TIME, duration, size};
 use crate::error::Error;
 use crate::spec::{self, ModelSpec};
 use crate::state::Limits;
@@ -73,6 +75,7 @@ impl PoolFile {
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, Error> {
         let source = Source { text, path: path.as_ref() };
         let raw: Raw = toml::from_str(text).map_err(|error| source.error(error.span(), error.message()))?;
+        let limits = raw.pool.limits(&source)?;
         let mut models = Vec::new();
         let mut places = Vec::new();
         for (name, model) in &raw.models {
@@ -84,7 +87,7 @@ impl PoolFile {
                 let place = models.iter().position(|model| model.name == name).map(|index| places[index].clone());
                 Err(source.error(place, &problem))
             }
-            checked => checked.map(|()| Self { models, limits: raw.pool }),
+            checked => checked.map(|()| Self { models, limits }),
         }
     }
 }
@@ -93,9 +96,16 @@ impl PoolFile {
 #[serde(deny_unknown_fields)]
 struct Raw {
     #[serde(default)]
-    pool: Limits,
+    pool: RawPool,
     #[serde(default)]
     models: BTreeMap<Spanned<String>, Spanned<RawModel>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPool {
+    reloads_per_minute: Option<u32>,
+    ram: Option<Spanned<Size>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -109,9 +119,14 @@ struct RawModel {
     embed: Option<Spanned<String>>,
     draft: Option<PathBuf>,
     #[serde(default)]
+    lora: Vec<PathBuf>,
+    template: Option<String>,
+    #[serde(default)]
     aliases: Vec<String>,
     #[serde(default)]
     keep: bool,
+    #[serde(default)]
+    preload: bool,
     idle: Option<Spanned<Idle>>,
     priority: Option<f64>,
     #[serde(default)]
@@ -124,6 +139,27 @@ struct RawModel {
 enum Idle {
     Seconds(u64),
     Text(String),
+}
+
+/// Memory: a number of bytes, or a text such as `8GiB`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a size is a number of bytes, or a text such as \"8GiB\" or \"600MiB\"")]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl RawPool {
+    fn limits(&self, source: &Source<'_>) -> Result<Limits, Error> {
+        let mut limits = Limits::default();
+        limits.reloads_per_minute = self.reloads_per_minute.unwrap_or(limits.reloads_per_minute);
+        let ram = self.ram.as_ref().map(|ram| match ram.get_ref() {
+            Size::Bytes(bytes) => Ok(*bytes),
+            Size::Text(text) => size(text).map_err(|problem| source.error(Some(ram.span()), &problem)),
+        });
+        limits.ram = ram.transpose()?;
+        Ok(limits)
+    }
 }
 
 /// The text, for errors.
@@ -143,6 +179,15 @@ impl Source<'_> {
         // The key of a table is its header.
         let key = key.or_else(|| text.trim().strip_prefix('[')?.strip_suffix(']').map(str::to_owned));
         Error::Line { file: self.path.to_owned(), line, key, problem: problem.trim().replace('\n', "; ") }
+    }
+
+    /// A template's family as it is, or the path of a file with a template.
+    fn template_of(&self, name: &str) -> String {
+        let is_source = name.contains("{{") || name.contains("{%");
+        if FAMILIES.contains(&name) || is_source {
+            return name.to_owned();
+        }
+        self.path_of(Path::new(name)).to_string_lossy().into_owned()
     }
 
     /// A path of the file, relative to the file's folder.
@@ -197,17 +242,16 @@ impl RawModel {
         }
         let idle = self.idle.as_ref().map(|idle| match idle.get_ref() {
             Idle::Seconds(seconds) => Ok(Duration::from_secs(*seconds)),
-            Idle::Text(text) => duration(text).ok_or_else(|| {
-                let problem = format!(
-                    "`{text}` is not a time: use a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\""
-                );
-                source.error(Some(idle.span()), &problem)
-            }),
+            Idle::Text(text) => duration(text)
+                .ok_or_else(|| source.error(Some(idle.span()), &format!("`{text}` is not a time: use {TIME}"))),
         });
         Ok(ModelSpec {
             request,
             aliases: self.aliases.clone(),
             keep: self.keep,
+            preload: self.preload,
+            lora: self.lora.iter().map(|file| source.path_of(file)).collect(),
+            template: self.template.as_ref().map(|name| source.template_of(name)),
             idle: idle.transpose()?,
             priority: self.priority.unwrap_or(1.0),
             beside: self.beside.clone(),
@@ -215,19 +259,4 @@ impl RawModel {
             ..ModelSpec::new(name, source.path_of(Path::new(self.model.get_ref())))
         })
     }
-}
-
-/// Parses `90s`, `10m`, `2h`, or a number of seconds.
-fn duration(text: &str) -> Option<Duration> {
-    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(number) => (number, text.get(number.len()..)?),
-        None => (text, "s"),
-    };
-    let seconds = match unit {
-        "h" => 3600,
-        "m" => 60,
-        _ => 1,
-    };
-    let number: u64 = number.trim().parse().ok()?;
-    number.checked_mul(seconds).map(Duration::from_secs)
 }

@@ -49,6 +49,33 @@ impl fmt::Display for PoolPlan {
     }
 }
 
+#[cfg(feature = "pictures")]
+impl PoolPlan {
+    /// Draws the devices with the bytes that each model takes after the plan, as an SVG document.
+    ///
+    /// # Errors
+    ///
+    /// A text that says why the picture cannot be drawn.
+    pub fn picture(&self) -> Result<String, String> {
+        use autoplace_measure::picture::{SharedDevice, shared};
+
+        let devices = self.devices.iter().enumerate().map(|(index, device)| {
+            // The host is the last device.
+            let bytes = |held: &crate::Held| held.gpus.get(index).copied().unwrap_or(held.host);
+            SharedDevice {
+                name: device.name.clone(),
+                free: device.free,
+                models: self.models.iter().map(|model| (model.name.clone(), bytes(&model.held))).collect(),
+            }
+        });
+        let title = match &self.wanted {
+            Some(wanted) => format!("After {wanted} was wanted"),
+            None => "What is loaded".to_owned(),
+        };
+        shared(&title, &devices.collect::<Vec<_>>())
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -34,6 +34,14 @@ pub struct ModelSpec {
     pub beside: Vec<String>,
     /// A draft model with the same vocabulary, which is planned and loaded with the model.
     pub draft: Option<PathBuf>,
+    /// LoRA adapters, which are planned and loaded with the model, each with scale 1.
+    pub lora: Vec<PathBuf>,
+    /// Whether the model is loaded when the pool starts, if there is room without unloading another one. Unlike a model
+    /// to [`keep`](Self::keep), it may be unloaded later.
+    pub preload: bool,
+    /// The family of the chat template, or a file with one; `None` for the model's own. The pool does not use it: it is
+    /// for servers.
+    pub template: Option<String>,
 }
 
 impl ModelSpec {
@@ -49,6 +57,9 @@ impl ModelSpec {
             priority: 1.0,
             beside: Vec::new(),
             draft: None,
+            lora: Vec::new(),
+            preload: false,
+            template: None,
         }
     }
 
@@ -91,6 +102,24 @@ impl ModelSpec {
     /// Loads a draft model with this one.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.draft = Some(path.into());
+        self
+    }
+
+    /// Loads a LoRA adapter with this model.
+    pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
+        self.lora.push(path.into());
+        self
+    }
+
+    /// Sets whether the model is loaded when the pool starts, if there is room.
+    pub const fn preload(mut self, preload: bool) -> Self {
+        self.preload = preload;
+        self
+    }
+
+    /// Names the family of the chat template, or a file with one, for servers.
+    pub fn template(mut self, template: impl Into<String>) -> Self {
+        self.template = Some(template.into());
         self
     }
 

@@ -36,11 +36,14 @@ pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
     /// the room that is left, or waits.
     pub reloads_per_minute: u32,
+    /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
+    /// for what is free.
+    pub ram: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { reloads_per_minute: 6 }
+        Self { reloads_per_minute: 6, ram: None }
     }
 }
 
@@ -50,6 +53,21 @@ impl Limits {
     pub const fn reloads_per_minute(mut self, reloads: u32) -> Self {
         self.reloads_per_minute = reloads;
         self
+    }
+
+    /// Sets the most bytes of the host's memory that all models take together.
+    #[must_use]
+    pub const fn ram(mut self, bytes: u64) -> Self {
+        self.ram = Some(bytes);
+        self
+    }
+
+    /// The machine with no more free memory than the models of the pool may take.
+    pub(crate) fn of(&self, mut machine: Machine) -> Machine {
+        if let Some(most) = self.ram {
+            machine.host.available = machine.host.available.min(most);
+        }
+        machine
     }
 }
 

@@ -122,7 +122,7 @@ cargo xtask demo --remote           two rpc-servers on this machine, a model on 
 cargo xtask rpc-server [ARGUMENT..] builds autoplace-rpc-server, for devices of other machines (with arguments: runs it)
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
-cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
+cargo xtask attack [PROGRAM [WORD]] what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cited FOLDER            what the pinned llama.cpp has otherwise than the one in this folder: functions that a comment cites, and new assertions
 cargo xtask clients [MODEL] [--write] programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)

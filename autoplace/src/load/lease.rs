@@ -29,17 +29,23 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Leases {
-    /// Locks the devices in the order of their names, so that two loads cannot deadlock.
-    fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
-        let folder = match &self.folder {
+    /// The folder of the leases, created if missing, which is this user's alone; `None` without leases.
+    pub(super) fn private_folder(&self) -> io::Result<Option<PathBuf>> {
+        match &self.folder {
+            Folder::Nowhere => Ok(None),
+            Folder::User => user_folder().map(Some),
             Folder::At(folder) => {
                 let above = folder.parent().unwrap_or(folder);
                 fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
                 private(folder, llama_sys::user_id())?;
-                folder.clone()
+                Ok(Some(folder.clone()))
             }
-            _ => user_folder()?,
-        };
+        }
+    }
+
+    /// Locks the devices in the order of their names, so that two loads cannot deadlock.
+    fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
+        let folder = self.private_folder()?.ok_or(io::ErrorKind::Unsupported)?;
         let (begun, patience) = (Instant::now(), self.patience.unwrap_or(PATIENCE));
         let mut lease = Lease::default();
         for device in devices {

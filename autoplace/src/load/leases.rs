@@ -21,6 +21,7 @@ use crate::machine::MeasurementCache;
 pub struct Leases {
     pub(super) folder: Folder,
     pub(super) patience: Option<Duration>,
+    pub(super) gives: bool,
 }
 
 /// A place to keep files.
@@ -42,18 +43,27 @@ impl Leases {
 
     /// Leases in this folder, which is created if missing. The folder must be for this user and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Folder::At(folder.into()), patience: None }
+        Self { folder: Folder::At(folder.into()), patience: None, gives: false }
     }
 
     /// No leases: the load neither sees others nor is seen by them.
     pub const fn none() -> Self {
-        Self { folder: Folder::Nowhere, patience: None }
+        Self { folder: Folder::Nowhere, patience: None, gives: false }
     }
 
     /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
     /// minutes.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
+        self
+    }
+}
+
+impl Leases {
+    /// Sets whether other processes are told that this one unloads idle models when others lack memory, as a pool does.
+    /// Default: no.
+    pub const fn gives(mut self, gives: bool) -> Self {
+        self.gives = gives;
         self
     }
 }

@@ -280,6 +280,7 @@ impl<'a> LoadLoop<'a> {
         say(&report.plan);
         let (plan, machine) = (&loaded.placed.plan, &loaded.placed.machine);
         loaded.meter = UseMeter::for_load(self.options, &self.profile, plan, machine);
+        loaded.native.said = self.options.leases.say_loaded(plan);
         loaded
     }
 }

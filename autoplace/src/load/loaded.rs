@@ -5,6 +5,7 @@ use llama_sys::{Context, ContextParams, Model, Token};
 use super::adapters::Attached;
 use super::error::Stage;
 use super::in_use::UseMeter;
+use super::notice::Notice;
 use super::options::Verify;
 use super::placed::Placed;
 use super::{Error, native};
@@ -41,6 +42,8 @@ pub(super) struct Native {
     pub(super) params: ContextParams,
     pub(super) attached: Attached,
     pub(super) verify: Verify,
+    /// Tells other processes that the model is loaded.
+    pub(super) said: Option<Notice>,
 }
 
 /// The loaded drafters, lent together with the model's context.

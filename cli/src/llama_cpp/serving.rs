@@ -2,7 +2,7 @@
 
 use super::Row;
 
-const ONE_MODEL: &str = "a server has the model that it was started with";
+const AS_MANY_AS_FIT: &str = "as many models are loaded as fit, and others make room (docs/pool.md)";
 const NO_UI: &str =
     "the page at `/` shows the server and the placement, and does not chat: any client of OpenAI's API does";
 const NO_TOOLS: &str = "tools are the client's, which calls them";
@@ -45,7 +45,10 @@ pub(super) const ROWS: &[Row] = &[
         &["-sps", "--slot-prompt-similarity"],
         "each text takes the sequence that shares the most of its prompt",
     ),
-    Row::refused(&["--sleep-idle-seconds"], "the model stays until the server ends"),
+    Row::refused(
+        &["--sleep-idle-seconds"],
+        "one model stays until the server ends; `idle` in pool.toml unloads one of several",
+    ),
     Row::always(
         [&["-cb", "--cont-batching"], &["-nocb", "--no-cont-batching"]],
         "texts join a computation as they come",
@@ -69,8 +72,16 @@ pub(super) const ROWS: &[Row] = &[
     Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
     Row::switch(&["--lora-init-without-apply"], "--lora-init-without-apply")
         .library("`.lora(path, 0.0)` of the builder"),
-    Row::refused(&["--tags", "--models-dir", "--models-preset", "--models-max", "--models-memory-margin"], ONE_MODEL),
-    Row::always([&["--models-autoload"], &["--no-models-autoload"]], ONE_MODEL),
+    Row::flag(&["--models-dir"], &["--models-dir"]).library("a `ModelSpec` for each file, of a `Pool`"),
+    Row::refused(&["--models-preset"], "`serve --models FILE` reads models with their settings (docs/pool.md)"),
+    Row::refused(&["--models-max"], AS_MANY_AS_FIT),
+    Row::refused(&["--models-memory-margin"], "each load leaves its headroom free (--headroom)"),
+    Row::refused(&["--tags"], "models have aliases, and no tags"),
+    Row::always(
+        [&["--models-autoload"], &["--no-models-autoload"]],
+        "a model is loaded when a request names it; `?autoload=false` in a request loads none",
+    )
+    .library("`pool.get(name)` loads, `pool.loaded(name)` does not"),
     Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")
         .library("`.embeddings(pooling)` of the builder"),
     Row::refused_switch(

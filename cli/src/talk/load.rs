@@ -52,6 +52,11 @@ pub(super) struct LoadArgs {
 }
 
 impl LoadArgs {
+    /// The threads that were asked for.
+    pub(super) const fn threads(&self) -> Threads {
+        Threads { generation: self.threads, prompts: self.threads_batch }
+    }
+
     /// The plan's request, without settings that depend on the machine's devices.
     pub(super) fn request(&self) -> Request {
         let mut request = self.ask.request();
@@ -105,11 +110,24 @@ impl LoadArgs {
             let saved = SavedPlan::read(file)?;
             builder = if self.replan { builder.follow_or_replan(saved) } else { builder.follow(saved) };
         }
-        builder = self.threads.into_iter().fold(builder, ModelBuilder::n_threads);
-        builder = self.threads_batch.into_iter().fold(builder, ModelBuilder::n_threads_batch);
+        builder = self.threads().set(builder);
         builder = self.adapters.load(builder);
         builder = self.rpc.iter().fold(builder, ModelBuilder::rpc);
         Ok(if self.rpc_trusted_network { builder.rpc_trusted_network(true) } else { builder })
+    }
+}
+
+/// Numbers of threads; `None` for the load's choice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Threads {
+    generation: Option<u32>,
+    prompts: Option<u32>,
+}
+
+impl Threads {
+    pub(super) fn set(self, builder: ModelBuilder) -> ModelBuilder {
+        let builder = self.generation.into_iter().fold(builder, ModelBuilder::n_threads);
+        self.prompts.into_iter().fold(builder, ModelBuilder::n_threads_batch)
     }
 }
 

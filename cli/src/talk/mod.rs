@@ -1,6 +1,7 @@
 //! The verbs `run`, `chat` and [`serve`](serve()): a model and messages flow in; its answers flow out as they arrive.
 //!
-//! [`source`] finds the model and [`load`] loads it. [`texts`], [`sampling`] and [`drafts`] hold the settings of a
+//! [`source`] finds the model and [`load`] loads it; [`pool`] finds the models of a server of several, and
+//! [`serve`](mod@serve) serves them. [`texts`], [`sampling`] and [`drafts`] hold the settings of a
 //! generation. [`session`] is the chat at a terminal, [`editor`] its line editor, [`files`] reads the files in a
 //! message, and [`screen`] prints.
 
@@ -9,6 +10,8 @@ mod editor;
 mod files;
 mod load;
 mod page;
+mod pool;
+mod pool_page;
 mod sampling;
 mod screen;
 mod serve;

@@ -4,7 +4,7 @@ use autoplace::generate::{Mirostat, SamplerKind, Sampling};
 use clap::value_parser;
 
 /// Sampling parameters. Unset ones are the model's own, or llama.cpp's defaults.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Default, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
     /// Temperature, which divides the logits; 0 always takes the likeliest token [default: the model's own, or 0.8]

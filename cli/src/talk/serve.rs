@@ -3,26 +3,29 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use autoplace::chat::ChatTemplate;
 use autoplace::embed::Normalization;
-use autoplace::generate::Engine;
+use autoplace::generate::{Engine, EngineBuilder};
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
 use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
 use autoplace_openai::Api;
 use autoplace_openai::server::{HeaderValue, Server};
-use clap::value_parser;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::load::LoadArgs;
 use super::page::Page;
+use super::pool::{self, PoolArgs};
 use super::sampling::SamplingArgs;
 use super::screen::note;
 use super::texts::ShiftArgs;
@@ -37,40 +40,42 @@ const KEY: &str = "AUTOPLACE_API_KEY";
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
-    load: LoadArgs,
+    pub(super) load: ServedModel,
+    #[command(flatten)]
+    pub(super) pool: PoolArgs,
     /// Maximum number of simultaneous answers (`-np`). They share the context; without `--ctx` each has at least 4096
     /// tokens
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64), conflicts_with = "plan")]
     parallel: u32,
     /// Maximum number of waiting answers; further requests are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
-    queue: usize,
+    pub(super) queue: usize,
     /// Maximum prompt tokens between two tokens of running answers. Fewer delay those answers less, and the first
     /// tokens of new answers more [default: the rest of --ubatch]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
-    prompt_chunk: Option<u32>,
+    pub(super) prompt_chunk: Option<u32>,
     /// The model's name for clients [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
     /// GGUF file of a model for embeddings; its name is the file's
     #[arg(long, value_name = "FILE")]
-    embed: Option<PathBuf>,
+    pub(super) embed: Option<PathBuf>,
     /// GGUF file of a reranker; its name is the file's
     #[arg(long, value_name = "FILE")]
-    reranker: Option<PathBuf>,
+    pub(super) reranker: Option<PathBuf>,
     /// With --embed: the default scaling of vectors: -1 none, 0 the largest element to 32760, 1 taxicab, 2 Euclidean, N
     /// the N-norm [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
-    embd_normalize: Option<Normalization>,
+    pub(super) embd_normalize: Option<Normalization>,
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
-    template: Option<String>,
+    pub(super) template: Option<String>,
     /// Refuses tools that the chat template does not show, instead of describing them in the system message
     #[arg(long)]
-    no_tool_descriptions: bool,
+    pub(super) no_tool_descriptions: bool,
     /// Puts the text after the gap first in prompts of `/infill`, for models that were trained so
     #[arg(long)]
-    spm_infill: bool,
+    pub(super) spm_infill: bool,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -85,9 +90,9 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
     #[command(flatten)]
-    sampling: SamplingArgs,
+    pub(super) sampling: SamplingArgs,
     #[command(flatten)]
-    shift: ShiftArgs,
+    pub(super) shift: ShiftArgs,
     /// Loads the LoRA adapters without applying them until a request or `POST /lora-adapters` does
     #[arg(long)]
     lora_init_without_apply: bool,
@@ -114,10 +119,13 @@ pub(crate) struct ServeArgs {
 /// Serves a model until Ctrl-C, then lets running requests finish. A second Ctrl-C ends them.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let key = args.key()?;
-    let stop = Stop::listen()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|error| format!("cannot listen on {address}: {error}"))?;
     listener.set_nonblocking(true)?;
+    if args.pool.is_meant() {
+        return pool::serve(args, key, listener);
+    }
+    let stop = Stop::listen()?;
     let request = args.request();
     let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
     let template = args.template.as_deref();
@@ -129,12 +137,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let reranking = reranking.transpose()?;
     let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
     let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
-    // Bounds the buffers of slow clients.
-    let mut engine = Engine::builder(&model).queue(args.queue).ahead(256);
-    if let Some(tokens) = args.prompt_chunk {
-        engine = engine.prompt_chunk(tokens as usize);
-    }
-    let engine = engine.start()?;
+    let engine = args.engine().set(Engine::builder(&model)).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
     api = api.infill_suffix_first(args.spm_infill);
@@ -159,42 +162,112 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
         api = api.template(template.describe_tools(!args.no_tool_descriptions));
     }
-    let timeout = Duration::from_secs(args.timeout);
     let page = Page::new(&model);
-    let mut server = Server::new(api).timeout(timeout).page(move |activity| page.html(activity));
-    if let Some(key) = key {
-        server = server.key(key)?;
-    }
+    let mut server = args.access(Server::new(api).page(move |activity| page.html(activity)), key)?;
     if let Some((name, embedder)) = embedding {
         server = server.embedder(name, embedder);
     }
     if let Some((name, reranker)) = reranking {
         server = server.reranker(name, reranker);
     }
-    server = args.allow_host.iter().cloned().fold(server, Server::allow_host);
-    server = args.allow_origin.iter().cloned().fold(server, Server::allow_origin);
+    until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop))
+}
 
+/// Listens until Ctrl-C, then waits for running requests at most this long.
+pub(super) fn until_stopped<Ended: Future<Output = ()>>(
+    listener: TcpListener,
+    timeout: Duration,
+    stop: &Stop,
+    serve: impl FnOnce(tokio::net::TcpListener, Pin<Box<dyn Future<Output = ()> + Send>>) -> Ended,
+) -> Result<ExitCode, Box<dyn Error>> {
     let stopped = Arc::new(Notify::new());
     let begins = Arc::clone(&stopped);
     stop.begin(AbortHandle::new(move || begins.notify_one()));
     tokio::runtime::Runtime::new()?.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         println!("listening on http://{}", listener.local_addr()?);
-        let ended = Notify::new();
-        let stop = async {
+        let ended = Arc::new(Notify::new());
+        let begins = Arc::clone(&ended);
+        let stop = Box::pin(async move {
             stopped.notified().await;
-            ended.notify_one();
-        };
+            begins.notify_one();
+        });
         tokio::select! {
-            () = server.serve(listener, stop) => {}
+            () = serve(listener, stop) => {}
             () = async { ended.notified().await; sleep(timeout).await } => {}
         }
         Ok(ExitCode::SUCCESS)
     })
 }
 
+/// What is asked of the engine of a model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EngineSettings {
+    queue: usize,
+    prompt_chunk: Option<u32>,
+}
+
+impl EngineSettings {
+    pub(super) fn set(self, builder: EngineBuilder) -> EngineBuilder {
+        // Bounds the buffers of slow clients.
+        let builder = builder.queue(self.queue).ahead(256);
+        self.prompt_chunk.into_iter().fold(builder, |builder, tokens| builder.prompt_chunk(tokens as usize))
+    }
+}
+
+/// The model of a server and its placement; a server of several models needs none here.
+#[derive(Debug)]
+pub(super) struct ServedModel(LoadArgs);
+
+impl Deref for ServedModel {
+    type Target = LoadArgs;
+
+    fn deref(&self) -> &LoadArgs {
+        &self.0
+    }
+}
+
+impl clap::FromArgMatches for ServedModel {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        LoadArgs::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl clap::Args for ServedModel {
+    fn augment_args(command: Command) -> Command {
+        let optional = |model: Arg| model.required(false).required_unless_present_any(["models", "models_dir"]);
+        LoadArgs::augment_args(command).mut_arg("model", optional)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        LoadArgs::augment_args_for_update(command)
+    }
+}
+
 impl ServeArgs {
-    fn request(&self) -> Request {
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    /// The server with what is asked of clients.
+    pub(super) fn access<Served>(
+        &self,
+        mut server: Server<Served>,
+        key: Option<String>,
+    ) -> Result<Server<Served>, Box<dyn Error>> {
+        server = server.timeout(self.timeout());
+        if let Some(key) = key {
+            server = server.key(key)?;
+        }
+        server = self.allow_host.iter().cloned().fold(server, Server::allow_host);
+        Ok(self.allow_origin.iter().cloned().fold(server, Server::allow_origin))
+    }
+
+    pub(super) fn request(&self) -> Request {
         const MIN_TOKENS: u32 = 4096;
         let request = self.load.request().n_seq_max(self.parallel);
         match request.context {
@@ -204,11 +277,17 @@ impl ServeArgs {
     }
 
     fn isolation(&self) -> Isolation {
-        if !self.isolated {
-            return Isolation::None;
-        }
+        if self.isolated { self.worker() } else { Isolation::None }
+    }
+
+    /// A process of its own for each model.
+    pub(super) fn worker(&self) -> Isolation {
         let worker = WorkerProcess::own_executable().timeout(Duration::from_secs(self.silent));
         Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
+    }
+
+    pub(super) const fn engine(&self) -> EngineSettings {
+        EngineSettings { queue: self.queue, prompt_chunk: self.prompt_chunk }
     }
 
     /// Loads the embedding model with the pooling that it names, or the mean.
@@ -254,7 +333,7 @@ fn normalization(text: &str) -> Result<Normalization, String> {
     kind.ok_or_else(|| format!("-1 (none), 0 (max absolute), 1 (taxicab), 2 (Euclidean), or a p up to {}", u16::MAX))
 }
 
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     stem.to_string_lossy().into_owned()
 }

@@ -20,7 +20,8 @@ use crate::terminal::bar;
 pub(super) struct SourceArgs {
     /// GGUF file (for a split model, its first part), or a model of Hugging Face's hub:
     /// hf:OWNER/NAME[:QUANT][@REVISION]
-    model: String,
+    #[arg(required = true)]
+    model: Option<String>,
     /// Which file of a hub's repository: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4` is the
     /// fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in turn
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
@@ -38,12 +39,27 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// The model's name or path; `None` where a verb needs none.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
     /// The model's first file; `None` if Ctrl-C or the user cancelled the fetch.
     pub(super) fn path(&self, request: &Request, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
-        if !Name::is_meant(&self.model) {
-            return Ok(Some(PathBuf::from(&self.model)));
+        self.path_of(self.model().unwrap_or_default(), request, stop)
+    }
+
+    /// As [`path`](Self::path), of a model with this name or path.
+    pub(super) fn path_of(
+        &self,
+        model: &str,
+        request: &Request,
+        stop: &Stop,
+    ) -> Result<Option<PathBuf>, Box<dyn Error>> {
+        if !Name::is_meant(model) {
+            return Ok(Some(PathBuf::from(model)));
         }
-        let (name, mut hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
+        let (name, mut hub): (Name, Hub) = (model.parse()?, Hub::from_env()?);
         if let Some(token) = &self.hf_token {
             hub = hub.token(token)?;
         }

@@ -8,6 +8,8 @@ mod cli_list;
 mod cli_measure;
 mod cli_outputs;
 mod cli_plan;
+#[cfg(unix)]
+mod cli_ps;
 mod cli_support;
 mod cli_talk;
 #[cfg(unix)]
@@ -16,6 +18,9 @@ mod odd_files;
 mod serve;
 mod serve_client;
 mod serve_hostile;
+mod serve_pool;
+#[cfg(target_os = "linux")]
+mod serve_pool_long;
 mod server;
 // Its processes have other names than their files.
 #[cfg(target_os = "linux")]

@@ -42,6 +42,14 @@ impl Server {
         Self::run(user.command(&[]), user, model, args)
     }
 
+    /// Starts a server of several models, each with one thread, by these arguments.
+    pub(crate) fn start_pool(args: &[&str]) -> Self {
+        let user = User::new();
+        let mut program = user.command(&[]);
+        program.args(["serve", "--port", "0", "--threads", "1"]).args(args);
+        Self::spawned(program, user)
+    }
+
     /// Starts the server with the lowest limit of open files and connections that systems have.
     #[cfg(unix)]
     pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
@@ -53,13 +61,18 @@ impl Server {
     }
 
     fn run(mut program: Command, user: User, model: &str, args: &[&str]) -> Self {
-        let said = NamedTempFile::new().expect("a temporary file");
-        let mut child = program
+        program
             .args(["serve", model, "--port", "0"])
             .args(if model != FILE || args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
             // Beside other tests, two threads would wait for each other.
             .args(if model == FILE { &["--threads", "1"][..] } else { &[] })
-            .args(args)
+            .args(args);
+        Self::spawned(program, user)
+    }
+
+    fn spawned(mut program: Command, user: User) -> Self {
+        let said = NamedTempFile::new().expect("a temporary file");
+        let mut child = program
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(said.reopen().expect("a handle"))
@@ -162,9 +175,19 @@ impl Server {
         panic!("{what}: {}", self.engine());
     }
 
+    #[cfg(target_os = "linux")]
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     #[cfg(unix)]
     pub(crate) fn interrupt(&self) {
-        let kill = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        self.signal("-INT");
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(kill.expect("kill starts").success());
     }
 

@@ -18,7 +18,9 @@ mod measured;
 pub mod page;
 mod placed;
 mod series;
+mod shared;
 
 pub use measured::svg as measurement;
 pub use placed::svg as plan;
 pub use series::Series;
+pub use shared::{SharedDevice, svg as shared};

@@ -27,7 +27,7 @@ static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 static READERS: Semaphore = Semaphore::const_new(4);
 
 /// An error as a response.
-pub(super) struct Failed(ApiError);
+pub(super) struct Failed(pub(super) ApiError);
 
 impl From<ApiError> for Failed {
     fn from(error: ApiError) -> Self {
@@ -74,12 +74,40 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
 pub(super) struct Body {
     bytes: Vec<u8>,
     pub(super) under_way: UnderWay,
+    /// The name that the request's model goes by in its body, if a router has chosen the model by it.
+    pub(super) asked: Option<String>,
+}
+
+#[cfg(feature = "pool")]
+impl Body {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A body that the routes of a pool have read, for the routes of its model.
+#[cfg(feature = "pool")]
+#[derive(Clone)]
+pub(super) struct Carried(Arc<std::sync::Mutex<Option<Body>>>);
+
+#[cfg(feature = "pool")]
+impl Carried {
+    pub(super) fn new(body: Body) -> Self {
+        Self(Arc::new(std::sync::Mutex::new(Some(body))))
+    }
+
+    fn take(&self) -> Option<Body> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
 }
 
 /// The resources that a request holds until it is answered.
 pub(super) struct UnderWay {
     connection: Arc<Connection>,
     _room: SemaphorePermit<'static>,
+    /// Keeps the request's model loaded while a thread works on the request, even if its client no longer waits.
+    #[cfg(feature = "pool")]
+    pub(super) kept: Option<autoplace_pool::ModelHandle>,
 }
 
 impl UnderWay {
@@ -93,6 +121,10 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failed;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
+        #[cfg(feature = "pool")]
+        if let Some(body) = request.extensions().get::<Carried>().and_then(Carried::take) {
+            return Ok(body);
+        }
         let kind = header(request.headers(), CONTENT_TYPE.as_str());
         let essence = kind.split(';').next().unwrap_or_default().trim();
         if !essence.eq_ignore_ascii_case("application/json") {
@@ -106,7 +138,13 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         let (bytes, room) = timeout(connection.timeout, collect(body))
             .await
             .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))??;
-        Ok(Self { bytes, under_way: UnderWay { connection, _room: room } })
+        let under_way = UnderWay {
+            connection,
+            _room: room,
+            #[cfg(feature = "pool")]
+            kept: None,
+        };
+        Ok(Self { bytes, under_way, asked: None })
     }
 }
 
@@ -173,14 +211,14 @@ pub(super) async fn read<T: Send + 'static>(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, UnderWay), Failed> {
-    let Body { bytes, under_way } = body;
+    let Body { bytes, under_way, .. } = body;
     let reader = READERS.acquire().await;
     let read = blocking(move || {
         // The permit is held even if the client no longer waits.
         let _reader = reader;
-        read(&bytes)
+        Ok((read(&bytes)?, under_way))
     });
-    Ok((read.await?, under_way))
+    read.await
 }
 
 /// The chunks of an answer as server-sent events, with a comment from time to time during a long prompt.

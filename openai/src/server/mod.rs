@@ -18,6 +18,8 @@ mod connections;
 mod http;
 mod metrics;
 mod page;
+#[cfg(feature = "pool")]
+mod pooled;
 
 use std::io;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
 pub use self::page::Activity;
 use self::page::Page;
+#[cfg(feature = "pool")]
+pub use self::pooled::ManyModels;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
 /// Connections in addition to running and queued requests: clients that are about to send one, and `/health`. With
@@ -53,42 +57,67 @@ type Embedding = (String, Arc<Mutex<Embedder>>);
 /// It answers to `localhost`, to addresses and to [additional names](Self::allow_host), accepts only bodies declared as
 /// JSON, and refuses requests from other sites' pages, so no page in a browser can use it unasked. Bodies, heads and
 /// connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
+///
+/// `Served` is what it serves: [one model](OneModel), or the models of a pool (`ManyModels`, with the feature `pool`).
 #[derive(Debug)]
 #[must_use]
-pub struct Server {
+pub struct Server<Served = OneModel> {
+    served: Served,
+    access: Access,
+    timeout: Duration,
+}
+
+/// A [`Server`]'s model, with the models beside it.
+#[derive(Debug)]
+pub struct OneModel {
     api: Api,
     embedding: Option<Embedding>,
     reranking: Option<Embedding>,
     page: Option<Page>,
-    access: Access,
-    timeout: Duration,
 }
 
 impl Server {
     /// A server without a key, with a timeout of 30 seconds for clients.
     pub fn new(api: Api) -> Self {
-        let (access, timeout) = (Access::default(), Duration::from_secs(30));
-        Self { api, embedding: None, reranking: None, page: None, access, timeout }
+        Self::of(OneModel { api, embedding: None, reranking: None, page: None })
     }
 
     /// Adds this model under this name for `/v1/embeddings`.
     pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
-        self.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self.served.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
     /// Adds this model under this name for `/v1/rerank`. It must be loaded with
     /// [`Pooling::Rank`](autoplace::memory::Pooling::Rank).
     pub fn reranker(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
-        self.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self.served.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
     /// Answers `GET /` with this page, a whole HTML document. A browser loads it again every 5 seconds. The page may
     /// have styles of its own; the browser loads no script and no other resource. Without a page, `/` is 404.
     pub fn page(mut self, page: impl Fn(&Activity) -> String + Send + Sync + 'static) -> Self {
-        self.page = Some(Page(Arc::new(page)));
+        self.served.page = Some(Page(Arc::new(page)));
         self
+    }
+
+    /// Accepts requests until `stop`, then lets answers finish.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let OneModel { api, embedding, reranking, page } = self.served;
+        let most = api.engine.capacity() + MORE_CONNECTIONS;
+        let shown = api.clone();
+        let mut routes = routes(api, (embedding, NO_EMBEDDER), (reranking, NO_RERANKER));
+        if let Some(page) = page {
+            routes = routes.route("/", get(move || page::show(shown, page)));
+        }
+        connections::serve(listener, self.access.guard(routes), most, self.timeout, stop).await;
+    }
+}
+
+impl<Served> Server<Served> {
+    fn of(served: Served) -> Self {
+        Self { served, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
     /// Requires this key in every request except `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`). For
@@ -124,23 +153,17 @@ impl Server {
         self.timeout = timeout;
         self
     }
-
-    /// Accepts requests until `stop`, then lets answers finish.
-    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
-        let Self { api, embedding, reranking, page, access, timeout } = self;
-        let most = api.engine.capacity() + MORE_CONNECTIONS;
-        let shown = api.clone();
-        let mut routes = routes(api, embedding, reranking);
-        if let Some(page) = page {
-            routes = routes.route("/", get(move || page::show(shown, page)));
-        }
-        let routes = access.guard(routes);
-        connections::serve(listener, routes, most, timeout, stop).await;
-    }
 }
 
-fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) -> Router {
-    let others: Vec<&str> = [&embedding, &reranking].into_iter().flatten().map(|it| &*it.0).collect();
+/// What requests are told where no model is loaded for them.
+const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
+const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker FILE` has one";
+
+/// A model for vectors or scores, or what a request for them is told.
+type Beside = (Option<Embedding>, &'static str);
+
+fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
+    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|it| &*it.0).collect();
     let models = api.models(&others);
     let listed_models = models.clone();
     let entries = models.clone();
@@ -183,9 +206,7 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
         }
     };
     let [tokenize, detokenize, template, counted_chat, infill] = [(); 5].map(|()| api.clone());
-    let reranking = (reranking, "no model for reranking: `autoplace serve --reranker FILE` has one");
     let rerank = move |body| embed(reranking, body, RerankRequest::read, RerankRequest::answer);
-    let embedding = (embedding, "no model for embeddings: `autoplace serve --embed FILE` has one");
     let embed = move |body| embed(embedding, body, EmbeddingRequest::read, EmbeddingRequest::answer);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     Router::new()
@@ -216,14 +237,18 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
         .route("/v1/models/{*name}", get(model))
         .route("/lora-adapters", get(list_adapters).post(apply_adapters))
         .route("/health", get(health))
-        .fallback(async |method: Method, uri: Uri| {
-            let message = format!("there is nothing at {method} {}: there is {PATHS}", uri.path());
-            failed(StatusCode::NOT_FOUND, message)
-        })
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            let message = format!("{} does not take {method}: there is {PATHS}", uri.path());
-            failed(StatusCode::METHOD_NOT_ALLOWED, message)
-        })
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+}
+
+async fn not_found(method: Method, uri: Uri) -> Failed {
+    let message = format!("there is nothing at {method} {}: there is {PATHS}", uri.path());
+    failed(StatusCode::NOT_FOUND, message)
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> Failed {
+    let message = format!("{} does not take {method}: there is {PATHS}", uri.path());
+    failed(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
 /// Dropping the response, as happens when the client has gone, cancels the answer.
@@ -266,15 +291,22 @@ const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/r
 
 /// Computes a request with the model that it needs. Without that model the response is 404, with this message.
 async fn embed<R: Send + 'static>(
-    (loaded, missing): (Option<Embedding>, &str),
+    (loaded, missing): Beside,
     body: Body,
     read: fn(&[u8], &str) -> Result<R, ApiError>,
     answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
 ) -> Result<Json<Value>, Failed> {
     let (name, embedder) = loaded.ok_or_else(|| ApiError::new(404, missing))?;
-    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &name)).await?;
+    let asked = body.asked.clone().unwrap_or_else(|| name.clone());
+    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &asked)).await?;
     // Requests are computed in the order of arrival. A request whose client disconnects meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
     under_way.is_answered();
-    Ok(Json(http::blocking(move || answer(&request, &mut embedder)).await?))
+    let computed = http::blocking(move || {
+        let _under_way = under_way;
+        answer(&request, &mut embedder)
+    });
+    let mut computed = computed.await?;
+    computed["model"] = name.into();
+    Ok(Json(computed))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use autoplace::generate::Metrics;
+use axum::http::HeaderName;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, REFRESH};
 use axum::response::IntoResponse;
 use tokio::time::{Instant, sleep};
@@ -19,6 +20,15 @@ const SECONDS: &str = "5";
 /// The page may use its own styles, and nothing else: no script, no outside resource, no frame.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
+
+/// The headers of a page.
+pub(super) const HEADERS: [(HeaderName, &str); 5] = [
+    (CONTENT_TYPE, "text/html; charset=utf-8"),
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (CACHE_CONTROL, "no-store"),
+    (REFERRER_POLICY, "no-referrer"),
+    (REFRESH, SECONDS),
+];
 
 /// What a server is doing, for its [page](super::Server::page).
 #[derive(Debug, Clone, PartialEq)]
@@ -60,12 +70,5 @@ pub(super) async fn show(api: Api, Page(write): Page) -> Result<impl IntoRespons
         metrics,
     };
     let html = http::blocking(move || Ok(write(&activity))).await?;
-    let headers = [
-        (CONTENT_TYPE, "text/html; charset=utf-8"),
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (CACHE_CONTROL, "no-store"),
-        (REFERRER_POLICY, "no-referrer"),
-        (REFRESH, SECONDS),
-    ];
-    Ok((headers, html))
+    Ok((HEADERS, html))
 }

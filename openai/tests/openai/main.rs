@@ -8,6 +8,7 @@ mod infill;
 mod messages;
 mod page;
 mod parameters;
+mod pooled;
 mod responses;
 mod responses_client;
 mod server;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use autoplace::load::Leases;
 use autoplace::machine::Machine;
 use autoplace::{Isolation, ModelBuilder, OnDeath, WorkerProcess};
 
@@ -20,6 +22,7 @@ use crate::state::Limits;
 #[must_use = "nothing is loaded until `start` is called"]
 pub struct PoolBuilder {
     models: Vec<ModelSpec>,
+    limits: Limits,
     settings: Settings,
 }
 
@@ -31,16 +34,19 @@ impl fmt::Debug for PoolBuilder {
 
 impl PoolBuilder {
     pub(super) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+
         let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
         let settings = Settings {
-            limits: Limits::default(),
             machine: None,
             isolation: Isolation::Process(worker),
             patience: Duration::from_secs(600),
             look: Duration::from_secs(2),
+            leases: Leases::user().gives(true),
+            id: format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
             configure: Arc::new(|_, builder| builder),
         };
-        Self { models: Vec::new(), settings }
+        Self { models: Vec::new(), limits: Limits::default(), settings }
     }
 
     /// Adds a model.
@@ -52,13 +58,13 @@ impl PoolBuilder {
     /// Adds the models of a file, and sets its limits.
     pub fn file(mut self, file: PoolFile) -> Self {
         self.models.extend(file.models);
-        self.settings.limits = file.limits;
+        self.limits = file.limits;
         self
     }
 
     /// Sets the limits.
     pub const fn limits(mut self, limits: Limits) -> Self {
-        self.settings.limits = limits;
+        self.limits = limits;
         self
     }
 
@@ -89,6 +95,12 @@ impl PoolBuilder {
         self
     }
 
+    /// Sets where the pool and its loads see other processes, and are seen by them. Default: the user's folder.
+    pub fn leases(mut self, leases: Leases) -> Self {
+        self.settings.leases = leases.gives(true);
+        self
+    }
+
     /// Sets further options of each load, such as its threads; `set` gets the model's name. The pool sets the machine
     /// and the isolation afterwards.
     pub fn configure(mut self, set: impl Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync + 'static) -> Self {
@@ -104,6 +116,6 @@ impl PoolBuilder {
     /// cannot start.
     pub fn start(self) -> Result<Pool, Error> {
         check(&self.models)?;
-        Pool::start(Shared::new(self.models, self.settings)).map_err(Error::Thread)
+        Pool::start(Shared::new(self.models, self.limits, self.settings)).map_err(Error::Thread)
     }
 }

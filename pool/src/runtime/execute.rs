@@ -58,7 +58,7 @@ impl Shared {
         Ok(())
     }
 
-    fn count_reload(&self) {
+    pub(super) fn count_reload(&self) {
         let now = self.now();
         let mut state = self.lock();
         state.reloads.retain(|at| *at + Duration::from_secs(60) > now);
@@ -88,7 +88,12 @@ impl Shared {
     /// Unloads a model that has no handles.
     pub(super) fn unload(&self, id: Id) {
         let loaded = self.change(|state| {
+            let is_closed = state.is_closed;
             let entry = state.entry(id)?;
+            // Somebody may have got a handle since the decision.
+            if entry.handles > 0 && !entry.is_leaving && !is_closed {
+                return None;
+            }
             (entry.is_leaving, entry.must_leave) = (false, false);
             entry.loaded.take()
         });
@@ -128,12 +133,12 @@ impl Shared {
         let begun = self.change(|state| {
             let entry = state.entry(id)?;
             entry.work = Work::Loading;
-            Some((entry.spec.clone(), entry.ladder.as_ref()?.request().clone()))
+            Some((entry.spec.clone(), entry.label.clone(), entry.ladder.as_ref()?.request().clone()))
         });
-        let Some((spec, request)) = begun else { return Err(Stopped::Changed) };
+        let Some((spec, label, request)) = begun else { return Err(Stopped::Changed) };
         let started = Instant::now();
         let loaded =
-            self.room_for(&spec.name, plan, machine, None).and_then(|room| self.builder(&spec, &request, &room).load());
+            self.room_for(&label, plan, machine, None).and_then(|room| self.builder(&spec, &request, &room).load());
         let now = self.now();
         self.change(|state| {
             let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
@@ -142,7 +147,14 @@ impl Shared {
             match loaded {
                 Ok(model) => {
                     let rung = Rung::new(autoplace::Plan::clone(&model.placement()), machine);
-                    entry.loaded = Some(Loaded { model, rung, engine: None, attached: None, since: SystemTime::now() });
+                    entry.loaded = Some(Loaded {
+                        model,
+                        rung,
+                        engine: None,
+                        making: Arc::default(),
+                        attached: None,
+                        since: SystemTime::now(),
+                    });
                     entry.load_time = Some(started.elapsed());
                     (entry.failure, entry.is_parked) = (None, false);
                     Ok(())
@@ -166,12 +178,13 @@ impl Shared {
             let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
             let model = loaded.model.clone();
             entry.work = if moves { Work::None } else { Work::Moving };
-            Some((entry.spec.clone(), entry.ladder.as_ref()?.request().clone(), model, ended))
+            let request = entry.ladder.as_ref()?.request().clone();
+            Some((entry.spec.clone(), entry.label.clone(), request, model, ended))
         });
-        let Some((spec, request, model, ended)) = begun else { return Err(Stopped::Changed) };
+        let Some((spec, label, request, model, ended)) = begun else { return Err(Stopped::Changed) };
         drop(ended);
         let started = Instant::now();
-        let room = self.room_for(&spec.name, plan, machine, Some(&model));
+        let room = self.room_for(&label, plan, machine, Some(&model));
         let next = room.and_then(|room| self.probed(&spec, &request, &room));
         let moved = next.and_then(|next| replace(&model, next));
         self.change(|state| {

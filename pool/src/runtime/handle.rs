@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use autoplace::Model;
 use autoplace::generate::{self, Engine};
@@ -19,6 +19,8 @@ pub struct ModelHandle {
     id: Id,
     name: String,
     model: Model,
+    /// Whether it counts as a use of the model, which begins the idle time anew.
+    is_use: bool,
 }
 
 impl ModelHandle {
@@ -27,7 +29,16 @@ impl ModelHandle {
         let model = entry.loaded.as_ref()?.model.clone();
         entry.handles += 1;
         entry.used = now;
-        Some(Self { shared: Arc::clone(shared), id: entry.id, name: entry.spec.name.clone(), model })
+        let name = entry.spec.name.clone();
+        Some(Self { shared: Arc::clone(shared), id: entry.id, name, model, is_use: true })
+    }
+
+    /// Gives a handle of a loaded model to somebody who only looks.
+    pub(super) fn to_look(shared: &Arc<Shared>, entry: &mut Entry) -> Option<Self> {
+        let model = entry.loaded.as_ref()?.model.clone();
+        entry.handles += 1;
+        let name = entry.spec.name.clone();
+        Some(Self { shared: Arc::clone(shared), id: entry.id, name, model, is_use: false })
     }
 
     /// The model's name in the pool.
@@ -81,14 +92,20 @@ impl ModelHandle {
         if let Some(known) = known(&self.shared) {
             return Ok(known);
         }
+        let making = {
+            let mut state = self.shared.lock();
+            state.entry(self.id).and_then(|entry| Some(Arc::clone(&entry.loaded.as_ref()?.making)))
+        };
+        let _making = making.as_ref().map(|making| making.lock().unwrap_or_else(PoisonError::into_inner));
+        // Another handle may have made it meanwhile.
+        if let Some(known) = known(&self.shared) {
+            return Ok(known);
+        }
         let made = Arc::new(make(self)?);
         let mut state = self.shared.lock();
-        let loaded = state.entry(self.id).and_then(|entry| entry.loaded.as_mut());
-        let replaced =
-            loaded.and_then(|loaded| loaded.attached.replace(Arc::clone(&made) as Arc<dyn Any + Send + Sync>));
-        drop(state);
-        // The replaced value is dropped without the lock.
-        drop(replaced);
+        if let Some(loaded) = state.entry(self.id).and_then(|entry| entry.loaded.as_mut()) {
+            loaded.attached = Some(Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+        }
         Ok(made)
     }
 
@@ -113,9 +130,15 @@ impl Clone for ModelHandle {
         let now = self.shared.now();
         if let Some(entry) = self.shared.lock().entry(self.id) {
             entry.handles += 1;
-            entry.used = now;
+            entry.used = if self.is_use { now } else { entry.used };
         }
-        Self { shared: Arc::clone(&self.shared), id: self.id, name: self.name.clone(), model: self.model.clone() }
+        Self {
+            shared: Arc::clone(&self.shared),
+            id: self.id,
+            name: self.name.clone(),
+            model: self.model.clone(),
+            is_use: self.is_use,
+        }
     }
 }
 
@@ -125,7 +148,7 @@ impl Drop for ModelHandle {
         self.shared.change(|state| {
             if let Some(entry) = state.entry(self.id) {
                 entry.handles = entry.handles.saturating_sub(1);
-                entry.used = now;
+                entry.used = if self.is_use { now } else { entry.used };
             }
         });
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use autoplace::machine::Machine;
+
 use super::execute::Stopped;
 use super::handle::ModelHandle;
 use super::place::plan_error;
@@ -19,6 +21,8 @@ const TRIES: u32 = 4;
 enum Task {
     /// Load or move a model, because a request waits for it or because it is kept.
     Prepare(Id),
+    /// Load a model because the pool has started, if there is room.
+    Preload(Id),
     /// Unload an idle model.
     Unload(Id),
     /// Check the machine's memory.
@@ -34,6 +38,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     loop {
         match next(shared, looked) {
             Task::Prepare(id) => prepare(shared, id),
+            Task::Preload(id) => preload(shared, id),
             Task::Unload(id) => shared.unload(id),
             Task::Look => {
                 looked = shared.now();
@@ -96,7 +101,8 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
     for waiter in waiters {
         let patience = shared.settings.patience;
         let Some(entry) = state.entry(waiter.id) else {
-            due.push((waiter.ticket, Err(Error::Closed)));
+            let error = state.unknown(&waiter.name);
+            due.push((waiter.ticket, Err(error)));
             continue;
         };
         let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
@@ -114,7 +120,9 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
 
 fn task(state: &State, now: Duration) -> Option<Task> {
     let free = |entry: &&Entry| entry.loaded.is_some() && entry.handles == 0;
-    if let Some(entry) = state.entries.iter().filter(free).find(|entry| entry.must_leave || entry.is_dead()) {
+    if let Some(entry) =
+        state.entries.iter().filter(free).find(|entry| entry.must_leave || entry.is_removed || entry.is_dead())
+    {
         return Some(Task::Unload(entry.id));
     }
     if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now) {
@@ -126,6 +134,9 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     };
     if let Some(entry) = state.entries.iter().find(is_missing) {
         return Some(Task::Prepare(entry.id));
+    }
+    if let Some(entry) = state.entries.iter().find(|entry| entry.is_preloaded && !entry.is_removed) {
+        return Some(Task::Preload(entry.id));
     }
     let is_idle = |entry: &&Entry| {
         let idle = entry.spec.idle.filter(|_| !entry.spec.keep);
@@ -183,19 +194,18 @@ enum Reason {
 fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
     let load = |id, error| Failure::For(id, Reason::Load(Arc::new(error)));
     let machine = shared.bare_machine().map_err(|error| load(id, error))?;
-    let Some(name) = shared.lock().entry(id).map(|entry| entry.spec.name.clone()) else { return Ok(()) };
-    // The lock is released before the loop.
-    let partners = with_partners(&mut shared.lock(), id);
-    for partner in partners {
-        let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
-        if let Some(spec) = spec {
-            let ladder = shared.ladder(&spec, &machine).map_err(|error| load(partner, error))?;
-            if let Some(entry) = shared.lock().entry(partner) {
-                entry.ladder = Some(ladder);
-            }
-        }
+    let Some(name) = shared.lock().entry(id).map(|entry| entry.label.clone()) else { return Ok(()) };
+    let planned = |machine: &Machine| {
+        make_ladders(shared, id, machine).map_err(|(partner, error)| Failure::For(partner, Reason::Load(error)))?;
+        decide(shared, machine, Some(&name)).map_err(|error| Failure::For(id, Reason::Pool(error)))
+    };
+    let mut machine = machine;
+    let mut plan = planned(&machine);
+    if shared.others_gave(id, &machine, plan.as_ref().ok()) {
+        machine = shared.bare_machine().map_err(|error| load(id, error))?;
+        plan = planned(&machine);
     }
-    let plan = decide(shared, &machine, Some(&name)).map_err(|error| Failure::For(id, Reason::Pool(error)))?;
+    let plan = plan?;
     // A request waits no longer than the pool's patience, so the plan does not either.
     let oldest = shared.lock().waiters.iter().map(|waiter| waiter.since).min();
     let waited = oldest.map_or(Duration::ZERO, |since| shared.now().saturating_sub(since));
@@ -206,6 +216,53 @@ fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
         Stopped::HoldOff(time) => Failure::HoldOff(time),
         Stopped::Closed => Failure::Closed,
     })
+}
+
+/// Makes the ladders of the model and of those that must be loaded with it, where they are missing.
+fn make_ladders(shared: &Shared, id: Id, machine: &Machine) -> Result<(), (Id, Arc<autoplace::load::Error>)> {
+    // The lock is released before the loop.
+    let partners = with_partners(&mut shared.lock(), id);
+    for partner in partners {
+        let spec = shared.lock().entry(partner).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
+        if let Some(spec) = spec {
+            let ladder = shared.ladder(&spec, machine).map_err(|error| (partner, Arc::new(error)))?;
+            if let Some(entry) = shared.lock().entry(partner) {
+                entry.ladder = Some(ladder);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Loads a model that nobody waits for, unless others would have to make room.
+fn preload(shared: &Arc<Shared>, id: Id) {
+    let name = shared.change(|state| {
+        let entry = state.entry(id)?;
+        entry.is_preloaded = false;
+        entry.loaded.is_none().then(|| entry.label.clone())
+    });
+    let Some(name) = name else { return };
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::warn!("{name} is not loaded in advance: {error}");
+        if let Some(entry) = shared.lock().entry(id) {
+            entry.failure = Some(error.to_string());
+        }
+    };
+    let machine = match shared.bare_machine() {
+        Ok(machine) => machine,
+        Err(error) => return failed(&error),
+    };
+    if let Err((_, error)) = make_ladders(shared, id, &machine) {
+        return failed(&error);
+    }
+    match decide(shared, &machine, Some(&name)) {
+        Err(error) => failed(&error),
+        Ok(plan) if plan.steps.iter().all(|step| matches!(step, Step::Load { .. })) => {
+            // A load that failed has said so.
+            let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
+        }
+        Ok(_) => tracing::info!("{name} is not loaded in advance: others would have to make room"),
+    }
 }
 
 /// The model, and the models that must be loaded with it.
@@ -221,11 +278,7 @@ fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
     all
 }
 
-fn decide(
-    shared: &Arc<Shared>,
-    machine: &autoplace::machine::Machine,
-    wanted: Option<&str>,
-) -> Result<PoolPlan, Error> {
+fn decide(shared: &Arc<Shared>, machine: &Machine, wanted: Option<&str>) -> Result<PoolPlan, Error> {
     let (pool, specs) = {
         let state = shared.lock();
         let (pool, ids) = state.of(machine, shared.now(), shared);
@@ -292,6 +345,7 @@ fn error_for(name: &str, reason: &Reason) -> Error {
 
 /// Shrinks or parks models for other programs, grows models into free memory, and loads parked models again.
 fn look(shared: &Arc<Shared>) {
+    shared.give_to_others();
     let is_empty = shared.lock().entries.iter().all(|entry| entry.loaded.is_none() && !entry.is_parked);
     if is_empty {
         return;
@@ -308,14 +362,14 @@ fn look(shared: &Arc<Shared>) {
         tracing::debug!("the pool stays as it is: {stopped:?}");
     }
     shared.change(|state| {
-        for entry in state.entries.iter_mut().filter(|entry| unloaded.contains(&entry.spec.name)) {
+        for entry in state.entries.iter_mut().filter(|entry| unloaded.contains(&entry.label)) {
             entry.is_parked = entry.loaded.is_none();
         }
     });
     let parked = {
         let state = shared.lock();
         let parked = state.entries.iter().find(|entry| entry.is_parked && entry.loaded.is_none());
-        parked.map(|entry| entry.spec.name.clone())
+        parked.map(|entry| entry.label.clone())
     };
     let Some(name) = parked.filter(|_| unloaded.is_empty()) else { return };
     let Ok(plan) = decide(shared, &machine, Some(&name)) else { return };

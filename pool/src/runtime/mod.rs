@@ -4,6 +4,7 @@ mod builder;
 mod execute;
 mod handle;
 mod manager;
+mod neighbours;
 mod place;
 mod settings;
 mod state;
@@ -22,6 +23,7 @@ pub use wanted::Wanted;
 use crate::error::Error;
 use crate::plan::PoolPlan;
 use crate::spec::{ModelSpec, check};
+use crate::state::Limits;
 use state::Shared;
 
 /// Models of one machine that are loaded on request. Clones share the same pool; dropping the last clone unloads the
@@ -87,6 +89,19 @@ impl Pool {
         Wanted::ask(&self.inner.shared, name)
     }
 
+    /// A handle of the model with this name or alias if it is loaded now; `None` if it is not. Nothing is loaded for it,
+    /// and it counts neither as demand nor against the model's idle time: it is for those who only look.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    pub fn loaded(&self, name: &str) -> Result<Option<ModelHandle>, Error> {
+        let shared = &self.inner.shared;
+        let mut state = shared.lock();
+        let entry = state.named(name)?;
+        Ok(if entry.is_ready() { ModelHandle::to_look(shared, entry) } else { None })
+    }
+
     /// The models with their state, in the order of their specifications.
     pub fn status(&self) -> Vec<ModelStatus> {
         self.inner.shared.status()
@@ -106,15 +121,15 @@ impl Pool {
         self.inner.shared.ask_to_unload(name)
     }
 
-    /// Replaces the specifications. A model whose specification is unchanged stays loaded. A model whose specification
-    /// was changed or removed is unloaded as soon as all its handles are dropped.
+    /// Replaces the specifications and the bounds. A model whose specification is unchanged stays loaded. A model whose
+    /// specification was changed or removed is unloaded as soon as all its handles are dropped.
     ///
     /// # Errors
     ///
     /// [`Error::Specification`] if the models do not agree with each other. The pool is unchanged then.
-    pub fn set_models(&self, models: Vec<ModelSpec>) -> Result<(), Error> {
+    pub fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) -> Result<(), Error> {
         check(&models)?;
-        self.inner.shared.set_models(models);
+        self.inner.shared.set_models(models, limits);
         Ok(())
     }
 }

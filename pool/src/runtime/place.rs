@@ -17,14 +17,15 @@ impl Shared {
     /// The machine with the free bytes that it would have if no model of the pool were loaded.
     pub(super) fn bare_machine(&self) -> Result<Machine, load::Error> {
         if let Some(machine) = &self.settings.machine {
-            return Ok(machine.clone());
+            return Ok(self.lock().limits.of(machine.clone()));
         }
-        let models: Vec<Model> = {
+        let (models, limits): (Vec<Model>, _) = {
             let state = self.lock();
-            state.entries.iter().filter_map(|entry| Some(entry.loaded.as_ref()?.model.clone())).collect()
+            let loaded = state.entries.iter().filter_map(|entry| Some(entry.loaded.as_ref()?.model.clone()));
+            (loaded.collect(), state.limits)
         };
         let machine = load::detect()?;
-        Ok(models.iter().fold(machine, |machine, model| model.once_released(machine)))
+        Ok(limits.of(models.iter().fold(machine, |machine, model| model.once_released(machine))))
     }
 
     /// Configures the load of this model for this request, on this machine.
@@ -33,8 +34,11 @@ impl Shared {
         if let Some(draft) = &spec.draft {
             builder = builder.draft(draft.clone());
         }
+        for adapter in &spec.lora {
+            builder = builder.lora(adapter.clone(), 1.0);
+        }
         let builder = (self.settings.configure)(&spec.name, builder);
-        builder.machine(machine.clone()).isolation(self.settings.isolation.clone())
+        builder.machine(machine.clone()).isolation(self.settings.isolation.clone()).leases(self.settings.leases.clone())
     }
 
     /// Whether models can be re-placed in the middle of a text. A model in a worker can only be re-placed between two
@@ -49,13 +53,14 @@ impl Shared {
     }
 
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
-    /// the estimate knows the model's memory and there is no draft model; otherwise with probes.
+    /// the estimate knows the model's memory and there is neither a draft model nor an adapter; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let alone = self.probed(spec, &spec.request, machine)?;
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(path)?)?;
-        let is_estimated =
-            spec.draft.is_none() && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
+        let is_estimated = spec.draft.is_none()
+            && spec.lora.is_empty()
+            && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
         let mut failed = None;
         let mut first = Some(alone);
         let ladder = Ladder::new(machine, &spec.request, |request, machine| {
@@ -87,7 +92,7 @@ impl State {
     pub(super) fn of(&self, machine: &Machine, now: Duration, shared: &Shared) -> (PoolState, Vec<Id>) {
         let mut pool = PoolState::new(machine.clone());
         pool.now = now;
-        pool.limits = shared.settings.limits;
+        pool.limits = self.limits;
         pool.reloads.clone_from(&self.reloads);
         let mut ids = Vec::new();
         for entry in &self.entries {
@@ -111,7 +116,7 @@ impl State {
         let usual = rung.as_ref().map_or(0.0, |rung| entry.demand.seconds(&rung.plan));
         let left =
             Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX).saturating_sub(now.saturating_sub(entry.used));
-        let mut model = ModelState::new(entry.spec.name.clone(), ladder.clone());
+        let mut model = ModelState::new(entry.label.clone(), ladder.clone());
         model.loaded = rung;
         model.demand = entry.demand;
         model.waiting = u32::try_from(waiting).unwrap_or(u32::MAX);

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::ladder::{Ladder, Rung};
 use crate::plan::PoolPlan;
 use crate::spec::ModelSpec;
+use crate::state::Limits;
 
 /// Identifies a model of the pool.
 pub(super) type Id = u64;
@@ -35,6 +36,7 @@ pub(super) struct State {
     pub(super) entries: Vec<Entry>,
     /// Requests for models, the oldest first.
     pub(super) waiters: VecDeque<Waiter>,
+    pub(super) limits: Limits,
     /// The times at which models were unloaded or moved for others.
     pub(super) reloads: Vec<Duration>,
     pub(super) last_plan: Option<Arc<PoolPlan>>,
@@ -51,6 +53,8 @@ pub(super) type Answer = Result<ModelHandle, Error>;
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) id: Id,
+    /// The name that was asked for.
+    pub(super) name: String,
     pub(super) since: Duration,
     /// The pool does not decide about this request again before this time.
     pub(super) not_before: Duration,
@@ -62,6 +66,8 @@ pub(super) struct Waiter {
 pub(super) struct Entry {
     pub(super) id: Id,
     pub(super) spec: ModelSpec,
+    /// Its name in plans: the specification's, until another specification takes that name.
+    pub(super) label: String,
     pub(super) ladder: Option<Ladder>,
     pub(super) loaded: Option<Loaded>,
     pub(super) demand: Demand,
@@ -79,6 +85,10 @@ pub(super) struct Entry {
     /// Whether the specification was removed.
     pub(super) is_removed: bool,
     pub(super) load_time: Option<Duration>,
+    /// When other pools were last asked for memory for it.
+    pub(super) asked: Option<Duration>,
+    /// Whether the model is yet to be loaded because the pool has started.
+    pub(super) is_preloaded: bool,
     /// A kept model is not loaded without a request before this time.
     pub(super) retry_at: Duration,
     /// Why the last load failed.
@@ -99,6 +109,8 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
+    /// Held while what is attached is made: it is made once.
+    pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) since: SystemTime,
@@ -114,6 +126,9 @@ impl Entry {
     fn new(id: Id, spec: ModelSpec, now: Duration) -> Self {
         Self {
             id,
+            label: spec.name.clone(),
+            asked: None,
+            is_preloaded: spec.preload,
             spec,
             ladder: None,
             loaded: None,
@@ -145,9 +160,10 @@ impl Entry {
 }
 
 impl Shared {
-    pub(super) fn new(models: Vec<ModelSpec>, settings: Settings) -> Self {
-        let shared = Self { state: Mutex::default(), changed: Condvar::new(), begun: Instant::now(), settings };
-        shared.set_models(models);
+    pub(super) fn new(models: Vec<ModelSpec>, limits: Limits, settings: Settings) -> Self {
+        let state = State { limits, ..State::default() };
+        let shared = Self { state: Mutex::new(state), changed: Condvar::new(), begun: Instant::now(), settings };
+        shared.set_models(models, limits);
         shared
     }
 
@@ -190,18 +206,31 @@ impl Shared {
         })
     }
 
-    pub(super) fn set_models(&self, models: Vec<ModelSpec>) {
+    pub(super) fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) {
         let now = self.now();
         self.change(|state| {
-            for entry in &mut state.entries {
-                if !models.contains(&entry.spec) {
-                    (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
-                }
+            state.limits = limits;
+            for entry in state.entries.iter_mut().filter(|entry| !entry.is_removed && !models.contains(&entry.spec)) {
+                (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
+                // Plans go by names, and another specification may have this name from now on.
+                entry.label = format!("{} (replaced, {})", entry.spec.name, entry.id);
             }
+            // A model that is gone and not loaded has nothing to wait for.
+            state.entries.retain(|entry| !entry.is_removed || entry.loaded.is_some() || entry.work != Work::None);
             for spec in models {
                 if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {
                     state.next_id += 1;
                     state.entries.push(Entry::new(state.next_id, spec, now));
+                }
+            }
+            // Who waits for a specification that was replaced waits for the new one.
+            let State { entries, waiters, .. } = state;
+            let is_staying = |entry: &&Entry| !entry.is_removed;
+            for waiter in waiters {
+                let is_gone = !entries.iter().filter(is_staying).any(|entry| entry.id == waiter.id);
+                let new = entries.iter().filter(is_staying).find(|entry| entry.spec.is_named(&waiter.name));
+                if let Some(new) = new.filter(|_| is_gone) {
+                    waiter.id = new.id;
                 }
             }
         });
@@ -213,13 +242,15 @@ impl State {
     pub(super) fn named(&mut self, name: &str) -> Result<&mut Entry, Error> {
         let is_named = |entry: &Entry| !entry.is_removed && entry.spec.is_named(name);
         let Some(index) = self.entries.iter().position(is_named) else {
-            let known = self.entries.iter().filter(|entry| !entry.is_removed);
-            return Err(Error::Unknown {
-                name: name.to_owned(),
-                known: known.map(|entry| entry.spec.name.clone()).collect(),
-            });
+            return Err(self.unknown(name));
         };
         Ok(&mut self.entries[index])
+    }
+
+    /// The error for a name that no model has.
+    pub(super) fn unknown(&self, name: &str) -> Error {
+        let known = self.entries.iter().filter(|entry| !entry.is_removed).map(|entry| entry.spec.name.clone());
+        Error::Unknown { name: name.to_owned(), known: known.collect() }
     }
 
     pub(super) fn entry(&mut self, id: Id) -> Option<&mut Entry> {
@@ -228,7 +259,6 @@ impl State {
 
     /// The id of the model with this name. A model that is not removed comes before one that is.
     pub(super) fn id_of(&self, name: &str) -> Option<Id> {
-        let named = || self.entries.iter().filter(|entry| entry.spec.name == name);
-        named().find(|entry| !entry.is_removed).or_else(|| named().next()).map(|entry| entry.id)
+        self.entries.iter().find(|entry| entry.label == name).map(|entry| entry.id)
     }
 }

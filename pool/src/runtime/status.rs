@@ -23,6 +23,8 @@ pub struct ModelStatus {
     pub held: Option<Held>,
     /// Predicted tokens per second, while it is loaded and generates.
     pub tokens_per_second: Option<f64>,
+    /// Tokens of context of each text, while it is loaded and generates.
+    pub n_ctx: Option<u32>,
     /// The id of the worker process that holds it.
     pub process: Option<u32>,
     /// The time at which it was loaded.
@@ -65,7 +67,7 @@ fn status(entry: &Entry, waiting: usize) -> ModelStatus {
     let loaded = entry.loaded.as_ref();
     let plan = loaded.map(|loaded| &loaded.rung.plan);
     ModelStatus {
-        name: entry.spec.name.clone(),
+        name: entry.label.clone(),
         aliases: entry.spec.aliases.clone(),
         residence: match (entry.work, loaded) {
             (Work::Loading, _) => Residence::Loading,
@@ -77,6 +79,7 @@ fn status(entry: &Entry, waiting: usize) -> ModelStatus {
         layers: plan.map(|plan| (plan.n_gpu_layers, plan.layers())),
         held: loaded.map(|loaded| loaded.rung.held.clone()),
         tokens_per_second: plan.and_then(|plan| Some(plan.speed.as_ref()?.tokens_per_second)),
+        n_ctx: plan.filter(|plan| plan.context.embeddings.is_none()).map(|plan| plan.context.n_ctx_seq()),
         process: loaded.and_then(|loaded| loaded.model.worker_id()),
         since: loaded.map(|loaded| loaded.since),
         in_use: entry.handles,

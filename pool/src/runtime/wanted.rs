@@ -34,7 +34,7 @@ impl Wanted {
             if handle.is_some() {
                 return Ok(handle);
             }
-            let waiter = Waiter { id, since: now, not_before: now, ticket: Arc::clone(&ticket) };
+            let waiter = Waiter { id, name: name.to_owned(), since: now, not_before: now, ticket: Arc::clone(&ticket) };
             state.waiters.push_back(waiter);
             Ok(None)
         });

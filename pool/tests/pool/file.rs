@@ -12,6 +12,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
     let text = r#"
         [pool]
         reloads_per_minute = 3
+        ram = "12GiB"
 
         [models.coder]
         model = "models/coder.gguf"
@@ -20,6 +21,8 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         parallel = 2
         ngl = 20
         draft = "draft.gguf"
+        lora = ["style.gguf"]
+        template = "chatml"
         aliases = ["gpt-4o", "code"]
         keep = true
         idle = "30m"
@@ -29,16 +32,22 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         [models.embedder]
         model = "hf:nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"
         embed = "mean"
+        template = "own.jinja"
+        preload = true
         idle = 90
     "#;
     let pool = PoolFile::parse(text, "/etc/autoplace/pool.toml").unwrap();
-    assert_eq!(pool.limits.reloads_per_minute, 3);
+    assert_eq!((pool.limits.reloads_per_minute, pool.limits.ram), (3, Some(12 << 30)));
     let [coder, embedder] = &pool.models[..] else { panic!("{pool:?}") };
     assert_eq!(coder.model, Path::new("/etc/autoplace/models/coder.gguf"));
     assert_eq!(coder.draft.as_deref(), Some(Path::new("/etc/autoplace/draft.gguf")));
     assert_eq!((coder.request.context, coder.request.gpu_layers), (Context::Tokens(16384), GpuLayers::AtMost(20)));
     assert_eq!((coder.request.params.type_k, coder.request.params.n_seq_max), (KvType::Q8_0, 2));
     assert_eq!((coder.keep, coder.idle, coder.priority), (true, Some(Duration::from_secs(1800)), 2.5));
+    assert_eq!(coder.lora, [Path::new("/etc/autoplace/style.gguf")]);
+    let templates = [coder, embedder].map(|model| model.template.as_deref());
+    assert_eq!(templates, [Some("chatml"), Some("/etc/autoplace/own.jinja")]);
+    assert_eq!((coder.preload, embedder.preload), (false, true));
     assert!(coder.is_named("gpt-4o") && coder.is_named("coder") && !coder.is_named("embedder"));
     assert_eq!(embedder.model, Path::new("hf:nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"));
     assert_eq!(

@@ -2,5 +2,6 @@
 
 mod file;
 mod models;
+mod picture;
 mod plan;
 mod traces;

@@ -1,6 +1,7 @@
 //! The pool at work on simulated cards, with the demo model under several names: in workers, which are this program,
 //! and in this process. Each text must equal the text of the model alone, and no card ever exceeds its memory.
 
+mod neighbours;
 mod rounds;
 mod support;
 
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use autoplace::Isolation;
-use autoplace_pool::{Error, ModelSpec, Pool, Residence};
+use autoplace_pool::{Error, Limits, ModelSpec, Pool, Residence};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use support::{Card, TEXT, builder, held_alone, spec, text, until};
@@ -20,7 +21,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 13] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -31,6 +32,8 @@ fn main() {
         ("an_idle_model_is_unloaded_and_a_kept_one_is_not", idle),
         ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
+        ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
+        ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
         ("random_rounds_are_never_over_and_every_text_is_the_one_alone", rounds::some),
     ];
     let mut arguments = Arguments::from_args();
@@ -242,14 +245,14 @@ fn replaced() -> Result<(), Failed> {
     let held = pool.get("a").wait()?;
     drop(pool.get("b").wait()?);
     // `a` is gone, `b` stays, `c` is new.
-    pool.set_models(vec![spec("b"), spec("c")])?;
+    pool.set_models(vec![spec("b"), spec("c")], Limits::default())?;
     assert!(matches!(pool.get("a").wait(), Err(Error::Unknown { .. })));
     assert_eq!(state(&pool, "b"), Residence::Loaded);
     assert_eq!(text(&held)?, TEXT.as_str());
     drop(held);
     until(|| pool.status().len() == 2);
     assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
-    let twice = pool.set_models(vec![spec("b"), spec("b")]);
+    let twice = pool.set_models(vec![spec("b"), spec("b")], Limits::default());
     assert!(matches!(twice, Err(Error::Specification { .. })));
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Random rounds: models, cards, requests from several threads, other programs, and killed workers.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use autoplace::Isolation;
 use autoplace_pool::{Error, ModelSpec};
@@ -15,24 +15,34 @@ pub(crate) fn some() -> Result<(), Failed> {
     run(0..4)
 }
 
+/// `AUTOPLACE_POOL_ROUNDS` has a number of rounds, or `FROM..TO`; a thousand otherwise.
 pub(crate) fn thousand() -> Result<(), Failed> {
-    run(0..1000)
+    let asked = std::env::var("AUTOPLACE_POOL_ROUNDS").unwrap_or_else(|_| "1000".to_owned());
+    let (from, to) = asked.split_once("..").unwrap_or(("0", &asked));
+    run(from.parse()?..to.parse()?)
 }
 
 fn run(rounds: std::ops::Range<u64>) -> Result<(), Failed> {
     let whole = held_alone();
-    let (mut texts, mut errors) = (0, 0);
+    let (mut texts, mut errors, mut longest) = (0, 0, 0);
     for number in rounds {
-        let (written, refused) = round(number, whole).map_err(|fault| format!("round {number}: {fault}"))?;
+        let (written, refused, waited) = round(number, whole).map_err(|fault| format!("round {number}: {fault}"))?;
         texts += written;
         errors += refused;
+        longest = longest.max(waited);
+        if number % 50 == 49 {
+            println!(
+                "up to round {number}: {texts} texts, {errors} typed errors, the longest wait {} s",
+                longest / 1000
+            );
+        }
     }
-    println!("{texts} texts, {errors} typed errors");
+    println!("{texts} texts, {errors} typed errors, the longest wait for a model {} s", longest / 1000);
     if texts < errors { Err(format!("{texts} texts, {errors} errors").into()) } else { Ok(()) }
 }
 
 /// One round: three to six models on one to three cards, and fifty requests.
-fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
+fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
     let mut dice = Dice::new(number);
     let count = dice.one_of(&[1, 1, 1, 2, 3]);
     let cards: Vec<Card> = (0..count).map(|_| Card::new(dice.share(whole, 60, 220))).collect();
@@ -52,13 +62,13 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
         pool = pool.model(model.keep(dice.percent(10)).priority(dice.one_of(&[1.0, 1.0, 4.0])));
     }
     let pool = pool.start().map_err(|error| error.to_string())?;
-    let (written, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (written, refused, longest) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU64::new(0));
     let seeds: Vec<u64> = (0..5).map(|thread| number * 100 + thread).collect();
     let outcome = thread::scope(|scope| {
         let users: Vec<_> = seeds
             .iter()
             .map(|&seed| {
-                let (pool, written, refused, cards) = (&pool, &written, &refused, &cards);
+                let (pool, written, refused, longest, cards) = (&pool, &written, &refused, &longest, &cards);
                 scope.spawn(move || -> Result<(), String> {
                     let mut dice = Dice::new(seed);
                     for _ in 0..10 {
@@ -72,7 +82,10 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
                             let card = &cards[dice.below(cards.len())];
                             card.take(dice.share(card.total(), 0, 40));
                         }
-                        let handle = match pool.get(name).wait() {
+                        let asked = Instant::now();
+                        let handle = pool.get(name).wait();
+                        longest.fetch_max(asked.elapsed().as_millis() as u64, Ordering::Relaxed);
+                        let handle = match handle {
                             Ok(handle) => handle,
                             Err(Error::Load { .. } | Error::NoRoom { .. } | Error::Waited { .. }) => {
                                 refused.fetch_add(1, Ordering::Relaxed);
@@ -113,5 +126,10 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
     if left > 0 {
         return Err(format!("{left} bytes are left"));
     }
-    Ok((written.into_inner(), refused.into_inner()))
+    // A request waits for as long as the pool's patience, and for the step that runs then.
+    let longest = longest.into_inner();
+    if longest > 2 * 120_000 {
+        return Err(format!("a request waited {} s", longest / 1000));
+    }
+    Ok((written.into_inner(), refused.into_inner(), longest))
 }

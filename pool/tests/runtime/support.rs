@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::load::Leases;
 use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::Headroom;
 use autoplace::plan::Request;
@@ -100,6 +101,8 @@ pub(crate) fn builder(cards: &[&Card]) -> PoolBuilder {
         .isolation(Isolation::Process(worker))
         .look_every(Duration::from_millis(500))
         .patience(Duration::from_secs(120))
+        // Pools of other tests are not asked for memory.
+        .leases(Leases::none())
         .configure(|_, builder| builder.n_threads(1).without_learning())
 }
 

@@ -2,6 +2,7 @@
 //! meanwhile. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of it.
 
 mod bodies;
+mod pool;
 mod rows;
 
 use std::io::{Read, Write};
@@ -22,20 +23,25 @@ use crate::workspace::{Running, Workspace, output, run};
 const PATIENCE: Duration = Duration::from_secs(120);
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
-/// Attacks our program, or another program with the same arguments. Fails if the memory or an answer is out of bounds,
+/// Attacks our program, or another program with the same arguments. A word selects the attacks whose names have it. Fails if the memory or an answer is out of bounds,
 /// never because of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
     }
     setup::native()?;
-    let program = match arguments {
-        [] => {
+    let (program, word) = match arguments {
+        [program, word] => (Some(program), word.as_str()),
+        [program] => (Some(program), ""),
+        [] => (None, ""),
+        _ => bail!("usage: cargo xtask attack [PROGRAM [WORD]]"),
+    };
+    let program = match program {
+        None => {
             run(&mut workspace.cargo(&["build", "--package=autoplace-cli"]))?;
             workspace.target.join("debug/autoplace")
         }
-        [program] => PathBuf::from(program),
-        _ => bail!("usage: cargo xtask attack [PROGRAM]"),
+        Some(program) => PathBuf::from(program),
     };
     let models = workspace.target.join("attack");
     run(workspace.cargo(&["run", "--quiet", "--package=test-support", "--example=models", "--"]).arg(&models))?;
@@ -43,10 +49,13 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
     println!("|---|--:|--:|---|--:|--:|");
     let mut broken = Vec::new();
-    for attack in ATTACKS {
+    for attack in ATTACKS.iter().chain(pool::ATTACKS).filter(|attack| attack.name.contains(word)) {
         let server = Server::start(&target, attack.setup)?;
         // Includes one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
+        if matches!(attack.setup, Setup::Pool | Setup::PoolOfThousand) {
+            server.post(TEXT, &pool::asked("m0"));
+        }
         let idle = server.peak()?;
         let begin = Instant::now();
         let (answers, after, health) = thread::scope(|scope| {
@@ -110,11 +119,17 @@ impl Server {
         shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(program).arg("serve");
         match setup {
             Setup::FillInTheMiddle => shell.arg(models.join("fim.gguf")),
+            Setup::Pool | Setup::PoolWithKey | Setup::PoolOfThousand => {
+                let file = models.join("pool.toml");
+                std::fs::write(&file, pool::file(if setup == Setup::PoolOfThousand { 1000 } else { 3 }))?;
+                shell.arg("--models").arg(file)
+            }
             _ => shell.arg(MODEL),
         };
         shell.args(["--port", "0", "--template", "chatml", "--parallel", "8", "--ctx", "4096"]);
         match setup {
-            Setup::Plain | Setup::FillInTheMiddle => {}
+            Setup::Plain | Setup::FillInTheMiddle | Setup::Pool | Setup::PoolOfThousand => {}
+            Setup::PoolWithKey => _ = shell.args(["--api-key", pool::KEY]),
             Setup::Isolated => _ = shell.args(["--isolated", "--silent", "5"]),
             Setup::Reranker => _ = shell.arg("--reranker").arg(models.join("reranker.gguf")),
         }

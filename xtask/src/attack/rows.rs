@@ -29,6 +29,12 @@ pub(super) enum Setup {
     FillInTheMiddle,
     /// The demo model, and a reranker.
     Reranker,
+    /// The demo model under three names of a pool.
+    Pool,
+    /// The same, with a key.
+    PoolWithKey,
+    /// The demo model under a thousand names of a pool.
+    PoolOfThousand,
 }
 
 /// Sends all bodies at once.

@@ -7,6 +7,7 @@ mod sim;
 
 use autoplace::machine::Machine;
 use autoplace::plan::{Context, Request};
+use autoplace_pool::Rung;
 use test_support::random_weights::Dice;
 
 use crate::models::{machine, model};
@@ -45,10 +46,10 @@ fn sorted(mut wishes: Vec<Wish>) -> Vec<Wish> {
 
 /// Three hours in which a person chats with a large model, and a small one writes a title and suggestions after each
 /// answer.
-fn chat_and_titles() -> Trace {
+fn chat_and_titles(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "32b", 16_384, 1), traced(&machine, "3b", 8192, 1)];
-    let (mut dice, mut wishes, mut now) = (Dice::new(1), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 3.0 * 3600.0 {
         let turns = between(&mut dice, 3, 12);
         for _ in 0..turns {
@@ -66,14 +67,14 @@ fn chat_and_titles() -> Trace {
 
 /// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
 /// model of 1B that writes one token takes the place of the embedder.
-fn agent() -> Trace {
+fn agent(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![
         traced(&machine, "30b-a3b", 32_768, 1),
         traced(&machine, "1b", 8192, 1),
         traced(&machine, "8b", 16_384, 1),
     ];
-    let (mut dice, mut wishes, mut now) = (Dice::new(2), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 2.0 * 3600.0 {
         for _ in 0..between(&mut dice, 4, 15) {
             for _ in 0..between(&mut dice, 0, 4) {
@@ -98,10 +99,10 @@ fn agent() -> Trace {
 }
 
 /// One hour in which a hundred users ask two models a question now and then.
-fn hundred_users() -> Trace {
+fn hundred_users(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "14b", 4096, 8), traced(&machine, "8b", 4096, 8)];
-    let (mut dice, mut wishes) = (Dice::new(3), Vec::new());
+    let (mut dice, mut wishes) = (Dice::new(seed), Vec::new());
     for user in 0..100 {
         let mut now = pause(&mut dice, 600.0);
         while now < 3600.0 {
@@ -116,10 +117,10 @@ fn hundred_users() -> Trace {
 }
 
 /// Three hours with a large, slow model for hard questions and a small, fast one for the others.
-fn slow_and_fast() -> Trace {
+fn slow_and_fast(seed: u64) -> Trace {
     let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
     let models = vec![traced(&machine, "32b", 8192, 1), traced(&machine, "8b", 8192, 1)];
-    let (mut dice, mut wishes, mut now) = (Dice::new(4), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 3.0 * 3600.0 {
         let is_hard = dice.percent(10);
         let (prompt, reply) = (between(&mut dice, 50, 1000), between(&mut dice, 50, 400));
@@ -130,11 +131,11 @@ fn slow_and_fast() -> Trace {
 }
 
 /// Four hours on two cards with six models, some of which are popular for a while.
-fn random() -> Trace {
+fn random(seed: u64) -> Trace {
     let machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
     let names = ["8b", "14b", "32b", "30b-a3b", "3b", "1b"];
     let models: Vec<TracedModel> = names.iter().map(|name| traced(&machine, name, 8192, 1)).collect();
-    let (mut dice, mut wishes, mut now) = (Dice::new(5), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     let mut fashion = [0, 1, 4];
     while now < 4.0 * 3600.0 {
         if dice.percent(2) {
@@ -182,7 +183,7 @@ fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
 
 #[test]
 fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_much_longer_than_by_the_best_rule() {
-    let waited = run([chat_and_titles(), slow_and_fast()]);
+    let waited = run([chat_and_titles(1), slow_and_fast(4)]);
     let [pool, swap, ollama, _] = waited[0];
     assert!(pool <= 0.5 * swap.min(ollama), "{waited:?}");
     for [pool, rivals @ ..] in waited.clone() {
@@ -191,12 +192,59 @@ fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_mu
     }
 }
 
+/// Prints the table of five traces by these seeds.
+fn five(seeds: [u64; 5]) {
+    let [chat, coding, users, hard, any] = seeds;
+    let waited = run([chat_and_titles(chat), agent(coding), hundred_users(users), slow_and_fast(hard), random(any)]);
+    let best = |[pool, rivals @ ..]: &[f64; 4]| pool / rivals.iter().copied().fold(f64::INFINITY, f64::min);
+    let over: Vec<f64> = waited.iter().map(best).collect();
+    let mut sorted = over.clone();
+    sorted.sort_by(f64::total_cmp);
+    println!("\nwaiting by the pool over that by the best other rule: {over:.2?}, the median {:.2}", sorted[2]);
+}
+
 #[test]
 #[ignore = "a minute or two: prints the table of benches/results"]
 fn five_traces() {
-    let waited = run([chat_and_titles(), agent(), hundred_users(), slow_and_fast(), random()]);
-    let best = |[pool, rivals @ ..]: &[f64; 4]| pool / rivals.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut over: Vec<f64> = waited.iter().map(best).collect();
-    over.sort_by(f64::total_cmp);
-    println!("\nwaiting by the pool over that by the best other rule: {over:.2?}");
+    five([1, 2, 3, 4, 5]);
+}
+
+/// The rule is never changed after a look at these: they show whether what was gained on the others holds.
+#[test]
+#[ignore = "a minute or two: prints the second table of benches/results"]
+fn five_traces_held_out() {
+    five([101, 102, 103, 104, 105]);
+}
+
+/// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.
+#[test]
+#[ignore = "prints two lines"]
+fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
+    for seed in [4, 104] {
+        let Trace { machine, models, wishes, .. } = slow_and_fast(seed);
+        let alone = |model: usize| &models[model].ladder.rungs()[0];
+        let (first, other) = (wishes[0].model, 1 - wishes[0].model);
+        let taken = &alone(first).held.gpus;
+        let is_beside = |rung: &&Rung| {
+            let gpus = machine.gpus.iter().zip(rung.held.gpus.iter().zip(taken));
+            gpus.into_iter().all(|(gpu, (held, taken))| held + taken <= gpu.free)
+        };
+        let second = models[other].ladder.rungs().iter().find(is_beside).unwrap();
+        let of_other: Vec<&Wish> = wishes.iter().filter(|wish| wish.model == other).collect();
+        let mean =
+            |rung: &Rung| of_other.iter().map(|wish| sim::seconds(rung, wish)).sum::<f64>() / of_other.len() as f64;
+        println!(
+            "seed {seed}: {} comes first and takes {} of {} layers; {} then has {} of {}, and a request takes {:.0} s \
+             there ({:.0} s alone), where one comes each {:.0} s",
+            models[first].name,
+            alone(first).plan.n_gpu_layers,
+            alone(first).plan.layers(),
+            models[other].name,
+            second.plan.n_gpu_layers,
+            second.plan.layers(),
+            mean(second),
+            mean(alone(other)),
+            wishes.last().unwrap().at / of_other.len() as f64,
+        );
+    }
 }

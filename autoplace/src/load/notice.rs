@@ -1,0 +1,102 @@
+//! Notices of one process to others of the same user: small files in the folder of the leases.
+//!
+//! A notice has two files: one with its content, and one that its process keeps locked. The operating system unlocks it
+//! when the process ends, however it ends: a notice whose lock can be had is old, and is removed by whoever finds it.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of the longest content that is read, and the most notices.
+const MAX_BYTES: u64 = 64 << 10;
+const MAX_NOTICES: usize = 1024;
+
+/// A notice, which is withdrawn when it is dropped.
+#[derive(Debug)]
+pub(super) struct Notice {
+    lock: File,
+    lock_path: PathBuf,
+    path: PathBuf,
+}
+
+impl Notice {
+    pub(super) fn write(folder: &Path, content: &impl Serialize) -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+
+        fs::create_dir_all(folder)?;
+        let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let at = |ending: &str| folder.join(format!("{name}.{ending}"));
+        let (lock_path, path) = (at("lock"), at("json"));
+        let lock = File::options().write(true).create(true).truncate(true).open(&lock_path)?;
+        lock.try_lock().map_err(io::Error::other)?;
+        let notice = Self { lock, lock_path, path };
+        // Others find the whole content or none.
+        let new = at("new");
+        fs::write(&new, serde_json::to_vec(content).map_err(io::Error::other)?)?;
+        fs::rename(new, &notice.path)?;
+        Ok(notice)
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // A child process that is being started may hold a copy of the handle.
+        let _ = self.lock.unlock();
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+/// The notices in a folder. Whatever cannot be read is left out.
+pub(super) fn read<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    files.take(MAX_NOTICES).filter_map(|path| living(&path)).collect()
+}
+
+/// The content of this file; `None` if its process has ended, which removes the file.
+fn living<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let lock_path = path.with_extension("lock");
+    let is_held = File::options().write(true).open(&lock_path).is_ok_and(|lock| lock.try_lock().is_err());
+    if !is_held {
+        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(&lock_path);
+        return None;
+    }
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_read_until_it_is_withdrawn_or_its_process_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = &folder.path().join("notices");
+        assert_eq!(read::<String>(folder), Vec::<String>::new());
+        let notice = Notice::write(folder, &"here").unwrap();
+        assert_eq!(read::<String>(folder), ["here"]);
+        // What a process that was killed has left: its lock can be had, or is missing.
+        for (name, has_lock) in [("1-0", true), ("2-0", false)] {
+            let left = folder.join(format!("{name}.json"));
+            fs::write(&left, "\"old\"").unwrap();
+            if has_lock {
+                fs::write(left.with_extension("lock"), "").unwrap();
+            }
+            assert_eq!(read::<String>(folder), ["here"]);
+            assert!(!left.exists() && !left.with_extension("lock").exists());
+        }
+        // Another content than the reader's is left out, and stays.
+        assert_eq!(read::<u32>(folder), Vec::<u32>::new());
+        assert_eq!(read::<String>(folder), ["here"]);
+        drop(notice);
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+}

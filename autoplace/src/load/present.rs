@@ -1,0 +1,175 @@
+//! What is loaded on this machine, and what is lacked: each load of this user says so to the user's other processes, and
+//! so does a pool that lacks memory.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::leases::Leases;
+use super::notice::{self, Notice};
+use crate::plan::{Placement, Plan};
+
+/// The folders below that of the leases.
+const LOADED: &str = "loaded";
+const LACKING: &str = "lacking";
+
+/// Whether this process is a worker.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_worker_from_now_on() {
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// A model that a process of this user has loaded: [`loaded_models`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadedModel {
+    /// The model's name, from its header.
+    pub name: String,
+    /// Its first file.
+    pub path: Option<PathBuf>,
+    /// The process that holds it.
+    pub process: u32,
+    /// The application's process, if `process` is its worker.
+    pub application: Option<u32>,
+    /// The name of the program's executable.
+    pub program: String,
+    /// When it was loaded, or re-placed.
+    pub since: SystemTime,
+    /// Layers on GPUs, and all layers.
+    pub layers: (u32, u32),
+    /// The bytes on each device: weights, cache, compute buffers and companions. The host is the last one.
+    pub devices: Vec<DeviceBytes>,
+    /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
+    pub tokens_per_second: Option<f64>,
+    /// Tokens of its context.
+    pub n_ctx: u32,
+    /// Whether its process unloads it for others that lack memory, when nobody uses it: a pool does.
+    pub gives: bool,
+}
+
+/// Bytes of one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::exhaustive_structs, reason = "a name and a number")]
+pub struct DeviceBytes {
+    /// The device's name for people.
+    pub name: String,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+impl LoadedModel {
+    fn now(plan: &Plan, gives: bool) -> Self {
+        let executable = std::env::current_exe().ok();
+        let program = executable.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let on = |placement: &Placement| DeviceBytes {
+            name: placement.name.clone(),
+            bytes: placement.footprint.total().saturating_add(placement.companions),
+        };
+        Self {
+            name: plan.model.name.clone(),
+            path: plan.model.path.clone(),
+            process: std::process::id(),
+            application: if IS_WORKER.load(Ordering::Relaxed) { parent() } else { None },
+            program: program.to_string_lossy().into_owned(),
+            since: SystemTime::now(),
+            layers: (plan.n_gpu_layers, plan.layers()),
+            devices: plan.gpus().chain(plan.host()).map(on).collect(),
+            tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
+            n_ctx: plan.context.n_ctx,
+            gives,
+        }
+    }
+}
+
+/// The process that started this one.
+#[cfg(unix)]
+fn parent() -> Option<u32> {
+    Some(std::os::unix::process::parent_id())
+}
+
+#[cfg(not(unix))]
+const fn parent() -> Option<u32> {
+    None
+}
+
+impl Leases {
+    /// Says that a model is loaded by this plan, until the result is dropped. A failure is not one of the load: others do
+    /// not see it then.
+    pub(super) fn say_loaded(&self, plan: &Plan) -> Option<Notice> {
+        let folder = self.private_folder().ok()??.join(LOADED);
+        let notice = Notice::write(&folder, &LoadedModel::now(plan, self.gives));
+        notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()
+    }
+
+    /// Says to the pools of this user's other processes that memory is lacked, until the result is dropped: they may
+    /// unload models that nobody uses. Whether any does is not known. `None` if nothing can be said.
+    pub fn say_lacking(&self, lack: &MemoryLack) -> Option<LackNotice> {
+        let folder = self.private_folder().ok()??.join(LACKING);
+        let notice = Notice::write(&folder, lack);
+        notice.inspect_err(|error| tracing::debug!(%error, "other pools are not asked for memory")).ok().map(LackNotice)
+    }
+}
+
+/// A pool that lacks memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::exhaustive_structs, reason = "callers make it")]
+pub struct MemoryLack {
+    /// Identifies the pool that asks, on this machine.
+    pub pool: String,
+    /// The bytes that it lacks on each device, by the device's name for people.
+    pub devices: Vec<DeviceBytes>,
+}
+
+/// A lack of memory that others are told of. Dropping it withdraws the notice.
+#[derive(Debug)]
+#[must_use = "the notice is withdrawn when this is dropped"]
+pub struct LackNotice(#[allow(dead_code, reason = "it is held")] Notice);
+
+/// The models that processes of this user have loaded now, the oldest first: of this program and of all others that use
+/// this library with the same folder of [leases](Leases).
+pub fn loaded_models(leases: &Leases) -> Vec<LoadedModel> {
+    let mut models: Vec<LoadedModel> = read(leases, LOADED);
+    models.sort_by_key(|model| (model.since, model.process));
+    models
+}
+
+/// The lacks of memory that pools of this user say now.
+pub fn memory_lacks(leases: &Leases) -> Vec<MemoryLack> {
+    read(leases, LACKING)
+}
+
+fn read<T: serde::de::DeserializeOwned>(leases: &Leases, folder: &str) -> Vec<T> {
+    match leases.private_folder() {
+        Ok(Some(leases)) => notice::read(&leases.join(folder)),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::test_plan::plan;
+
+    #[test]
+    fn a_loaded_model_and_a_lack_of_memory_are_seen_by_others_until_they_are_withdrawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = Leases::in_dir(folder.path().join("leases"));
+        assert_eq!(loaded_models(&leases), []);
+        let loaded = leases.say_loaded(&plan()).unwrap();
+        let [model] = &loaded_models(&leases)[..] else { panic!() };
+        assert_eq!((&model.name, model.process), (&plan().model.name, std::process::id()));
+        assert_eq!((model.devices.len(), model.application, model.gives), (plan().placements.len(), None, false));
+        assert_eq!(memory_lacks(&leases), []);
+        let lack = MemoryLack { pool: "1-1".into(), devices: vec![DeviceBytes { name: "card".into(), bytes: 5 }] };
+        let said = leases.say_lacking(&lack).unwrap();
+        assert_eq!(memory_lacks(&leases), std::slice::from_ref(&lack));
+        drop((loaded, said));
+        assert_eq!((loaded_models(&leases), memory_lacks(&leases)), (vec![], vec![]));
+        // Without leases nothing is said and nothing is seen.
+        assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().say_lacking(&lack).is_none());
+        assert_eq!(loaded_models(&Leases::none()), []);
+    }
+}

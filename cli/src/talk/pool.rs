@@ -1,0 +1,274 @@
+//! A server of several models: `pool.toml`, a folder and models of the command line flow in; a pool flows out. SIGHUP
+//! reads the file and the folder again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use autoplace::chat::ChatTemplate;
+use autoplace::gguf::Header;
+use autoplace::memory::Pooling;
+use autoplace::plan::Request;
+use autoplace::profile::ModelProfile;
+use autoplace::{ModelBuilder, load};
+use autoplace_hub::{Models, Name};
+use autoplace_openai::server::Server;
+use autoplace_openai::{Api, ApiError};
+use autoplace_pool::{ModelHandle, ModelSpec, Pool, PoolFile};
+
+use super::screen::note;
+use super::serve::{ServeArgs, name_of, until_stopped};
+use super::{pool_page, source};
+use crate::stop::Stop;
+use crate::template;
+
+/// llama.cpp's `llama_pooling_type` of rerankers.
+const POOLING_RANK: u32 = 4;
+
+/// Several models, which share the machine.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Several models")]
+pub(crate) struct PoolArgs {
+    /// Further models. All share the machine: each is loaded when a request names it, and makes room for others
+    #[arg(value_name = "MODEL", conflicts_with_all = ONE_MODEL)]
+    more: Vec<String>,
+    /// A file of models with their settings (docs/pool.md), which SIGHUP reads again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ONE_MODEL)]
+    models: Option<PathBuf>,
+    /// A folder, each GGUF file in which is a model with the file's name; SIGHUP looks again
+    #[arg(long, value_name = "DIR", conflicts_with_all = ONE_MODEL)]
+    models_dir: Option<PathBuf>,
+}
+
+/// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
+const ONE_MODEL: [&str; 5] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc"];
+
+impl PoolArgs {
+    /// Whether there is more than one model.
+    pub(super) fn is_meant(&self) -> bool {
+        !self.more.is_empty() || self.models.is_some() || self.models_dir.is_some()
+    }
+}
+
+/// Serves the models until Ctrl-C.
+pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener) -> Result<ExitCode, Box<dyn Error>> {
+    let running = Arc::new(Mutex::new(None::<Running>));
+    let heard = Arc::clone(&running);
+    let stop = Stop::listen_and_on_hangup(move || match &*heard.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(running) => running.read_again(),
+        None => note("SIGHUP came before the models were known: they are read now"),
+    })?;
+    let sources = Sources::new(args);
+    let Some(models) = sources.read(|name, request| args.load.source.path_of(name, request, &stop))? else {
+        return Ok(ExitCode::from(130));
+    };
+    models.models.iter().for_each(|model| note(format!("{}: {}", model.name, model.model.display())));
+    let templates = Templates::new(&models.models, args.template.clone());
+    let threads = args.load.threads();
+    let requests =
+        args.queue + models.models.iter().map(|model| model.request.params.n_seq_max as usize).sum::<usize>();
+    let pool = Pool::builder()
+        .file(models)
+        .isolation(args.worker())
+        .configure(move |_, builder: ModelBuilder| threads.set(builder))
+        .start()?;
+    *running.lock().unwrap_or_else(PoisonError::into_inner) =
+        Some(Running { pool: pool.clone(), sources, templates: templates.clone() });
+    let (sampling, when_full, spm_infill) = (args.sampling.clone(), args.shift.when_full(), args.spm_infill);
+    let describes_tools = !args.no_tool_descriptions;
+    let api = move |handle: &ModelHandle, api: Api| {
+        let api = api.sampling(sampling.over(handle.sampling())).when_full(when_full).infill_suffix_first(spm_infill);
+        Ok(match templates.of(handle)? {
+            Some(template) => api.template(template.describe_tools(describes_tools)),
+            None => api,
+        })
+    };
+    let engine = args.engine();
+    let normalization = args.embd_normalize.unwrap_or_default();
+    let server = Server::of_pool(pool)
+        .engine(move |builder| engine.set(builder))
+        .api(api)
+        .embedders(move |embedder| embedder.normalize(normalization))
+        .requests(requests.min(MAX_REQUESTS))
+        .page(pool_page::html);
+    let server = args.access(server, key)?;
+    let ended = until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop));
+    // Unloads the models: this is the last handle of the pool.
+    drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
+    ended
+}
+
+/// Most requests under way. With as many connections more, a limit of 1024 open files is enough.
+const MAX_REQUESTS: usize = 512;
+
+/// A pool that is served, for SIGHUP.
+struct Running {
+    pool: Pool,
+    sources: Sources,
+    templates: Templates,
+}
+
+impl Running {
+    /// Reads the file and the folder again. Models that have changed are replaced once their texts have ended; after an
+    /// error, everything stays as it was.
+    fn read_again(&self) {
+        // Nobody may be asked about a fetch now.
+        let here =
+            |name: &str, request: &Request| source::here(Path::new(name), request, || Ok(load::detect()?)).map(Some);
+        let read = self.sources.read(here).and_then(|models| {
+            let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
+            let count = models.len();
+            self.pool.set_models(models.clone(), limits)?;
+            self.templates.set(&models);
+            Ok(count)
+        });
+        match read {
+            Ok(count) => note(format!("SIGHUP: {count} models")),
+            Err(error) => note(format!("SIGHUP: nothing is changed: {error}")),
+        }
+    }
+}
+
+/// Where the models come from.
+struct Sources {
+    file: Option<PathBuf>,
+    folder: Option<PathBuf>,
+    /// Models of the command line.
+    named: Vec<String>,
+    embed: Option<PathBuf>,
+    reranker: Option<PathBuf>,
+    /// The request of models that the file does not have.
+    request: Request,
+}
+
+/// Finds the file of a model by its name or path.
+type Find<'f> = &'f dyn Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>;
+
+impl Sources {
+    fn new(args: &ServeArgs) -> Self {
+        let named = args.load.source.model().into_iter().map(str::to_owned).chain(args.pool.more.iter().cloned());
+        Self {
+            file: args.pool.models.clone(),
+            folder: args.pool.models_dir.clone(),
+            named: named.collect(),
+            embed: args.embed.clone(),
+            reranker: args.reranker.clone(),
+            request: args.request(),
+        }
+    }
+
+    /// All models; `None` if a fetch was cancelled.
+    fn read(
+        &self,
+        find: impl Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>,
+    ) -> Result<Option<PoolFile>, Box<dyn Error>> {
+        let mut all = self.file.as_ref().map(PoolFile::read).transpose()?.unwrap_or_default();
+        for model in &mut all.models {
+            let Some(path) = found(&model.model, &model.request, &find)? else { return Ok(None) };
+            model.model = path;
+        }
+        for name in &self.named {
+            let Some(path) = find(name, &self.request)? else { return Ok(None) };
+            let spec = ModelSpec::new(name_of(&path), &path).request(self.request_of(&path)).preload(true);
+            all.models.push(spec);
+        }
+        for (path, pooling) in [(&self.embed, None), (&self.reranker, Some(Pooling::Rank))] {
+            let Some(path) = path else { continue };
+            let pooling = pooling.or_else(|| pooling_of(path)).unwrap_or(Pooling::Mean);
+            all.models.push(ModelSpec::new(name_of(path), path).request(Request::new().embeddings(pooling)).keep(true));
+        }
+        if let Some(folder) = &self.folder {
+            self.read_folder(folder, &mut all)?;
+        }
+        if all.models.is_empty() {
+            return Err("there is no model: neither the file nor the folder has one".into());
+        }
+        autoplace_pool::check(&all.models)?;
+        Ok(Some(all))
+    }
+
+    /// Adds the models of the folder, except files that another specification has already.
+    fn read_folder(&self, folder: &Path, all: &mut PoolFile) -> Result<(), Box<dyn Error>> {
+        let found = Models::in_folders([folder])?;
+        let known: BTreeSet<PathBuf> = all.models.iter().map(|model| one_path(&model.model)).collect();
+        for model in found.models {
+            let Some(path) = model.files.first().filter(|path| !known.contains(&one_path(path))) else { continue };
+            let is_taken = |name: &str| all.models.iter().any(|model| model.is_named(name));
+            // Two files of the same name are told apart by their folders.
+            let name = match is_taken(&model.name) {
+                true => path.strip_prefix(folder).unwrap_or(path).with_extension("").to_string_lossy().into_owned(),
+                false => model.name,
+            };
+            if is_taken(&name) {
+                note(format!("{} is left out: another model is named `{name}`", path.display()));
+                continue;
+            }
+            all.models.push(ModelSpec::new(name, path).request(self.request_of(path)));
+        }
+        Ok(())
+    }
+
+    /// The request of a model outside the file: its vectors, if its header says how to pool them.
+    fn request_of(&self, path: &Path) -> Request {
+        match pooling_of(path) {
+            Some(pooling) => Request::new().embeddings(pooling),
+            None => self.request.clone(),
+        }
+    }
+}
+
+fn found(model: &Path, request: &Request, find: Find<'_>) -> Result<Option<PathBuf>, Box<dyn Error>> {
+    match model.to_str().filter(|name| Name::is_meant(name)) {
+        Some(name) => find(name, request),
+        None => Ok(Some(model.to_owned())),
+    }
+}
+
+/// The path without links, to know a file that was named twice.
+fn one_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The pooling that a model's header names; `None` for a model that writes texts. A file that cannot be read has none:
+/// who asks for the model gets the error.
+fn pooling_of(path: &Path) -> Option<Pooling> {
+    let profile = ModelProfile::from_header(&Header::open(path).ok()?).ok()?;
+    let pooling = profile.hparams.pooling?;
+    Some(if pooling == POOLING_RANK { Pooling::Rank } else { Pooling::Model })
+}
+
+/// The templates that the models' specifications name.
+#[derive(Clone)]
+struct Templates {
+    by_name: Arc<Mutex<BTreeMap<String, String>>>,
+    /// The template of the others, if the command line names one.
+    others: Option<String>,
+}
+
+impl Templates {
+    fn new(models: &[ModelSpec], others: Option<String>) -> Self {
+        let templates = Self { by_name: Arc::default(), others };
+        templates.set(models);
+        templates
+    }
+
+    fn set(&self, models: &[ModelSpec]) {
+        let named = models.iter().filter_map(|model| Some((model.name.clone(), model.template.clone()?)));
+        *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
+    }
+
+    /// The template of a model: the one that is named for it, or its own. `None` if it has none, so that it answers
+    /// prompts alone.
+    fn of(&self, handle: &ModelHandle) -> Result<Option<ChatTemplate>, ApiError> {
+        let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
+        let named = self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(handle.name()).cloned();
+        let header = handle.header().map_err(|error| failed(&error))?;
+        match named.or_else(|| self.others.clone()) {
+            Some(name) => template::named(&name, header).map(Some).map_err(|error| failed(&error)),
+            None => Ok(ChatTemplate::from_header(header).ok()),
+        }
+    }
+}

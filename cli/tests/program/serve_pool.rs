@@ -1,0 +1,171 @@
+//! `autoplace serve` with several models: a file, a folder, and models of the command line. Each runs in a process of its
+//! own.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cli_support::fails;
+use crate::server::{CHAT, FILE, MODEL, PATIENCE, Server, TEXT};
+#[cfg(unix)]
+use crate::server::{read_until, rest};
+
+/// A folder with `pool.toml` and models.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(pool: &str) -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        place.write(pool);
+        fs::create_dir(place.path("models")).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, pool: &str) {
+        fs::write(self.path("pool.toml"), pool.replace("DEMO", FILE)).unwrap();
+    }
+
+    fn file(&self) -> String {
+        self.path("pool.toml")
+    }
+}
+
+const POOL: &str = r#"
+[models.coder]
+model = "DEMO"
+ctx = 256
+template = "chatml"
+aliases = ["gpt-4o"]
+
+[models.vectors]
+model = "DEMO"
+embed = "mean"
+"#;
+
+fn asked(model: &str, tokens: u32) -> String {
+    json!({"model": model, "prompt": "In the beginning", "max_tokens": tokens, "temperature": 0}).to_string()
+}
+
+fn model(server: &Server, name: &str) -> Value {
+    server.get(&format!("/v1/models/{name}")).1
+}
+
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
+    let place = Place::new(POOL);
+    fs::copy(FILE, place.path("models/small.gguf")).unwrap();
+    fs::write(place.path("models/broken.gguf"), "GGUF, but no more").unwrap();
+    let server = Server::start_pool(&[FILE, "--models", &place.file(), "--models-dir", &place.path("models")]);
+    let (_, listed) = server.get("/v1/models");
+    let mut names: Vec<&str> = listed["data"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    assert!([MODEL, "coder", "small", "vectors"].iter().all(|name| names.contains(name)), "{names:?}");
+    // A model of the command line is loaded at once.
+    until("it is loaded in advance", || model(&server, MODEL)["status"]["value"] == "loaded");
+    assert_eq!(model(&server, "coder")["status"]["value"], "unloaded");
+    let texts = ["coder", "gpt-4o", "small", MODEL].map(|name| {
+        let (status, answer) = server.post(TEXT, &asked(name, 6));
+        assert_eq!(status, 200, "{name}: {answer}");
+        answer["choices"][0]["text"].clone()
+    });
+    assert_eq!(texts, [&texts[0]; 4].map(Clone::clone), "one model under four names");
+    let chat = json!({"model": "coder", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4});
+    assert_eq!(server.post(CHAT, &chat.to_string()).0, 200, "its template is named in the file");
+    let vectors = server.post("/v1/embeddings", r#"{"model": "vectors", "input": "a"}"#);
+    assert_eq!(vectors.0, 200, "{}", vectors.1);
+    // Each in a process of its own.
+    let processes = ["coder", "small", MODEL].map(|name| model(&server, name)["placement"]["process"].clone());
+    assert!(processes.iter().all(Value::is_u64), "{processes:?}");
+    assert!(processes[0] != processes[1] && processes[1] != processes[2], "{processes:?}");
+    let page = server.raw(&["GET / HTTP/1.1", "host: localhost"]);
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("<td>coder</td><td>loaded</td>"), "{page}");
+    assert!(!page.contains("<script"), "{page}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_hangup_reads_the_file_and_the_folder_again_and_no_text_is_dropped() {
+    let place = Place::new(POOL);
+    let server = Server::start_pool(&["--models", &place.file(), "--models-dir", &place.path("models")]);
+    let long = json!({"model": "coder", "prompt": "In the beginning", "max_tokens": 200, "stream": true,
+        "logit_bias": {"0": -1000, "1": -1000, "2": -1000}});
+    let stream = server.sent(TEXT, &long.to_string());
+    read_until(&stream, "data: ");
+    fs::copy(FILE, place.path("models/late.gguf")).unwrap();
+    place.write(&POOL.replace("ctx = 256", "ctx = 128").replace("vectors", "other"));
+    server.signal("-HUP");
+    until("the new model is listed", || model(&server, "late")["id"] == "late");
+    let read = rest(&stream);
+    assert!(read.contains("\"finish_reason\":\"length\"") && read.contains("data: [DONE]"), "{read}");
+    assert_eq!(server.post("/v1/embeddings", r#"{"model": "vectors", "input": "a"}"#).0, 404);
+    assert_eq!(server.post("/v1/embeddings", r#"{"model": "other", "input": "a"}"#).0, 200);
+    assert_eq!(server.post(TEXT, &asked("coder", 2)).0, 200);
+    assert_eq!(model(&server, "coder")["meta"]["n_ctx"], 128);
+    // A file with an error changes nothing, and the error names its line.
+    place.write("[models.coder]\nmodel = \"DEMO\"\nctx = 1\n");
+    server.signal("-HUP");
+    until("it is said", || server.said().contains("pool.toml, line 3, `ctx`"));
+    assert_eq!(server.post(TEXT, &asked("late", 2)).0, 200);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_the_server_and_the_processes_of_its_models() {
+    let place = Place::new(POOL);
+    let mut server = Server::start_pool(&["--models", &place.file()]);
+    assert_eq!(server.post(TEXT, &asked("coder", 2)).0, 200);
+    let process = model(&server, "coder")["placement"]["process"].to_string();
+    server.interrupt();
+    assert_eq!(server.wait().code(), Some(0));
+    until("its worker has ended", || !Path::new("/proc").exists() || !Path::new("/proc").join(&process).exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
+    let place = Place::new(&(POOL.to_owned() + "[models.b]\nmodel = \"DEMO\"\nctx = 256\n"));
+    let server = Server::start_pool(&["--models", &place.file()]);
+    let texts = ["coder", "b"].map(|name| server.post(TEXT, &asked(name, 8)).1["choices"][0]["text"].clone());
+    let process = model(&server, "coder")["placement"]["process"].to_string();
+    let kill = std::process::Command::new("kill").args(["-KILL", &process]).status();
+    assert!(kill.unwrap().success());
+    let again = ["b", "coder"].map(|name| {
+        let (status, answer) = server.post(TEXT, &asked(name, 8));
+        assert_eq!(status, 200, "{name}: {answer}");
+        answer["choices"][0]["text"].clone()
+    });
+    assert_eq!([&again[1], &again[0]], [&texts[0], &texts[1]]);
+}
+
+#[test]
+fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
+    let place = Place::new("[models.a]\nmodel = \"DEMO\"\ncontext = 5\n");
+    let file = place.file();
+    let serve = |args: &[&str], code, words: &[&str]| fails(&[&["serve", "--port", "0"], args].concat(), code, words);
+    serve(&["--models", &file], 1, &["pool.toml, line 3, `context`", "`ctx`"]);
+    serve(&["--models", &place.path("none.toml")], 1, &["none.toml"]);
+    serve(&["--models-dir", &place.path("models")], 1, &["no model"]);
+    serve(&["--models-dir", &place.path("nowhere")], 1, &["nowhere"]);
+    serve(&[FILE, FILE], 1, &["another model is named"]);
+    // Settings of one placement are keys of the file.
+    for one in [&["--alias", "x"][..], &["--device", "none"], &["--lora", "x.gguf"], &["--plan", "x.json"]] {
+        serve(&[&["--models", &file], one].concat(), 2, &[one[0]]);
+    }
+    fails(&["serve", "--port", "0"], 2, &["<MODEL>"]);
+}

@@ -1,0 +1,307 @@
+//! Hands a request to the routes of the model that it names, once that model is loaded.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use autoplace::generate::Engine;
+use autoplace::memory::Pooling;
+use autoplace_pool::{ModelHandle, Pool};
+use axum::Router;
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::{FromRequest, Request, State};
+use axum::http::{HeaderValue, Method, Uri};
+use axum::response::Response;
+use axum::routing::post;
+use hyper::body::{Frame, SizeHint};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+use super::{Pooled, Routed, api_error, names, waiting};
+use crate::server::http::{Body, Carried, Failed, blocking};
+use crate::server::{NO_EMBEDDER, embed, routes};
+use crate::timings::Totals;
+use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
+
+/// Bytes of a body that are read for its model's name without a thread for blocking work.
+const SMALL_BODY: usize = 64 << 10;
+
+/// What a model that writes says to requests for vectors and scores.
+const NOT_AN_EMBEDDER: &str = "this model writes texts: a model with `embed` in the pool's file computes vectors";
+const NOT_A_RERANKER: &str = "this model writes texts: a model with `embed = \"rank\"` in the pool's file ranks";
+
+/// A request that has its place, and what it needs to be answered.
+pub(super) struct Turn {
+    pub(super) pooled: Pooled,
+    pub(super) name: String,
+    pub(super) begun: Instant,
+    /// The request without its body.
+    head: axum::http::request::Parts,
+    body: Option<Body>,
+    place: OwnedSemaphorePermit,
+}
+
+pub(super) async fn forward(State(pooled): State<Pooled>, request: Request) -> Result<Response, Failed> {
+    let query = Query::of(request.uri());
+    forward_as(pooled, request, query).await
+}
+
+/// Hands a request over by these parameters of its path.
+pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -> Result<Response, Failed> {
+    let place = place(&pooled)?;
+    let (head, body) = request.into_parts();
+    let (mut named, mut read) = (Named::default(), None);
+    if head.method == Method::POST {
+        let request = Request::from_parts(head.clone(), body);
+        let (whole, found) = Named::read(Body::from_request(request, &()).await?, query.model.is_some()).await?;
+        // The connection is not closed while its model is loaded.
+        whole.under_way.is_answered();
+        (read, named) = (Some(whole), found);
+    }
+    let name = match query.model.or(named.model).filter(|name| !name.is_empty()) {
+        Some(name) => name,
+        None => only(&pooled.of.pool)?,
+    };
+    let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
+    // Who only looks at a model does not keep it loaded.
+    let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
+    let turn = Turn { name, begun: Instant::now(), head, body: read, place, pooled };
+    turn.taken(loads, is_stream).await
+}
+
+/// A place among the requests under way.
+pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
+    Arc::clone(&pooled.requests).try_acquire_owned().map_err(|_| {
+        let message = format!("{} requests are under way, as many as can be: ask again later", pooled.of.requests);
+        ApiError::new(503, message).with_code("overloaded").into()
+    })
+}
+
+/// The parameters of a path, as llama-server's router has them.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    pub(super) model: Option<String>,
+    pub(super) autoload: Option<bool>,
+}
+
+impl Query {
+    pub(super) fn of(uri: &Uri) -> Self {
+        let mut query = Self::default();
+        for (name, value) in uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+            match name {
+                "model" => query.model = Some(percent_decoded(value)),
+                "autoload" => query.autoload = Some(matches!(value, "true" | "1")),
+                _ => {}
+            }
+        }
+        query
+    }
+}
+
+/// Names may have slashes and colons, which clients escape.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let mut ahead = rest.clone();
+        let digits = [ahead.next(), ahead.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
+        match (byte, digits) {
+            (b'%', [Some(high), Some(low)]) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = ahead;
+            }
+            (b'+', _) => bytes.push(b' '),
+            _ => bytes.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What the routes of the pool read of a body. The model's own routes judge all other fields.
+#[derive(Debug, Default)]
+struct Named {
+    model: Option<String>,
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    stream: Option<Value>,
+}
+
+impl Named {
+    /// Reads a body. A body need not be an object where the path names the model.
+    async fn read(body: Body, is_named: bool) -> Result<(Body, Self), Failed> {
+        if body.bytes().len() <= SMALL_BODY {
+            return Ok(Self::read_now(body, is_named)?);
+        }
+        blocking(move || Self::read_now(body, is_named)).await
+    }
+
+    fn read_now(body: Body, is_named: bool) -> Result<(Body, Self), ApiError> {
+        match serde_json::from_slice::<Fields>(body.bytes()) {
+            Ok(fields) => {
+                let stream = fields.stream == Some(Value::Bool(true));
+                Ok((body, Self { model: fields.model, stream }))
+            }
+            Err(_) if is_named => Ok((body, Self::default())),
+            Err(error) => Err(ApiError::new(400, format!("the body is no JSON object that names a model: {error}"))),
+        }
+    }
+}
+
+/// The model of a body that names one; `None` if it names none.
+pub(super) fn model_of(body: &Body) -> Result<Option<String>, ApiError> {
+    let fields: Result<Fields, _> = serde_json::from_slice(body.bytes());
+    let fields = fields.map_err(|error| ApiError::new(400, format!("the body is no JSON object: {error}")))?;
+    Ok(fields.model.filter(|name| !name.is_empty()))
+}
+
+/// The name of the only model.
+pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
+    let status = pool.status();
+    if let [model] = &status[..] {
+        return Ok(model.name.clone());
+    }
+    let known: Vec<String> = status.into_iter().map(|model| model.name).collect();
+    Err(ApiError::invalid("model", format!("a model was needed: there are {}", names(&known))))
+}
+
+impl Turn {
+    /// Waits for the model and answers. A stream that waits for long begins its answer meanwhile.
+    async fn taken(self, loads: bool, is_stream: bool) -> Result<Response, Failed> {
+        let pool = &self.pooled.of.pool;
+        if !loads {
+            let Some(handle) = pool.loaded(&self.name).map_err(|error| api_error(&error))? else {
+                let message = format!("the model `{}` is not loaded: `?autoload=true` loads it", self.name);
+                return Err(ApiError::new(400, message).with_code("model_not_loaded").into());
+            };
+            return self.answered(handle).await;
+        }
+        let mut wanted = pool.get(&self.name);
+        if is_stream {
+            let Ok(outcome) = timeout(self.pooled.of.streams_after, &mut wanted).await else {
+                return Ok(waiting::stream(self, wanted));
+            };
+            return self.answered(outcome.map_err(|error| api_error(&error))?).await;
+        }
+        let handle = wanted.await.map_err(|error| api_error(&error))?;
+        self.answered(handle).await
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.head.uri.path()
+    }
+
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent.
+    pub(super) async fn answered(self, handle: ModelHandle) -> Result<Response, Failed> {
+        let Self { pooled, name, begun, head, body, place } = self;
+        let waited = begun.elapsed();
+        let (of, routed) = (handle.clone(), Arc::clone(&pooled));
+        let model = blocking(move || of.attached(|handle| routed.serve_model(handle))).await?;
+        let mut request = Request::from_parts(head, HttpBody::empty());
+        if let Some(mut body) = body {
+            body.under_way.kept = Some(handle.clone());
+            body.asked = Some(name);
+            request.extensions_mut().insert(Carried::new(body));
+        }
+        let Ok(mut response) = Router::clone(&model.routes).oneshot(request).await;
+        if let Ok(seconds) = HeaderValue::from_str(&format!("{:.3}", waited.as_secs_f64())) {
+            response.headers_mut().insert("x-autoplace-waited", seconds);
+        }
+        let kept = Kept { totals: model.totals.clone(), handle, _place: place };
+        Ok(response.map(|body| HttpBody::new(Answer { body, _kept: kept })))
+    }
+}
+
+/// What a loaded model is served by. The pool drops it before it unloads the model.
+struct ServedModel {
+    routes: Router,
+    totals: Option<Arc<Totals>>,
+}
+
+impl Routed {
+    fn serve_model(&self, handle: &ModelHandle) -> Result<ServedModel, ApiError> {
+        let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
+        if let Some(pooling) = handle.placement().context.embeddings {
+            let embedder = (self.of.embedder)(handle.embedder().map_err(|error| failed(&error))?);
+            let embedding = (handle.name().to_owned(), Arc::new(Mutex::new(embedder)));
+            return Ok(ServedModel { routes: embedding_routes(embedding, pooling == Pooling::Rank), totals: None });
+        }
+        let engine = (self.of.engine)(Engine::builder(handle)).start().map_err(|error| failed(&error))?;
+        let api = Api::new(handle, &engine, handle.name()).sharing(&self.numbers, &self.responses, self.created);
+        let api = (self.of.api)(handle, api)?;
+        let totals = Some(Arc::clone(&api.totals));
+        Ok(ServedModel { routes: routes(api, (None, NOT_AN_EMBEDDER), (None, NOT_A_RERANKER)), totals })
+    }
+}
+
+/// The routes of a model for vectors, or for scores.
+fn embedding_routes(embedding: super::super::Embedding, is_reranker: bool) -> Router {
+    let name = embedding.0.clone();
+    let fallback = async move || {
+        let message = format!(
+            "the model `{name}` computes {}, and writes no texts",
+            if is_reranker { "scores" } else { "vectors" }
+        );
+        Failed::from(ApiError::new(501, message))
+    };
+    if is_reranker {
+        let rerank =
+            move |body| embed((Some(embedding), NO_EMBEDDER), body, RerankRequest::read, RerankRequest::answer);
+        let paths = ["/v1/rerank", "/v2/rerank", "/rerank"];
+        let routes = paths.into_iter().fold(Router::new(), |routes, path| routes.route(path, post(rerank.clone())));
+        return routes.fallback(fallback);
+    }
+    let vectors =
+        move |body| embed((Some(embedding), NO_EMBEDDER), body, EmbeddingRequest::read, EmbeddingRequest::answer);
+    Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
+}
+
+/// What an answer holds until it has been sent.
+struct Kept {
+    totals: Option<Arc<Totals>>,
+    handle: ModelHandle,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        for (prompt, reply) in self.totals.iter().flat_map(|totals| totals.take_ended()) {
+            self.handle.ended(prompt, reply);
+        }
+    }
+}
+
+/// The body of an answer, dropped before the handle of its model.
+struct Answer {
+    body: HttpBody,
+    _kept: Kept,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,183 @@
+//! The routes of a pool: each request goes to the routes of the model that it names, which is loaded for it.
+//!
+//! [`forward`] finds the model and hands the request over; [`waiting`] is what a stream says while its model is loaded;
+//! [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET /v1/models` with each
+//! model's state, `POST /models/load` and `POST /models/unload`.
+
+mod forward;
+mod listing;
+mod waiting;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use autoplace::Embedder;
+use autoplace::generate::EngineBuilder;
+use autoplace_pool::{Error as PoolError, ModelHandle, ModelStatus, Pool};
+use axum::Router;
+use axum::routing::{get, post};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::{MORE_CONNECTIONS, Server, connections};
+use crate::responses::Store;
+use crate::shape::now;
+use crate::{Api, ApiError};
+
+type MakeEngine = Arc<dyn Fn(EngineBuilder) -> EngineBuilder + Send + Sync>;
+type MakeApi = Arc<dyn Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + Sync>;
+type MakeEmbedder = Arc<dyn Fn(Embedder) -> Embedder + Send + Sync>;
+type MakePage = Arc<dyn Fn(&Pool) -> String + Send + Sync>;
+
+/// A [`Server`]'s pool of models.
+pub struct ManyModels {
+    pool: Pool,
+    engine: MakeEngine,
+    api: MakeApi,
+    embedder: MakeEmbedder,
+    page: Option<MakePage>,
+    requests: usize,
+    streams_after: Duration,
+}
+
+impl fmt::Debug for ManyModels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManyModels").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+/// What the routes share.
+struct Routed {
+    of: ManyModels,
+    /// Requests under way, those that wait for a model included.
+    requests: Arc<Semaphore>,
+    created: u64,
+    /// The numbers of requests and the stored responses, of all models together.
+    numbers: Arc<AtomicU64>,
+    responses: Arc<Store>,
+}
+
+type Pooled = Arc<Routed>;
+
+impl Server<ManyModels> {
+    /// A server of a pool's models, without a key, with a timeout of 30 seconds for clients. A request names its model
+    /// (`model` in its body, or `?model=` in its path); the model is loaded for it, and stays loaded as the pool's
+    /// rules say.
+    pub fn of_pool(pool: Pool) -> Self {
+        Self::of(ManyModels {
+            pool,
+            engine: Arc::new(|builder| builder),
+            api: Arc::new(|_, api| Ok(api)),
+            embedder: Arc::new(|embedder| embedder),
+            page: None,
+            requests: 128,
+            streams_after: Duration::from_secs(5),
+        })
+    }
+
+    /// Sets options of the engine of each model that is loaded.
+    pub fn engine(mut self, set: impl Fn(EngineBuilder) -> EngineBuilder + Send + Sync + 'static) -> Self {
+        self.served.engine = Arc::new(set);
+        self
+    }
+
+    /// Sets options of the API of each model that is loaded, such as its template. An error is given to those who asked
+    /// for the model.
+    pub fn api(mut self, set: impl Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + Sync + 'static) -> Self {
+        self.served.api = Arc::new(set);
+        self
+    }
+
+    /// Sets options of each embedder that is loaded.
+    pub fn embedders(mut self, set: impl Fn(Embedder) -> Embedder + Send + Sync + 'static) -> Self {
+        self.served.embedder = Arc::new(set);
+        self
+    }
+
+    /// Sets the most requests under way, those that wait for their model included; others are refused with status 503.
+    /// Default: 128.
+    pub const fn requests(mut self, most: usize) -> Self {
+        self.served.requests = most;
+        self
+    }
+
+    /// Sets how long a stream waits for its model before its answer begins with comments that say so. Until then, an
+    /// error has a status of its own; after that, it is an event. Default: five seconds.
+    pub const fn streams_after(mut self, time: Duration) -> Self {
+        self.served.streams_after = time;
+        self
+    }
+
+    /// Answers `GET /` with this page, as [`Server::page`] does for one model.
+    pub fn page(mut self, page: impl Fn(&Pool) -> String + Send + Sync + 'static) -> Self {
+        self.served.page = Some(Arc::new(page));
+        self
+    }
+
+    /// Accepts requests until `stop`, then lets answers finish.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let most = self.served.requests + MORE_CONNECTIONS;
+        let routes = self.access.guard(routes(self.served));
+        connections::serve(listener, routes, most, self.timeout, stop).await;
+    }
+}
+
+fn routes(of: ManyModels) -> Router {
+    let has_page = of.page.is_some();
+    let requests = Arc::new(Semaphore::new(of.requests));
+    let pooled = Routed { of, requests, created: now(), numbers: Arc::default(), responses: Arc::default() };
+    let mut routes = Router::new()
+        .route("/v1/models", get(listing::list))
+        .route("/models", get(listing::list))
+        .route("/v1/models/{*name}", get(listing::one))
+        .route("/models/load", post(listing::load))
+        .route("/models/unload", post(listing::unload))
+        .route("/v1/responses/{id}", get(listing::response).delete(listing::delete_response))
+        .route("/props", get(listing::props))
+        .route("/metrics", get(listing::metrics))
+        .route("/health", get(listing::health));
+    if has_page {
+        routes = routes.route("/", get(listing::page));
+    }
+    // `POST /v1/responses/input_tokens` has the form of a stored response's path.
+    let routes = routes.method_not_allowed_fallback(forward::forward);
+    routes.fallback(forward::forward).with_state(Arc::new(pooled))
+}
+
+/// Most names of models that an error lists.
+const MAX_NAMES: usize = 20;
+
+fn names(names: &[String]) -> String {
+    let mut shown = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMES {
+        shown += &format!(", and {} more", names.len() - MAX_NAMES);
+    }
+    shown
+}
+
+fn unknown(name: &str, known: &[String]) -> ApiError {
+    let shown: String = name.chars().take(200).collect();
+    let message = format!("the model `{shown}` does not exist: there are {}", names(known));
+    ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") }
+}
+
+fn api_error(error: &PoolError) -> ApiError {
+    match error {
+        PoolError::Unknown { name, known } => unknown(name, known),
+        PoolError::NoRoom { .. } | PoolError::Waited { .. } => {
+            ApiError::new(503, error.to_string()).with_code("overloaded")
+        }
+        PoolError::Closed => ApiError::new(503, error.to_string()).with_code("shutting_down"),
+        _ => ApiError::new(500, error.to_string()).with_code("model_not_loaded"),
+    }
+}
+
+/// The status of the model with this name or alias.
+fn status_of(pool: &Pool, name: &str) -> Result<ModelStatus, ApiError> {
+    let all = pool.status();
+    let known = || all.iter().map(|model| model.name.clone()).collect::<Vec<String>>();
+    let found = all.iter().find(|model| model.name == name || model.aliases.iter().any(|alias| alias == name));
+    found.cloned().ok_or_else(|| unknown(name, &known()))
+}

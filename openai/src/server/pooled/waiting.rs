@@ -1,0 +1,114 @@
+//! What a stream says while its model is loaded: comments, then the model's own events. An error is an event by then.
+
+use std::time::Duration;
+
+use autoplace_pool::{Residence, Wanted};
+use axum::body::{Body as HttpBody, BodyDataStream, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::forward::Turn;
+use super::{api_error, status_of};
+use crate::ApiError;
+use crate::server::http::Failed;
+
+/// The pause between two comments.
+const PAUSE: Duration = Duration::from_secs(5);
+
+const PATHS: [&str; 5] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/infill"];
+
+/// Whether the path gives its answer as a stream to those who want one.
+pub(super) fn is_stream_path(path: &str) -> bool {
+    PATHS.contains(&path)
+}
+
+enum State {
+    /// The next part is a comment.
+    Told(Box<(Turn, Wanted)>),
+    Waiting(Box<(Turn, Wanted)>),
+    Passing(BodyDataStream),
+    Ended,
+}
+
+/// The stream of a request whose model is not there yet.
+pub(super) fn stream(turn: Turn, wanted: Wanted) -> Response {
+    let parts = stream::unfold(State::Told(Box::new((turn, wanted))), next);
+    ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], HttpBody::from_stream(parts)).into_response()
+}
+
+async fn next(state: State) -> Option<(Result<Bytes, axum::Error>, State)> {
+    match state {
+        State::Ended => None,
+        State::Passing(mut body) => body.next().await.map(|part| (part, State::Passing(body))),
+        State::Told(waiting) => {
+            let told = comment(&waiting.0);
+            Some((Ok(told), State::Waiting(waiting)))
+        }
+        State::Waiting(mut waiting) => {
+            let Ok(outcome) = timeout(PAUSE, &mut waiting.1).await else {
+                return Some((Ok(comment(&waiting.0)), State::Waiting(waiting)));
+            };
+            let turn = waiting.0;
+            let path = turn.path().to_owned();
+            let loaded =
+                format!(": {} is loaded after {:.1} s\n\n", one_line(&turn.name), turn.begun.elapsed().as_secs_f64());
+            let answer = match outcome {
+                Ok(handle) => turn.answered(handle).await,
+                Err(error) => Err(api_error(&error).into()),
+            };
+            Some(match answer {
+                Ok(response) if is_stream(&response) => {
+                    (Ok(loaded.into()), State::Passing(response.into_body().into_data_stream()))
+                }
+                Ok(response) => (Ok(event(&path, &error_of(&response))), State::Ended),
+                Err(Failed(error)) => (Ok(event(&path, &error)), State::Ended),
+            })
+        }
+    }
+}
+
+fn comment(turn: &Turn) -> Bytes {
+    let name = one_line(&turn.name);
+    let seconds = turn.begun.elapsed().as_secs_f64();
+    let status = status_of(&turn.pooled.of.pool, &turn.name).ok();
+    let doing = match status.as_ref().map(|model| model.residence) {
+        Some(Residence::Loading) => "is being loaded",
+        Some(Residence::Moving) => "is being moved",
+        Some(Residence::Loaded) => "is in use and makes room first",
+        _ => "waits for room",
+    };
+    let others = status.map_or(0, |model| model.waiting.saturating_sub(1));
+    let others = if others == 0 { String::new() } else { format!(", {others} more requests wait for it") };
+    format!(": {name} {doing}: {seconds:.1} s so far{others}\n\n").into()
+}
+
+/// A name cannot end the comment that it is in.
+fn one_line(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.starts_with("text/event-stream"))
+}
+
+fn error_of(response: &Response) -> ApiError {
+    let known = response.extensions().get::<ApiError>().cloned();
+    known.unwrap_or_else(|| ApiError::new(500, format!("the model answered with status {}", response.status())))
+}
+
+/// An error in the form that each API gives it in a stream.
+fn event(path: &str, error: &ApiError) -> Bytes {
+    let named = |data: &Value| format!("event: error\ndata: {data}\n\n");
+    let text = match path {
+        "/v1/messages" => named(&error.to_anthropic_json()),
+        "/v1/responses" => named(&json!({
+            "type": "error", "sequence_number": 0, "code": error.code, "message": error.message, "param": error.param,
+        })),
+        _ => format!("data: {}\n\n", error.to_json()),
+    };
+    text.into()
+}

@@ -1,0 +1,140 @@
+//! Pools of other processes: each says what it lacks, and gives what nobody uses of its own.
+//!
+//! Asking never holds anything: a pool that lacks memory says so for some seconds, and then takes what is free, however
+//! the others have decided. So two pools that ask each other cannot wait for each other for ever.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use autoplace::load::{DeviceBytes, LoadedModel, MemoryLack, loaded_models, memory_lacks};
+use autoplace::machine::Machine;
+
+use super::state::{Entry, Id, Shared, Work};
+use crate::plan::PoolPlan;
+
+/// How long a pool waits for others to give memory: two looks of theirs, and a little.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long others are not asked again for the same model.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// The bytes of a model that does not fit, beside its file: its cache and compute buffers, by guess.
+const BESIDE_FILE: u64 = 512 << 20;
+
+/// How long a model has been idle before it is given to another pool.
+const IDLE: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Asks the pools of other processes for the memory that the model lacks: that of its layers on the host, or all if
+    /// it does not fit at all. Returns whether some has become free.
+    pub(super) fn others_gave(&self, id: Id, machine: &Machine, plan: Option<&PoolPlan>) -> bool {
+        let now = self.now();
+        let others = self.of_others();
+        let devices = {
+            let mut state = self.lock();
+            let Some(entry) = state.entry(id).filter(|entry| entry.loaded.is_none()) else { return false };
+            if entry.asked.is_some_and(|asked| now < asked + PAUSE) {
+                return false;
+            }
+            let devices = lacking(entry, machine, plan, &others);
+            if !devices.is_empty() {
+                entry.asked = Some(now);
+            }
+            devices
+        };
+        if devices.is_empty() {
+            return false;
+        }
+        let held = |models: &[LoadedModel]| -> u64 {
+            devices.iter().flat_map(|lack| models.iter().map(|model| bytes_on(model, &lack.name))).sum()
+        };
+        let before = held(&others);
+        let wanted = devices.iter().map(|lack| lack.bytes).max().unwrap_or(0);
+        let lack = MemoryLack { pool: self.settings.id.clone(), devices: devices.clone() };
+        let Some(_said) = self.settings.leases.say_lacking(&lack) else { return false };
+        let begun = Instant::now();
+        let mut given = 0;
+        while begun.elapsed() < PATIENCE && given < wanted && !self.lock().is_closed {
+            // Two pools that ask each other both give.
+            self.give_to_others();
+            std::thread::sleep(Duration::from_millis(50));
+            given = before.saturating_sub(held(&self.of_others()));
+        }
+        if given > 0
+            && let Some(entry) = self.lock().entry(id)
+        {
+            // Its rungs were planned for less.
+            entry.ladder = None;
+        }
+        given > 0
+    }
+
+    /// The models that pools of other processes have loaded.
+    fn of_others(&self) -> Vec<LoadedModel> {
+        let own: BTreeSet<u32> = {
+            let state = self.lock();
+            let loaded = state.entries.iter().filter_map(|entry| entry.loaded.as_ref());
+            loaded.map(|loaded| loaded.model.worker_id().unwrap_or_else(std::process::id)).collect()
+        };
+        let mut models = loaded_models(&self.settings.leases);
+        models.retain(|model| model.gives && !own.contains(&model.process));
+        models
+    }
+
+    /// Unloads models that nobody uses for other pools that lack their memory, the one that is missed least first.
+    pub(super) fn give_to_others(&self) {
+        let lacks = memory_lacks(&self.settings.leases);
+        for lack in lacks.iter().filter(|lack| lack.pool != self.settings.id).flat_map(|lack| &lack.devices) {
+            let mut missing = lack.bytes;
+            while let Some((id, bytes)) = self.least_missed(&lack.name).filter(|_| missing > 0) {
+                missing = missing.saturating_sub(bytes);
+                self.unload(id);
+                self.count_reload();
+            }
+        }
+    }
+
+    /// The idle model on this device that is missed least, and its bytes there; `None` if there is none, or if enough
+    /// models were unloaded lately.
+    fn least_missed(&self, device: &str) -> Option<(Id, u64)> {
+        let now = self.now();
+        let state = self.lock();
+        let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
+        if recent >= state.limits.reloads_per_minute as usize {
+            return None;
+        }
+        let is_free = |entry: &&Entry| {
+            let is_wanted = state.waiters.iter().any(|waiter| waiter.id == entry.id);
+            let is_needed = |other: &Entry| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name);
+            let is_idle = entry.handles == 0 && entry.work == Work::None && now >= entry.used + IDLE;
+            is_idle && !entry.spec.keep && !is_wanted && !state.entries.iter().any(is_needed)
+        };
+        let on_device = |entry: &Entry| {
+            let plan = &entry.loaded.as_ref()?.rung.plan;
+            let placements = plan.placements.iter().filter(|placement| placement.name == device);
+            let bytes = placements.map(|placement| placement.footprint.total() + placement.companions).sum();
+            Some((entry.id, bytes)).filter(|(_, bytes)| *bytes > 0)
+        };
+        let price = |entry: &Entry| entry.demand.rate(now) * entry.load_time.unwrap_or_default().as_secs_f64();
+        let mut free: Vec<&Entry> = state.entries.iter().filter(is_free).collect();
+        free.sort_by(|one, other| price(one).total_cmp(&price(other)));
+        free.into_iter().find_map(on_device)
+    }
+}
+
+/// The devices on which other pools have memory that the model lacks.
+fn lacking(entry: &Entry, machine: &Machine, plan: Option<&PoolPlan>, others: &[LoadedModel]) -> Vec<DeviceBytes> {
+    let (bytes, on_host) = match plan.and_then(|plan| plan.model(&entry.label)) {
+        Some(planned) if planned.plan.n_gpu_layers >= planned.plan.layers() => return Vec::new(),
+        Some(planned) => (planned.held.host, false),
+        None => (std::fs::metadata(&entry.spec.model).map_or(0, |file| file.len()).saturating_add(BESIDE_FILE), true),
+    };
+    let is_gpu = |name: &str| machine.gpus.iter().any(|gpu| gpu.name == name);
+    let names: BTreeSet<&str> = others.iter().flat_map(|model| &model.devices).map(|on| on.name.as_str()).collect();
+    let has_any = |name: &&str| (on_host || is_gpu(name)) && others.iter().any(|model| bytes_on(model, name) > 0);
+    names.into_iter().filter(has_any).map(|name| DeviceBytes { name: name.to_owned(), bytes }).collect()
+}
+
+fn bytes_on(model: &LoadedModel, device: &str) -> u64 {
+    model.devices.iter().filter(|on| on.name == device).map(|on| on.bytes).sum()
+}

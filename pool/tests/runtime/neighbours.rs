@@ -1,0 +1,74 @@
+//! Two pools, as of two processes, that see each other by a folder of leases.
+
+use std::thread;
+use std::time::Duration;
+
+use autoplace::load::{Leases, loaded_models};
+use autoplace_pool::{Pool, Residence};
+use libtest_mimic::Failed;
+
+use crate::support::{Card, TEXT, builder, held_alone, spec, text, until};
+
+fn pool(card: &Card, leases: &Leases, name: &str) -> Result<Pool, autoplace_pool::Error> {
+    let builder = builder(&[card]).leases(leases.clone()).look_every(Duration::from_millis(100));
+    builder.model(spec(name)).start()
+}
+
+pub(crate) fn gives() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let leases = Leases::in_dir(folder.path().join("leases"));
+    let total = held_alone() * 5 / 4;
+    let card = Card::new(total);
+    let (one, other) = (pool(&card, &leases, "a")?, pool(&card, &leases, "b")?);
+    let all = {
+        let held = one.get("a").wait()?;
+        let [model] = &loaded_models(&leases)[..] else { return Err("one model is loaded".into()) };
+        assert_eq!((Some(model.process), model.application), (held.worker_id(), Some(std::process::id())));
+        // While somebody uses it, the other pool gets what is left, and waits for no longer than some seconds.
+        let smaller = other.get("b").wait()?;
+        assert!(smaller.placement().n_gpu_layers < held.placement().n_gpu_layers);
+        assert_eq!((text(&held)?, text(&smaller)?), (TEXT.clone(), TEXT.clone()));
+        held.placement().n_gpu_layers
+    };
+    assert!(other.unload("b")?);
+    until(|| other.status()[0].residence == Residence::Unloaded);
+    // A pool that has not asked before is given the memory of the idle model.
+    let third = pool(&card, &leases, "c")?;
+    thread::sleep(Duration::from_millis(1200));
+    let whole = third.get("c").wait()?;
+    assert_eq!(whole.placement().n_gpu_layers, all, "{}", whole.placement());
+    assert_eq!(one.status()[0].residence, Residence::Unloaded);
+    assert_eq!(text(&whole)?, TEXT.as_str());
+    assert!(card.peak() <= total);
+    Ok(())
+}
+
+pub(crate) fn both_ask() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let leases = Leases::in_dir(folder.path().join("leases"));
+    let total = held_alone() * 5 / 4;
+    let card = Card::new(total);
+    let pools = ["a", "b"].map(|name| (name, pool(&card, &leases, name)));
+    let outcome = thread::scope(|scope| {
+        let users: Vec<_> = pools
+            .iter()
+            .map(|(name, pool)| {
+                scope.spawn(move || -> Result<(), String> {
+                    let pool = pool.as_ref().map_err(ToString::to_string)?;
+                    for _ in 0..6 {
+                        let model = pool.get(name).wait().map_err(|error| error.to_string())?;
+                        let written = text(&model).map_err(|error| error.to_string())?;
+                        if written != *TEXT {
+                            return Err(format!("{written:?}"));
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        users.into_iter().map(|user| user.join().expect("no panic")).collect::<Result<Vec<()>, String>>()
+    });
+    outcome?;
+    assert!(card.peak() <= total);
+    Ok(())
+}
