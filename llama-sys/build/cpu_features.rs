@@ -1,5 +1,5 @@
-//! CPU features that native code may be compiled for: the macro that gcc and clang predefine, which the build script
-//! looks for, and the name by which `std::arch` detects it when the program starts.
+//! CPU features that native code may be compiled for. Each has the macro that gcc and clang predefine, for the build
+//! script, and the name by which `std::arch` detects it when the program starts.
 
 macro_rules! x86_features {
     ($with:ident $($more:tt)*) => {

@@ -19,7 +19,7 @@ pub(crate) fn find() -> PathBuf {
             "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
             dir.display()
         );
-        // A source tree that somebody edits.
+        // A source tree that a developer edits.
         for part in ["src", "include", "ggml", "CMakeLists.txt"] {
             println!("cargo:rerun-if-changed={}", dir.join(part).display());
         }

@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::slot::{self, Slot};
 use crate::raw;
 
-/// Memory of the card: its own zeroed pages, or mapped memory of somebody else.
+/// Memory of the card: its own zeroed pages, or memory that the caller has mapped.
 enum Bytes {
     Own(Memory),
     Mapped(*mut u8),

@@ -99,7 +99,7 @@ impl Card {
         Some(or_log(shared.used()).unwrap_or(u64::MAX))
     }
 
-    /// The most bytes that all processes had taken at once; 0 if that cannot be read.
+    /// The maximum of the bytes that all processes had taken at once; 0 if it cannot be read.
     pub(super) fn shared_peak(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
         Some(or_log(shared.peak()).unwrap_or_default())
@@ -145,7 +145,8 @@ impl Card {
         }
     }
 
-    /// Counts a computation. Returns true if it was set to fail, or if the memory that computing takes does not fit.
+    /// Counts a computation. Returns true if this computation was set to fail, or if the memory that computing takes
+    /// does not fit.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.count();
         reached(&self.failing_graph) || !self.grow()

@@ -103,7 +103,7 @@ impl SimGpu {
         self.card.used.get()
     }
 
-    /// The most bytes that were in use at once.
+    /// The maximum of the bytes in use at once.
     pub fn peak(&self) -> u64 {
         self.card.peak.get()
     }
@@ -114,8 +114,8 @@ impl SimGpu {
         self.card.shared_used()
     }
 
-    /// The most bytes that all processes had taken at once of a [shared](SimGpuBuilder::shared) card since its file was
-    /// made, including those for computing; `None` for a card that is not shared.
+    /// The maximum of the bytes that all processes had taken at once of a [shared](SimGpuBuilder::shared) card since
+    /// its file was made, including those for computing; `None` for a card that is not shared.
     pub fn shared_peak(&self) -> Option<u64> {
         self.card.shared_peak()
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use super::card::Card;
 use crate::raw;
 
-/// The most simulated GPUs at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
+/// Maximum number of simulated GPUs at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
 /// `GGML_SCHED_MAX_BACKENDS`): with more GPUs registered, a load that names none of them would end the process.
 pub const MAX_CARDS: usize = 15;
 

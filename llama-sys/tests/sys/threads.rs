@@ -106,7 +106,7 @@ fn threads_with_nothing_to_compute_use_no_core() {
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // Longer than threads look for the next graph.
+    // Longer than idle threads look for the next graph.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let before = cpu();
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -69,7 +69,7 @@ fn end() -> Captured {
 
 /// Runs `f`, and keeps llama.cpp's log on this thread out of `tracing` meanwhile. Errors still carry it.
 ///
-/// For frequent queries whose log nobody wants to read: a load without data logs some thousand lines.
+/// For frequent queries with a useless log: a load without data logs some thousand lines.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
     /// Ends the silence, even if `f` panics.
     struct Silence;
@@ -103,7 +103,7 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
             return;
         }
         let text = text.to_string_lossy();
-        // During a thread's destruction the slot may be gone; the line is lost then, which nobody can notice.
+        // During a thread's destruction the slot may be gone; then the line is lost.
         let finished = LOG.try_with(|log| {
             let Ok(mut log) = log.try_borrow_mut() else {
                 return Vec::new();
@@ -117,7 +117,7 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     });
 }
 
-/// Whether a piece of text is a whole line that neither an error nor a subscriber wants. Most lines are, so this test
+/// Whether a piece of text is a whole line that neither an error nor a subscriber uses. Most lines are, so this test
 /// comes before all other work.
 fn unheard(level: Option<Level>, text: &CStr) -> bool {
     // More verbose levels compare as greater.
@@ -221,7 +221,7 @@ mod tests {
         let lines = log.append(None, "line\nnext\n");
         assert_eq!(lines[0], (Level::WARN, "half a line".to_owned()));
         assert_eq!(lines[1].1, "next");
-        // The dots of llama.cpp's progress bar are no line.
+        // The dots of llama.cpp's progress bar are not a line.
         assert!(log.append(Some(Level::DEBUG), "......\n").is_empty());
     }
 

@@ -8,8 +8,8 @@ pub type SeqId = i32;
 /// A position in a sequence, counted from 0.
 pub type Position = i32;
 
-/// A list of tokens, each with its position, its sequence, and whether its logits are wanted. Reusing a batch allocates
-/// nothing.
+/// A list of tokens, each with its position, its sequence, and a flag that requests its logits. Reusing a batch
+/// allocates nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(super) tokens: Vec<Token>,
@@ -29,7 +29,7 @@ impl Batch {
         }
     }
 
-    /// Adds a token of a sequence. With `output`, its logits are wanted.
+    /// Adds a token of a sequence. With `output`, its logits are computed.
     pub fn add(&mut self, token: Token, position: Position, seq: SeqId, output: bool) {
         self.tokens.push(token);
         self.positions.push(position);
@@ -55,7 +55,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
-    /// Number of tokens whose logits are wanted.
+    /// Number of tokens with requested logits.
     pub fn n_outputs(&self) -> usize {
         self.outputs.iter().filter(|output| **output != 0).count()
     }

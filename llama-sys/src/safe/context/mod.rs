@@ -235,12 +235,12 @@ impl Context {
         unsafe { raw::llama_n_ctx_seq(self.as_ptr()) }
     }
 
-    /// The most tokens in one decode.
+    /// Maximum number of tokens in one decode.
     pub fn n_batch(&self) -> u32 {
         self.n_batch
     }
 
-    /// The most tokens in one graph.
+    /// Maximum number of tokens in one graph.
     pub fn n_ubatch(&self) -> u32 {
         self.n_ubatch
     }
@@ -250,12 +250,12 @@ impl Context {
         self.n_seq_max
     }
 
-    /// The most outputs in one decode.
+    /// Maximum number of outputs in one decode.
     pub fn n_outputs_max(&self) -> u32 {
         self.n_outputs_max
     }
 
-    /// How many copies of a graph may be in flight at once: 1, or 4 with pipeline parallelism. Each copy has its own
+    /// Maximum number of copies of a graph in flight at once: 1, or 4 with pipeline parallelism. Each copy has its own
     /// compute memory (llama-context.cpp, the constructor).
     pub fn copies(&self) -> u32 {
         // SAFETY: the context lives, and has a scheduler since its creation.

@@ -5,7 +5,7 @@ use crate::raw;
 use crate::safe::call::Error;
 use crate::safe::model::{KvType, Model, Pooling};
 
-/// ggml.h, GGML_MAX_N_THREADS.
+/// ggml's limit (ggml.h, GGML_MAX_N_THREADS).
 const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
 
 /// Refuses a number of threads on which ggml would fail an assertion.
@@ -23,14 +23,14 @@ pub struct ContextParams {
     /// Context length in tokens; 0 means the length that the model was trained with. llama.cpp rounds it up to a
     /// multiple of 256.
     pub n_ctx: u32,
-    /// The most tokens in one [`Context::decode`](crate::Context::decode).
+    /// Maximum number of tokens in one [`Context::decode`](crate::Context::decode).
     pub n_batch: u32,
-    /// The most tokens in one graph; 0 means `n_batch`.
+    /// Maximum number of tokens in one graph; 0 means `n_batch`.
     pub n_ubatch: u32,
     /// The number of sequences, at least 1.
     pub n_seq_max: u32,
-    /// The most outputs in one decode; 0 means `n_batch`. 1 is enough to generate one sequence, and saves compute
-    /// memory.
+    /// Maximum number of outputs in one decode; 0 means `n_batch`. 1 is enough to generate one sequence, and saves
+    /// compute memory.
     pub n_outputs_max: u32,
     /// Threads for generation. `None` means all that the process may use.
     pub n_threads: Option<u32>,

@@ -1,4 +1,4 @@
-//! ggml's registry: reading it, and changing it while nobody reads.
+//! ggml's registry: reading it, and changing it while no thread reads it.
 //!
 //! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them
 //! while it loads a model and makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the
@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::raw;
 use crate::safe::call::Error;
 
-/// An entry that this crate has added, and may remove.
+/// An entry that this crate has added and may remove.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(raw::ggml_backend_reg_t);
 
@@ -24,7 +24,7 @@ struct State {
     readings: usize,
     /// The added entries that ggml lists.
     listed: Vec<Entry>,
-    /// Entries to remove as soon as nobody reads.
+    /// Entries to remove as soon as no reading is held.
     leaving: Vec<Entry>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Reading {
 #[must_use]
 pub(crate) struct Changing(MutexGuard<'static, State>);
 
-/// Waits until nobody reads. The holder of the result must not ask for a [`Reading`].
+/// Waits until no reading is held. The holder of the result must not ask for a [`Reading`].
 ///
 /// # Errors
 ///
@@ -117,7 +117,7 @@ pub(crate) fn remove(entry: raw::ggml_backend_reg_t) {
 }
 
 impl State {
-    /// Removes the entries that are about to leave. Called only while nobody reads.
+    /// Removes the entries of `leaving`. Called only while no reading is held.
     fn sweep(&mut self) {
         for entry in std::mem::take(&mut self.leaving) {
             let Some(index) = self.listed.iter().position(|listed| *listed == entry) else { continue };

@@ -42,8 +42,8 @@ pub enum MediaKind {
     Sound,
 }
 
-/// A prompt as llama.cpp computes it: texts, and the images and sounds between them with the tokens that the model
-/// wants around each.
+/// A prompt as llama.cpp computes it: texts, and between them images and sounds with the tokens that the model was
+/// trained with around each.
 pub struct MediaChunks {
     raw: NonNull<raw::mtmd_input_chunks>,
     len: usize,
@@ -87,7 +87,7 @@ impl<'a> MediaChunk<'a> {
         self.len
     }
 
-    /// Whether it has neither tokens nor rows.
+    /// Whether the chunk has neither tokens nor rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -97,7 +97,7 @@ impl<'a> MediaChunk<'a> {
         self.n_positions
     }
 
-    /// Whether all its rows have to be computed at once, each with attention to all others.
+    /// Whether all rows of the chunk must be computed at once, each with attention to all others.
     pub fn is_non_causal(&self) -> bool {
         self.is_non_causal
     }

@@ -37,7 +37,7 @@ impl MediaMemory {
         let text = path_to_c(path)?;
         let _unchanged = registry::reading();
         let mut limits = raw::shim_media_limits { image_max_tokens: -1, is_non_causal: false };
-        // More than there are devices: the host and one other.
+        // More rows than devices, which are the host and at most one other.
         let mut rows = [raw::shim_media_row { device: std::ptr::null_mut(), bytes: 0 }; 16];
         let most = rows.len() as i32;
         let counted = call::accepted(

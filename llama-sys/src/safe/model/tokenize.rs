@@ -25,7 +25,7 @@ const SHALLOW: usize = 1 << 9;
 /// SentencePiece texts of at most this many bytes are tokenised as they are.
 const WHOLE: usize = 1 << 14;
 
-/// The least bytes of a piece of a longer text. For each character that is no token, llama.cpp copies all tokens before
+/// Minimum bytes of a piece of a longer text. For each character that is no token, llama.cpp copies all tokens before
 /// it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
@@ -213,8 +213,8 @@ impl Vocab {
     }
 }
 
-/// The most characters that an expression for words matches at once. None of llama.cpp's expressions extends over the
-/// end of a line, except through whitespace.
+/// Maximum number of characters that an expression for words matches at once. None of llama.cpp's expressions extends
+/// over the end of a line, except through whitespace.
 fn longest_match(text: &str) -> usize {
     let (mut line, mut space) = (0_usize, 0_usize);
     let (mut longest_line, mut longest_space) = (0, 0);

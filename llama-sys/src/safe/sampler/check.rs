@@ -5,7 +5,7 @@ use std::ffi::CString;
 use crate::raw;
 use crate::safe::call::Error;
 
-/// More tokens than any context holds today.
+/// Maximum of `last_n`: more tokens than any context holds today.
 const MAX_LAST_N: u32 = 1 << 24;
 
 /// The largest addition to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
@@ -15,10 +15,10 @@ const MAX_BIAS: f32 = 1e6;
 /// With a lower temperature the divided logits have the same problem, or are infinite.
 pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
-/// The most bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
+/// Maximum bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
 const MAX_BREAKER: usize = 40;
 
-/// The most sequence breakers. llama.cpp ignores further ones with a warning (llama_sampler_init_dry).
+/// Maximum number of sequence breakers. llama.cpp ignores further ones with a warning (llama_sampler_init_dry).
 const MAX_BREAKERS: usize = raw::LLAMA_DRY_MAX_SEQ_BREAKERS as usize;
 
 pub(super) fn text(name: &'static str, text: &str) -> Result<CString, Error> {

@@ -16,7 +16,8 @@ unsafe extern "C" {
 ///
 /// The C library has no stdout or no stderr, as in programs without a console that were given none.
 pub fn print_to_stderr() -> io::Result<()> {
-    // SAFETY: touches no memory. It closes stdout's handle, of which Rust keeps no copy: it asks the system each time.
+    // SAFETY: touches no memory. It closes stdout's handle. Rust keeps no copy of the handle, but asks the system for
+    // it each time.
     match unsafe { _dup2(2, 1) } {
         0 => Ok(()),
         _ => Err(io::ErrorKind::NotFound.into()),
