@@ -38,6 +38,8 @@ const CONTEXTS: [u32; 2] = [4096, 32768];
 /// The host. It has room for the largest model, because the fit assumes unlimited host memory, and the nominal
 /// bandwidth of dual-channel DDR5.
 const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
+/// Live tokens at which generation is compared where a plan has two placements.
+const DEPTHS: [u32; 3] = [2_000, 8_000, 30_000];
 /// A smaller difference is within the error of the speed model.
 const NOT_BEHIND: f64 = 0.99;
 
@@ -95,6 +97,7 @@ fn compare() -> Result<bool> {
     }
     ensure!(!rows.is_empty(), "no model's name has one of {words:?}");
     print_ratios(&rows);
+    print_depths(&rows);
     print_speeds(&rows);
     print_times(&rows);
     Ok(rows.iter().all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
@@ -109,6 +112,23 @@ fn print_ratios(rows: &[Row]) {
     for (model, n_ctx, cells) in rows {
         let ratios: Vec<String> = cells.iter().map(Cell::ratio_in_words).collect();
         println!("| {model} | {n_ctx} | {} |", ratios.join(" | "));
+    }
+}
+
+/// Prints the time of one token of the fit's placement over that of ours at each depth, where a plan has two placements
+/// and a loaded model moves between them.
+fn print_depths(rows: &[Row]) {
+    let names = DEPTHS.map(|depth| depth.to_string()).join(" | ");
+    println!("\n| model | machine | cross at | {names} |");
+    println!("|---|---|--:|{}", "--:|".repeat(DEPTHS.len()));
+    let deep = |n_ctx: u32| DEPTHS.iter().all(|&depth| depth <= n_ctx);
+    for (model, _, cells) in rows.iter().filter(|(_, n_ctx, _)| deep(*n_ctx)) {
+        for ((machine, _), cell) in MACHINES.iter().zip(cells) {
+            if let Some((crossing, ratios)) = &cell.by_depth {
+                let ratios = ratios.map(|ratio| format!("{ratio:.2}")).join(" | ");
+                println!("| {model} | {machine} | {crossing} | {ratios} |");
+            }
+        }
     }
 }
 
@@ -166,6 +186,9 @@ struct Model {
 struct Cell {
     ours: Result<Score, String>,
     theirs: Result<Score, String>,
+    /// The crossing of our two placements, and the time of a token of theirs over that of ours at each depth; `None`
+    /// if our plan has one placement.
+    by_depth: Option<(u32, [f64; DEPTHS.len()])>,
     arithmetic_ms: f64,
     probed_ms: f64,
     fit_ms: f64,
@@ -179,6 +202,8 @@ struct Score {
     /// Tokens per second in the middle of the reply, and of the prompt.
     generation: f64,
     prompt: f64,
+    /// Seconds of a token at each depth, as far as the context has it.
+    tokens: [f64; DEPTHS.len()],
     placement: String,
 }
 
@@ -223,7 +248,23 @@ impl Model {
         let mut params = request.params;
         params.n_ctx = n_ctx;
         let (theirs, fit_ms) = milliseconds(|| self.theirs(&machine, params, plan.as_ref().ok()));
-        Ok(Cell { ours, theirs: theirs.map_err(|error| format!("{error:#}")), arithmetic_ms, probed_ms, fit_ms })
+        let by_depth = match (&plan, &theirs) {
+            (Ok(plan), Ok(theirs)) => self.by_depth(&machine, plan, theirs)?,
+            _ => None,
+        };
+        let theirs = theirs.map_err(|error| format!("{error:#}"));
+        Ok(Cell { ours, theirs, by_depth, arithmetic_ms, probed_ms, fit_ms })
+    }
+
+    /// The crossing of a plan's two placements, and their speed beside the fit's at each depth.
+    fn by_depth(&self, machine: &Machine, plan: &Plan, theirs: &Score) -> Result<Option<(u32, [f64; DEPTHS.len()])>> {
+        let Some(by_depth) = &plan.by_depth else { return Ok(None) };
+        let mut ratios = [0.0; DEPTHS.len()];
+        for ((ratio, depth), (index, theirs)) in ratios.iter_mut().zip(DEPTHS).zip(theirs.tokens.iter().enumerate()) {
+            let ours = plan.clone().for_depth(depth);
+            *ratio = theirs / self.score(machine, &used(&ours, machine)?, &ours)?.tokens[index];
+        }
+        Ok(Some((by_depth.crossing, ratios)))
     }
 
     fn theirs(&self, machine: &Machine, mut params: ContextParams, plan: Option<&Plan>) -> Result<Score> {
@@ -265,6 +306,7 @@ impl Model {
             seconds: model.seconds(&assignment, &workload),
             generation: model.tokens_per_second(&assignment, workload.depth()),
             prompt: f64::from(workload.prompt) / model.prompt_seconds(&assignment, &workload),
+            tokens: DEPTHS.map(|depth| model.token_seconds(&assignment, depth)),
             placement: format!(
                 "{} layers {:?} on {:?}, {} at once, but for {}",
                 split.n_gpu_layers,

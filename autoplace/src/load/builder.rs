@@ -396,8 +396,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Keeps measurements of GPUs, including [simulated](llama_sys::sim) ones, in this folder instead of the user's
-    /// cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
+    /// Keeps measurements of GPUs, of loads and of moves, also on [simulated](llama_sys::sim) GPUs, in this folder
+    /// instead of the user's cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
     pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.options.learn = Folder::At(folder.into());
         self

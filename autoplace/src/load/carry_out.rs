@@ -10,6 +10,7 @@ use super::devices;
 use super::error::Stage;
 use super::headroom::Reading;
 use super::loaded::{Drafts, Failure, Heads, Loaded, Native};
+use super::moves::LoadClock;
 use super::options::{LoadOptions, OnDifference};
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
@@ -46,6 +47,7 @@ impl LoadOptions {
         let Prepared { plan, machine, .. } = prepared;
         let verify = self.verify;
         let before = Reading::now(devices);
+        let mut clock = LoadClock::begin(header);
         let params = ModelParams {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
@@ -58,6 +60,7 @@ impl LoadOptions {
             ..ModelParams::default()
         };
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
+        clock.weights_loaded();
         // Before the context, whose graphs reserve nodes for all adapters.
         let attached = self.adapters.load(&model, header).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::new((self.threads, self.threads_batch), &machine.host, plan);
@@ -79,6 +82,7 @@ impl LoadOptions {
             drafts: Drafts { model: None, heads },
             placed,
             meter: None,
+            times: clock.end(),
         })
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::depth::{DepthFollower, DepthMove};
 use super::in_use::UseMeter;
+use super::moves::LoadTimes;
 use super::threads::{Follower, Pacer, Threads};
 use crate::plan::Plan;
 use crate::sync::lock;
@@ -41,8 +43,15 @@ pub(crate) struct GenerationCounters {
     /// Whether the model has a placement to move to. The check costs one load of a flag per token.
     follows_depth: AtomicBool,
     depth: Mutex<DepthFollower>,
-    /// The move that is under way.
-    moving: Mutex<Option<DepthMove>>,
+    moving: Mutex<Moving>,
+}
+
+/// The move by depth that is under way, and who is told of its progress.
+#[derive(Debug, Default)]
+struct Moving {
+    /// The move, and the share of the weights that is loaded: 0.0, 0.25, 0.5, 0.75 or 1.0.
+    now: Option<(DepthMove, f32)>,
+    listener: Option<Waker>,
 }
 
 impl GenerationCounters {
@@ -78,8 +87,8 @@ impl GenerationCounters {
     }
 
     /// Starts with the placements of this plan, which was loaded in `load`.
-    pub(super) fn placed_by(&self, plan: &Plan, load: Duration) {
-        let follows = lock(&self.depth).placed_by(plan, load);
+    pub(super) fn placed_by(&self, plan: &Plan, load: Duration, times: Option<LoadTimes>) {
+        let follows = lock(&self.depth).placed_by(plan, load, times);
         self.follows_depth.store(follows, Ordering::Release);
     }
 
@@ -89,14 +98,35 @@ impl GenerationCounters {
         self.follows_depth.load(Ordering::Relaxed)
     }
 
-    /// Sets the move that is under way, or `None` at its end.
-    pub(crate) fn set_moving(&self, moving: Option<DepthMove>) {
-        *lock(&self.moving) = moving;
+    /// Sets the move that is under way with its share of loaded weights, or `None` at its end.
+    pub(crate) fn set_moving(&self, moving: Option<(DepthMove, f32)>) {
+        let mut held = lock(&self.moving);
+        held.now = moving;
+        let listener = held.listener.clone();
+        drop(held);
+        listener.into_iter().for_each(Waker::wake);
     }
 
-    /// The move by depth that is under way.
-    pub(crate) fn moving(&self) -> Option<DepthMove> {
-        lock(&self.moving).clone()
+    /// Sets the share of the weights that a move has loaded, if one is under way. Quarters count, so that nobody is
+    /// told too often.
+    pub(super) fn has_loaded(&self, done: f32) {
+        let quarter = (done.clamp(0.0, 1.0) * 4.0).floor() / 4.0;
+        let known = lock(&self.moving).now.clone();
+        if let Some((moving, _)) = known.filter(|(_, known)| *known < quarter) {
+            self.set_moving(Some((moving, quarter)));
+        }
+    }
+
+    /// The move by depth that is under way, and the share of the weights that is loaded.
+    pub(crate) fn moving(&self) -> Option<(DepthMove, f32)> {
+        lock(&self.moving).now.clone()
+    }
+
+    /// Sets the waker that the beginning, the progress and the end of a move notify.
+    pub(crate) fn listen_to_moves(&self, listener: Option<Waker>) {
+        let before = std::mem::replace(&mut lock(&self.moving).listener, listener);
+        // Dropping a waker runs foreign code, so the lock is released first.
+        drop(before);
     }
 
     /// The two placements of a model that follows the depth of its texts; `None` for another model.

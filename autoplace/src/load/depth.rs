@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::moves::LoadTimes;
 use crate::plan::{DepthRule, DepthWork, Plan};
 
 /// A move of a loaded model to its other placement, because of the depth of its texts. Its `Display` is a line for
@@ -38,6 +39,8 @@ pub(crate) struct DepthFollower {
     /// The time of the last look at the page cache, and the time that the disk needs for the pages that the cache
     /// lacked.
     cold: Option<(Instant, Duration)>,
+    /// The stages of the last load.
+    times: Option<LoadTimes>,
 }
 
 /// A prompt that is about to begin: its tokens, and the maximum tokens of its reply.
@@ -52,13 +55,19 @@ impl DepthFollower {
     ///
     /// Until a move has been measured, its expected time is the predicted one, or the time of the load if that was
     /// shorter. A load reads the same file, and reads it more slowly if the file was not cached.
-    pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration) -> bool {
+    pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration, times: Option<LoadTimes>) -> bool {
+        self.times = times;
         let rule = plan.by_depth.as_deref().map(DepthRule::new);
         self.rule = rule.map(|rule| {
             let predicted = rule.moving_seconds();
             rule.moving_takes(self.last_move.map_or(predicted.min(load.as_secs_f64()), |last| last.as_secs_f64()))
         });
         self.rule.is_some()
+    }
+
+    /// The stages of the last load.
+    pub(super) fn times(&self) -> Option<LoadTimes> {
+        self.times.clone()
     }
 
     /// Adds a step that took this long.
@@ -142,16 +151,16 @@ mod tests {
         let seconds = Duration::from_secs;
         let lose = |follower: &mut DepthFollower, time| follower.took(DepthWork::token(200), time);
         let mut follower = DepthFollower::default();
-        assert!(!follower.placed_by(&plan(), seconds(1)) && !follower.is_due(None, Duration::ZERO));
+        assert!(!follower.placed_by(&plan(), seconds(1), None) && !follower.is_due(None, Duration::ZERO));
         for (load, needed) in [(100, 6), (1, 2)] {
-            assert!(follower.placed_by(&pair(), seconds(load)));
+            assert!(follower.placed_by(&pair(), seconds(load), None));
             lose(&mut follower, seconds(needed) - Duration::from_millis(1));
             assert!(!follower.is_due(None, Duration::ZERO), "{load}");
             lose(&mut follower, Duration::from_millis(2));
             assert!(follower.is_due(None, Duration::ZERO) && !follower.is_due(None, seconds(1)), "{load}");
         }
         follower.moved(seconds(10));
-        follower.placed_by(&pair(), seconds(1));
+        follower.placed_by(&pair(), seconds(1), None);
         lose(&mut follower, seconds(19));
         assert!(!follower.is_due(None, Duration::ZERO));
         lose(&mut follower, seconds(2));
@@ -181,7 +190,7 @@ mod tests {
     #[test]
     fn a_prompt_that_is_about_to_begin_counts_before_it_has_lost_anything() {
         let mut follower = DepthFollower::default();
-        follower.placed_by(&pair(), Duration::from_secs(100));
+        follower.placed_by(&pair(), Duration::from_secs(100), None);
         let ahead = |tokens| PromptAhead { work: DepthWork::prompt(0, tokens), most_reply: 256 };
         assert!(!follower.is_due(Some(ahead(50)), Duration::ZERO));
         assert!(follower.is_due(Some(ahead(200)), Duration::ZERO));

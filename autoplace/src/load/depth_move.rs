@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::cached::cached_share;
 use super::depth::PromptAhead;
 use super::model::Model;
+use super::moves::cached_bytes;
 use crate::machine::DiskRate;
 use crate::plan::Plan;
 
@@ -40,12 +40,15 @@ impl Model {
     /// not report the pages.
     fn cold(&self) -> Duration {
         let Ok(header) = self.header() else { return Duration::ZERO };
-        let uncached = header.shards().iter().map(|shard| {
-            let share = cached_share(shard.path()).unwrap_or(1.0);
-            shard.file_bytes() as f64 * (1.0 - share)
-        });
-        let rate = self.machine().host.disk.unwrap_or(DiskRate::UNKNOWN).bytes_per_second.max(1);
-        Duration::try_from_secs_f64(uncached.sum::<f64>() / rate as f64).unwrap_or(Duration::MAX)
+        let (bytes, Some(cached)) = cached_bytes(header) else { return Duration::ZERO };
+        let (uncached, machine) = (bytes.saturating_sub(cached), self.machine());
+        if uncached == 0 {
+            return Duration::ZERO;
+        }
+        let measured = self.options().move_rates(&machine, bytes).cold_seconds(uncached);
+        let rate = machine.host.disk.unwrap_or(DiskRate::UNKNOWN).bytes_per_second.max(1);
+        let seconds = measured.unwrap_or(uncached as f64 / rate as f64);
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
     /// Why a plan would not fit if the model were released now.

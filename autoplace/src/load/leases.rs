@@ -69,6 +69,11 @@ impl Leases {
 }
 
 impl Folder {
+    /// Whether the caller named the folder.
+    pub(super) const fn is_stated(&self) -> bool {
+        matches!(self, Self::At(_))
+    }
+
     /// The cache for measurements of devices; `None` if none are kept.
     pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
         match self {

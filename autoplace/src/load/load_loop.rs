@@ -99,6 +99,9 @@ impl<'a> LoadLoop<'a> {
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(mut loaded) => {
                     Arc::make_mut(&mut loaded.placed.report).time = begun.elapsed();
+                    if let (FirstAttempt::Fresh, Some(times)) = (&self.first, &loaded.times) {
+                        self.options.learn_from_load(&prepared, times);
+                    }
                     return Ok(self.reported(loaded, &lease));
                 }
                 Err(failure) => self.back_off(&prepared, *failure)?,
@@ -128,7 +131,8 @@ impl<'a> LoadLoop<'a> {
                     }
                     followed => {
                         let (plan, machine, lease) = followed?;
-                        (plan.for_depth(self.depth), machine, lease)
+                        let moves = options.move_rates(&machine, self.profile.file_bytes);
+                        (plan.with_move_rates(&moves).for_depth(self.depth), machine, lease)
                     }
                 }
             }

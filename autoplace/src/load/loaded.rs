@@ -5,6 +5,7 @@ use llama_sys::{Context, ContextParams, Model, Token};
 use super::adapters::Attached;
 use super::error::Stage;
 use super::in_use::UseMeter;
+use super::moves::LoadTimes;
 use super::notice::Notice;
 use super::options::Verify;
 use super::placed::Placed;
@@ -20,6 +21,7 @@ pub(super) struct Loaded {
     pub(super) placed: Placed,
     /// Corrects the measured rates of the plan during use.
     pub(super) meter: Option<UseMeter>,
+    pub(super) times: Option<LoadTimes>,
 }
 
 /// The failure of a plan, and the stage that it reached.

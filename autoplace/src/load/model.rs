@@ -302,12 +302,12 @@ impl LoadOptions {
     /// Loads the model in this process.
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
         let loaded = LoadLoop::new(&self, self.read()?, FirstAttempt::Fresh, progress)?.load()?;
-        let Loaded { native, context, drafts, placed, meter } = loaded;
+        let Loaded { native, context, drafts, placed, meter, times } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         let report = model.report();
         model.counters().paced_by(&report.threads);
-        model.counters().placed_by(&report.plan, report.time);
+        model.counters().placed_by(&report.plan, report.time, times);
         model.counters().metered_by(meter);
         Ok(model)
     }

@@ -161,7 +161,8 @@ impl LoadOptions {
                 request.draft_max = DRAFT_MAX;
             }
         }
-        Ok(planner.request(request))
+        let moves = self.move_rates(machine, profile.file_bytes);
+        Ok(planner.request(request).move_rates(moves))
     }
 
     /// A plan for this machine, confirmed by llama.cpp.

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::remote::{Loading, Request};
 use super::requested::Replacement;
 use super::slot::Contents;
-use super::{Error, LentWorker};
+use super::{Error, LentWorker, Stage};
 use crate::gguf::{self, Header};
 use crate::machine::{GpuKind, Machine};
 use crate::memory::Footprint;
@@ -166,11 +166,18 @@ impl Model {
         slot.release();
         let read = self.read_again()?;
         let options = self.options().with_room_for(tokens);
-        let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), Progress::default())?;
-        let Loaded { native, context, drafts, placed, meter } = attempts.at_depth(live).load()?;
+        let counters = Arc::clone(self.counters());
+        let progress = Progress::new(move |progress| {
+            if progress.stage == Stage::Weights {
+                counters.has_loaded(progress.done);
+            }
+            true
+        });
+        let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), progress)?;
+        let Loaded { native, context, drafts, placed, meter, times } = attempts.at_depth(live).load()?;
         slot.refill(native, drafts);
         self.counters().paced_by(&placed.report.threads);
-        self.counters().placed_by(&placed.plan, placed.report.time);
+        self.counters().placed_by(&placed.plan, placed.report.time, times);
         self.counters().metered_by(meter);
         self.set_placed(Arc::new(placed));
         Ok(context)

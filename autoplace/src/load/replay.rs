@@ -7,7 +7,7 @@ use super::options::LoadOptions;
 use super::progress::Progress;
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
-use crate::plan::{self, Plan, Probe, SavedPlan, SavedPlanError};
+use crate::plan::{self, MachineChange, Plan, Probe, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
 /// Checks a saved plan against the model, the present machine, and llama.cpp's account. Returns the plan, its machine,
@@ -35,18 +35,18 @@ pub(super) fn follow(
     let mut changes = saved.changes(&machine);
     // This llama.cpp may be another version than the plan's, so its account is compared too.
     if changes.is_empty() {
-        let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(&machine, placement)).collect();
-        let footprints = probe
-            .footprints(&gpus, &plan.context, &plan.split())
-            .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?;
-        changes = saved.changes_by(&machine, &footprints);
+        changes = probed(&plan, &machine, &probe)?;
     }
     if !changes.is_empty() {
         return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes }.into());
     }
     if let Some(by_depth) = &plan.by_depth {
-        let changes: Vec<String> = by_depth.plan.changes(&machine).iter().map(ToString::to_string).collect();
+        let mut changes = by_depth.plan.changes(&machine);
+        if changes.is_empty() {
+            changes = probed(&by_depth.plan, &machine, &probe)?;
+        }
         if !changes.is_empty() {
+            let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
             plan.notes.push(format!("the placement does not follow the depth: {}", changes.join("; ")));
             plan.by_depth = None;
         }
@@ -55,4 +55,13 @@ pub(super) fn follow(
     plan.model.path.clone_from(&profile.path);
     plan.by_depth.iter_mut().for_each(|by_depth| by_depth.plan.model.path.clone_from(&profile.path));
     Ok((plan, machine, lease))
+}
+
+/// The reasons why a placement cannot be followed, by llama.cpp's present account of it.
+fn probed(plan: &Plan, machine: &Machine, probe: &impl Probe) -> Result<Vec<MachineChange>, Error> {
+    let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(machine, placement)).collect();
+    let footprints = probe
+        .footprints(&gpus, &plan.context, &plan.split())
+        .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?;
+    Ok(plan.changes_by(machine, &footprints))
 }

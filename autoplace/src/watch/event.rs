@@ -49,12 +49,10 @@ pub enum Event {
     #[error("{threads} threads generate again")]
     ThreadsRestored { threads: u32 },
     /// The model moves to its other placement, because of the depth of its texts, which wait. The move's time is the
-    /// time that it is expected to take.
-    #[error(
-        "after {} live tokens the model moves from {} to {}, about {:.0} s",
-        .moving.tokens, .moving.before, .moving.after, .moving.time.as_secs_f64().max(1.0)
-    )]
-    Moving { moving: DepthMove },
+    /// time that it is expected to take. `done` is the share of the weights that is loaded: 0.0 at the beginning, and
+    /// reported again at each quarter.
+    #[error("{}", moving_in_words(.moving, *.done))]
+    Moving { moving: DepthMove, done: f32 },
     /// The end of [`Moving`](Self::Moving).
     #[error("{moved}")]
     Moved { moved: DepthMove },
@@ -87,6 +85,15 @@ pub enum Cause {
     /// None of the watched conditions explains the slowdown.
     #[error("no watched condition explains it")]
     Unknown,
+}
+
+fn moving_in_words(moving: &DepthMove, done: f32) -> String {
+    let DepthMove { tokens, before, after, time, .. } = moving;
+    if done > 0.0 {
+        return format!("moving to {after}: {:.0} % of the weights are loaded", done * 100.0);
+    }
+    let seconds = time.as_secs_f64().max(1.0);
+    format!("after {tokens} live tokens the model moves from {before} to {after}, about {seconds:.0} s")
 }
 
 impl Event {

@@ -62,7 +62,7 @@ pub struct Sample {
     /// Number of re-placements.
     pub placement: u64,
     /// The move by depth that is under way; its time is the time that it is expected to take.
-    pub moving: Option<DepthMove>,
+    pub moving: Option<(DepthMove, f32)>,
 }
 
 /// A GPU at one moment. `None`: the driver does not report the value.

@@ -225,9 +225,9 @@ struct Watch<S> {
     source: S,
     /// Number of re-placements when the rules were created.
     placement: u64,
-    /// The last move by depth, and the one that is under way.
+    /// The last move by depth, and the one that is under way with its share of loaded weights.
     moved: Option<DepthMove>,
-    moving: Option<DepthMove>,
+    moving: Option<(DepthMove, f32)>,
     rules: Rules,
     sender: SyncSender<Event>,
     callback: Option<Callback>,
@@ -247,7 +247,7 @@ impl<S: Source> Watch<S> {
             if sample.moving.is_some() {
                 // During a move, the memory of the model is free for a moment.
                 if self.moving != sample.moving {
-                    events.extend(sample.moving.clone().map(|moving| Event::Moving { moving }));
+                    events.extend(sample.moving.clone().map(|(moving, done)| Event::Moving { moving, done }));
                 }
                 self.moving = sample.moving;
             } else if sample.placement == self.placement {

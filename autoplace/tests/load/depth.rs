@@ -1,6 +1,8 @@
 //! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine,
 //! and in a worker. The texts equal those of a model that does not move.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::depth_support::crossing;
@@ -9,11 +11,11 @@ use crate::sim_support::card;
 use crate::text_support::{PROMPT, chat, worker};
 use autoplace::generate::Engine;
 use autoplace::llama_sys::sim::SimGpu;
-use autoplace::machine::mib;
-use autoplace::plan::{Plan, Request};
+use autoplace::load::Replacement;
+use autoplace::machine::{MeasurementCache, mib};
+use autoplace::plan::{Request, SavedPlan};
 use autoplace::watch::{Event, Sentinel};
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath};
-use proptest::test_runner::{Config, TestRunner};
 use test_support::{demo_path, wait};
 
 /// Live tokens at which the placements cross.
@@ -120,6 +122,23 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
+/// As the sentinel's, under pressure.
+#[test]
+fn a_requested_re_placement_goes_before_a_move_that_is_due() {
+    own_process!();
+    let _card = card(mib(64));
+    let request = request().n_ctx(1024).n_ubatch(64);
+    let [model, _] = following(&request);
+    let asked = plan(&demo_path(), &request, 3);
+    let prompt = PROMPT.repeat(40);
+    model.request_replace(Replacement::By(Box::new(asked.clone())));
+    // So long a prompt would begin in the deep placement.
+    let mut stream = model.generate(&*prompt).temp(0.0).max_tokens(8).stream().unwrap();
+    stream.next().unwrap().unwrap();
+    assert_eq!((stream.statistics().moves, &*model.placement()), (0, &asked));
+    assert!(model.report().moved.is_none());
+}
+
 #[test]
 fn texts_of_an_engine_count_together_and_go_on() {
     own_process!();
@@ -163,33 +182,44 @@ fn a_move_that_would_not_fit_is_not_begun() {
 }
 
 #[test]
-fn random_fleets_never_take_more_than_is_free_while_they_follow_the_depth() {
+fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
     own_process!();
-    let path = demo_path();
-    let stays = load(&path, &request().n_ctx(512).n_ubatch(64), 0);
-    let expected = generations(&stays, PROMPT, 90)[1].clone().text().unwrap();
-    let mut runner = TestRunner::new(Config::with_cases(24));
-    let case = (0_u32..8, 0_u32..8, 40_u32..140, 0_u64..48, 1_u64..4);
-    let outcome = runner.run(&case, |(shallow, deep, crossing_at, taken, cards)| {
-        let cards: Vec<SimGpu> = (0..cards).map(|_| card(mib(64))).collect();
-        let request = request().n_ctx(512).n_ubatch(64);
-        let plans: [Plan; 2] = [shallow, deep].map(|layers| plan(&path, &request, layers));
-        let saved = crossing(&path, &request, [&plans[0], &plans[1]], crossing_at);
-        let model = by_plan().follow(saved).load().unwrap();
-        // Another program takes some of the memory that the model leaves free.
-        for card in &cards {
-            card.set_taken(mib(taken).min(card.total() - card.used()));
-        }
-        let text = generations(&model, PROMPT, 90)[1].clone().text().unwrap();
-        assert_eq!(text, expected, "{shallow} {deep} {crossing_at} {taken}");
-        for card in &cards {
-            assert!(card.peak() <= card.total(), "{shallow} {deep} {crossing_at} {taken}");
-        }
-        drop(model);
-        assert!(cards.iter().all(|card| card.used() == 0));
-        Ok(())
-    });
-    outcome.unwrap();
+    let _card = card(mib(64));
+    let (path, request) = (demo_path(), request().n_ctx(1024).n_ubatch(64));
+    let folder = tempfile::tempdir().unwrap();
+    let [shallow, deep] = [3, 7].map(|layers| plan(&path, &request, layers));
+    // Moving is said to take an hour, until a load of this file was measured.
+    let mut saved = serde_json::to_value(crossing(&path, &request, [&shallow, &deep], CROSSING)).unwrap();
+    saved["plan"]["by_depth"]["moving_seconds"] = 3600.0.into();
+    let saved = SavedPlan::from_json(&saved.to_string()).unwrap();
+    let load = || by_plan().follow(saved.clone()).headroom_folder(folder.path()).load().unwrap();
+    let known = |model: &Model| {
+        let cache = MeasurementCache::at(folder.path());
+        cache.move_rates(&model.machine(), (&path, model.placement().model.file_bytes), &autoplace::load::build_name())
+    };
+
+    let first = load();
+    assert_eq!(first.placement().by_depth.as_ref().unwrap().moving_seconds, 3600.0);
+    let of_load = known(&first).unwrap();
+    assert!(of_load.warm_file.is_some() && of_load.rest_ns.is_some() && of_load.state.is_none(), "{of_load:?}");
+    generations(&first, PROMPT, 400)[1].clone().text().unwrap();
+    assert_eq!(first.placement().n_gpu_layers, 7);
+    // The move has measured the copy of the states too, whose bytes the text's statistics do not tell.
+    let of_move = known(&first).unwrap();
+    assert!(of_move.state.is_some(), "{of_move:?}");
+    let took = first.report().moved.as_ref().unwrap().time.as_secs_f64();
+    drop(first);
+
+    let later = load();
+    let plan = later.placement();
+    let by_depth = plan.by_depth.as_ref().unwrap();
+    let today = by_depth.moving_measured.as_ref().unwrap().date().unwrap();
+    assert!(by_depth.moving_seconds < 60.0, "{} s, and a move took {took} s", by_depth.moving_seconds);
+    assert!(plan.to_string().contains(&format!("(as measured {today}")), "{plan}");
+    // A new plan knows it too, and another file's does not.
+    assert!(known(&later).is_some());
+    let cache = MeasurementCache::at(folder.path());
+    assert_eq!(cache.move_rates(&later.machine(), (&path, 1), &autoplace::load::build_name()), None);
 }
 
 /// Two placements on the host, which differ only in their notes, because a worker does not see the cards of this
@@ -228,6 +258,43 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     }
     drop(session);
     assert!(!is_for_deep_texts(&model));
+}
+
+/// The move lasts some milliseconds. So the worker is stopped when the sentinel reports its beginning, and killed once
+/// no message of a finished move arrives.
+#[cfg(unix)]
+#[test]
+fn a_worker_killed_in_the_middle_of_its_move_loses_no_token() {
+    use crate::isolation::deaths::{kill, stop};
+    let stays = load(&demo_path(), &request().n_ctx(1024).n_ubatch(64), 0);
+    let expected = generations(&stays, PROMPT, 120)[1].clone().text().unwrap();
+    let (mut killed, mut attempts) = (0, 0);
+    while killed < 3 {
+        attempts += 1;
+        assert!(attempts <= 40, "{killed} of {attempts} workers were stopped in the middle of a move");
+        let model = in_worker(OnDeath::Resume { attempts: 2 }, 60);
+        let (begun, in_middle) = (AtomicBool::new(false), Arc::new(AtomicBool::new(false)));
+        let (weak, seen) = (model.clone(), Arc::clone(&in_middle));
+        let sentinel = Sentinel::builder().interval(Duration::from_millis(1)).on_event(move |event| {
+            if matches!(event, Event::Moving { .. }) && !begun.swap(true, Ordering::Relaxed) {
+                stop(&weak);
+                // What the worker had sent before has arrived by then.
+                std::thread::sleep(Duration::from_millis(100));
+                seen.store(!is_for_deep_texts(&weak), Ordering::Relaxed);
+                kill(&weak);
+            }
+        });
+        let sentinel = sentinel.watch(&model).unwrap();
+        let mut stream = generations(&model, PROMPT, 120)[1].clone().stream().unwrap();
+        let text: String = stream.by_ref().map(Result::unwrap).collect();
+        assert_eq!(text, expected);
+        if in_middle.load(Ordering::Relaxed) {
+            assert_eq!(stream.statistics().worker_deaths, 1);
+            assert!(is_for_deep_texts(&model), "the other worker moves too");
+            killed += 1;
+        }
+        drop((sentinel, stream));
+    }
 }
 
 #[cfg(unix)]

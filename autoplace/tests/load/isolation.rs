@@ -145,7 +145,7 @@ pub(crate) mod deaths {
         signal(model, "-KILL");
     }
 
-    fn stop(model: &Model) {
+    pub(crate) fn stop(model: &Model) {
         signal(model, "-STOP");
         // Each of its threads stops separately.
         let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));

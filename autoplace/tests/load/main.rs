@@ -20,6 +20,7 @@ mod compute_buffers;
 mod conformance;
 mod defaults;
 mod depth;
+mod depth_fleets;
 mod embed_memory;
 mod flags;
 mod fleets;

@@ -60,7 +60,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
         "paging": plan.paging,
         "speed": plan.speed,
         "notes": plan.notes,
-        "by_depth": plan.by_depth,
+        "by_depth": by_depth(plan),
     });
     format!("{document:#}")
 }
@@ -76,6 +76,15 @@ fn settings(plan: &Plan) -> Value {
     settings["n_rs_seq"] = context.n_rs_seq.into();
     settings["parted_blocks"] = plan.split_blocks.into();
     settings
+}
+
+/// The other placement by depth, and both in words; `None` for a plan with one placement.
+fn by_depth(plan: &Plan) -> Option<Value> {
+    let by_depth = plan.by_depth.as_deref()?;
+    let mut document = json!(by_depth);
+    document["moving_measured"] = json!(by_depth.moving_measured);
+    document["in_words"] = json!(plan.by_depth_in_words());
+    Some(document)
 }
 
 fn device(placement: &Placement) -> Value {

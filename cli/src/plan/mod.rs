@@ -35,7 +35,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         return Err("what is said of a draft model needs one: --with draft=FILE".into());
     }
     let reading = Instant::now();
-    let header = Header::open(model)?;
+    let header = Header::open(&model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
     // The cards stay registered until the plan is made.
@@ -47,6 +47,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 
     let planning = Instant::now();
     let mut planner = Planner::new(&profile, &machine).request(request.clone());
+    if described.is_none() {
+        planner = planner.move_rates(load::move_rates(&model, profile.file_bytes, &machine));
+    }
     for beside in &args.with {
         planner = planner.beside(companion(beside, args, &header)?);
     }

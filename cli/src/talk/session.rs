@@ -77,7 +77,7 @@ impl Session {
                 }
                 "/help" => _ = print(HELP),
                 "/stats" => _ = print(&self.stats()),
-                "/placement" => _ = print(&self.model.placement().to_string()),
+                "/placement" => _ = print(&self.placement()),
                 "/clear" => self.clear(),
                 "/system" => self.system(rest),
                 "/quit" => return Ok(()),
@@ -125,6 +125,12 @@ impl Session {
         }
     }
 
+    /// The placement, and the move by depth that led there.
+    fn placement(&self) -> String {
+        let moved = self.model.report().moved.as_ref().map(|moved| format!("\n  {moved}"));
+        self.model.placement().to_string() + &moved.unwrap_or_default()
+    }
+
     fn clear(&mut self) {
         self.chat.messages_mut().retain(|message| message.role == Role::SYSTEM);
         self.last = None;
@@ -154,8 +160,10 @@ impl Session {
 /// prompt, where a person may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
     // A move is reported at once, because the answer pauses meanwhile.
-    if matches!(event, Event::Moving { .. }) {
-        note("");
+    if let Event::Moving { done, .. } = event {
+        if *done == 0.0 {
+            note("");
+        }
         note(event);
     }
     if let Some(replacement) = event.advises(MIN_GAIN) {

@@ -185,6 +185,10 @@ fn a_plan_that_follows_the_depth_has_both_placements_and_emits_the_one_that_is_a
     let saved: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(saved["plan"]["by_depth"]["crossing"], json["by_depth"]["crossing"]);
     assert_eq!(saved["plan"]["by_depth"]["plan"]["n_gpu_layers"], json["by_depth"]["plan"]["n_gpu_layers"]);
+    let keys_of_both = "crossing in_words is_deeper moving_measured moving_seconds plan seconds workload_seconds";
+    assert_eq!(keys(&json["by_depth"]).join(" "), keys_of_both);
+    assert!(line.ends_with(json["by_depth"]["in_words"].as_str().unwrap()), "{line}");
+    assert_eq!(json["by_depth"]["moving_measured"], Value::Null, "no load was measured");
     let crossing = json["by_depth"]["crossing"].as_u64().unwrap();
     assert!((100..32_768).contains(&crossing), "{crossing}");
 

@@ -1,12 +1,12 @@
-//! Measurements of devices, cached on disk: one JSON file for each device in the user's cache folder. A home directory
-//! may serve several machines, so the file's name depends on the device.
+//! Measurements, cached on disk: one JSON file for each device, and for each model's file, in the user's cache folder. A
+//! home directory may serve several machines, so the file's name depends on the device or the machine.
 //!
 //! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored with a
 //! debug message to `tracing`, because measuring again is cheap.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
 use serde::de::DeserializeOwned;
@@ -17,6 +17,7 @@ use super::Machine;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
+use super::moves::MoveRates;
 use crate::json;
 
 /// Increases when the meaning of the figures changes.
@@ -25,6 +26,7 @@ const VERSION: u32 = 2;
 /// The kinds of figures, as file name prefixes.
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
+const MOVES: &str = "moves";
 
 /// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
 ///
@@ -103,6 +105,22 @@ impl MeasurementCache {
         }
     }
 
+    /// What loads and moves of this model's file, of `bytes` bytes, took on this machine with this build.
+    pub fn move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<MoveRates> {
+        self.get(MOVES, &moves_key(machine, (file, bytes), build)?)
+    }
+
+    /// Stores what a load or a move took. Earlier figures are kept as [`MoveRates::merge`] says.
+    pub fn put_move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str, later: MoveRates) {
+        let Some(key) = moves_key(machine, (file, bytes), build) else { return };
+        let earlier: Option<MoveRates> = self.get(MOVES, &key);
+        let mut rates = earlier.clone().unwrap_or_default();
+        rates.merge(later);
+        if earlier.as_ref() != Some(&rates) {
+            self.put(MOVES, key, rates);
+        }
+    }
+
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
         let file = self.folder.as_ref()?.join(name(kind, key));
         let text = json::read(&file).inspect_err(|error| {
@@ -144,6 +162,15 @@ fn host_key(host: &Host, build: &str) -> String {
     // The kernel reserves a varying part of the memory, which changes the total from version to version.
     let gib = host.total.saturating_add(1 << 29) >> 30;
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
+}
+
+/// The identity of a machine, a model's file and a build; `None` with a GPU of another machine, because the link to it
+/// is shared with others.
+fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<String> {
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let gpus = machine.gpus.iter().map(|gpu| gpu_key(gpu, build)).collect::<Option<Vec<_>>>()?;
+    let host = host_key(&machine.host, build);
+    Some(format!("{}, {bytes} bytes; {host}; {}", file.display(), gpus.join("; ")))
 }
 
 /// The identity of a GPU, driver and build; `None` for a GPU of another machine.

@@ -30,6 +30,7 @@ mod host;
 mod measured;
 mod merge;
 mod mig;
+mod moves;
 pub mod nvidia;
 mod pci;
 mod pcie;
@@ -65,6 +66,7 @@ pub use measured::{
 };
 pub use merge::{GgmlDevice, GgmlKind};
 pub use mig::MigSlice;
+pub use moves::{MoveFigure, MoveRates};
 pub use pci::PciId;
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};

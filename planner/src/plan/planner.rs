@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::machine::{Machine, UnusedGpu, UnusedReason};
+use crate::machine::{Machine, MoveRates, UnusedGpu, UnusedReason};
 use crate::memory;
 use crate::memory::{Companion, ContextParams, FileFacts, MAX_ROLLBACK_TOKENS, NotMapped};
 use crate::profile::ModelProfile;
@@ -30,13 +30,14 @@ pub struct Planner<'a> {
     pub(super) machine: Cow<'a, Machine>,
     pub(super) request: Request,
     pub(super) companions: Vec<Companion>,
+    pub(super) moves: MoveRates,
 }
 
 impl<'a> Planner<'a> {
     /// A planner with the default request.
     pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
         let (profile, machine) = (Cow::Borrowed(profile), Cow::Borrowed(machine));
-        Self { profile, machine, request: Request::new(), companions: Vec::new() }
+        Self { profile, machine, request: Request::new(), companions: Vec::new(), moves: MoveRates::default() }
     }
 
     /// Sets the request.
@@ -48,6 +49,14 @@ impl<'a> Planner<'a> {
     /// The same planner with [`Request::allow_paging`].
     pub fn with_paging(mut self) -> Self {
         self.request.allow_paging = true;
+        self
+    }
+
+    /// Sets what loads and moves of this model's file have taken on this machine. A plan with [two
+    /// placements](crate::plan::Plan::by_depth) says by them what moving takes; stated figures stand in for what is
+    /// missing.
+    pub fn move_rates(mut self, moves: MoveRates) -> Self {
+        self.moves = moves;
         self
     }
 

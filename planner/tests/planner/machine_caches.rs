@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::folder::{Fake, device};
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, PciId, RateConditions,
-    WeightRate, gib, mib,
+    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, MoveFigure, MoveRates,
+    PciId, RateConditions, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;
@@ -298,4 +298,46 @@ fn what_real_use_has_shown_outlives_a_later_measurement() {
     put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 12)]));
     let kept = cache.host_rates(&host, BUILD).unwrap();
     assert_eq!((kept.weights[0].bytes_per_second, kept.weights[0].rate()), (12, 15));
+}
+
+#[test]
+fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
+    let (folder, _path, cache) = empty();
+    let file = folder.path().join("model.gguf");
+    fs::write(&file, "GGUF").unwrap();
+    let machine = Machine::new(Host::new(gib(64))).with_gpu(card());
+    let figure = |value| Some(MoveFigure::new(value, RateConditions::default()));
+    let mut rates = MoveRates::default();
+    rates.warm_file = figure(2_000_000_000);
+    cache.put_move_rates(&machine, (&file, 4), BUILD, rates.clone());
+    let known = |machine: &Machine, file: &Path, bytes| cache.move_rates(machine, (file, bytes), BUILD);
+    assert_eq!(known(&machine, &file, 4), Some(rates.clone()));
+    // Under another name of the same file, and however much of the card is free.
+    let link = folder.path().join("link.gguf");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    #[cfg(unix)]
+    assert_eq!(known(&machine, &link, 4), Some(rates.clone()));
+    let crowded = Machine::new(Host::new(gib(64))).with_gpu(card().free(gib(1)));
+    assert_eq!(known(&crowded, &file, 4), Some(rates.clone()));
+    // Other figures are added.
+    let mut later = MoveRates::default();
+    later.rest_ns = figure(3_000_000_000);
+    cache.put_move_rates(&machine, (&file, 4), BUILD, later.clone());
+    rates.merge(later);
+    assert_eq!(known(&machine, &file, 4), Some(rates.clone()));
+    assert!(rates.warm_file.is_some() && rates.rest_ns.is_some());
+
+    let two = Machine::new(Host::new(gib(64))).with_gpu(card()).with_gpu(card().pci_id(PciId::new(0, 2, 0, 0)));
+    let remote = Machine::new(Host::new(gib(64))).with_gpu(card().kind(GpuKind::Remote));
+    for (machine, file, bytes) in [
+        (&two, &file, 4),
+        (&remote, &file, 4),
+        (&Machine::new(Host::new(gib(32))).with_gpu(card()), &file, 4),
+        (&machine, &file, 5),
+        (&machine, &folder.path().join("other.gguf"), 4),
+    ] {
+        assert_eq!(known(machine, file, bytes), None, "{} {bytes}", file.display());
+    }
+    assert_eq!(cache.move_rates(&machine, (&file, 4), "another build"), None);
 }

@@ -53,6 +53,7 @@ impl Host {
             is_closing: AtomicBool::new(false),
             notify: Arc::default(),
         });
+        model.counters().listen_to_moves(Some(Waker::from(Arc::clone(&outbox.notify))));
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
         let thread = spawn("autoplace-replies", move || open.0.send_all(&of))?;
         Ok((Self { engine, outbox, thread: Some(thread) }, abort))
@@ -102,6 +103,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.close(Shutdown::Cancel);
+        self.engine.model().counters().listen_to_moves(None);
         if let Some(thread) = self.thread.take() {
             // The panic was already printed, and the texts have ended with the engine.
             let _ = thread.join();
@@ -112,12 +114,17 @@ impl Drop for Host {
 impl Outbox {
     /// Sends all pieces until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
-        let mut known = engine.model().report();
+        let (mut known, mut known_move) = (engine.model().report(), None);
         loop {
             self.notify.wait();
             // Read before the texts, so that texts ended by the close are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
+            let moving = engine.model().counters().moving();
+            if moving != known_move {
+                replies.push(Reply::Moving(moving.clone()));
+                known_move = moving;
+            }
             // Before the pieces that the new placement has computed.
             let report = engine.model().report();
             if !Arc::ptr_eq(&known, &report) {

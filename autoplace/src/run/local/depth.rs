@@ -81,11 +81,11 @@ impl LocalSession {
             lost,
             time: expected,
         };
-        self.model.counters().set_moving(Some(moving.clone()));
+        self.model.counters().set_moving(Some((moving.clone(), 0.0)));
         let outcome = self.replace_by(Some(plan), Some(before));
         self.model.counters().set_moving(None);
-        self.last_replaced = Some(outcome.clone());
-        let replaced = outcome?;
+        self.last_replaced = Some(outcome.clone().map(|(replaced, _)| replaced));
+        let (replaced, state) = outcome?;
         for sequence in &mut self.sequences {
             sequence.statistics.moves += 1;
             sequence.statistics.moving_time += replaced.time;
@@ -93,6 +93,7 @@ impl LocalSession {
         if let Some(mut follower) = self.model.counters().depth() {
             follower.moved(replaced.time);
         }
+        self.model.learn_from_move(state, replaced.time);
         // If memory ran short, the model is in another placement than the planned one.
         let after = replaced.after.placement_in_words();
         self.model.has_moved(DepthMove { after, time: replaced.time, ..moving });

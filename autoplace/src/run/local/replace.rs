@@ -5,7 +5,7 @@
 //! with its whole state, and the text that is not certain yet. Context and vocabulary hold the model, so they are
 //! created again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use llama_sys::Context;
 
@@ -14,13 +14,13 @@ use crate::decode::error::Error;
 use crate::decode::sequence::Sequence;
 use crate::decode::speculative::Drafters;
 use crate::decode::stats::{Replaced, Resumed};
-use crate::load::{Contents, Replacement};
+use crate::load::{Contents, Replacement, StateCopy};
 use crate::plan::Plan;
 use crate::run::local::LocalSession;
 
 impl LocalSession {
     pub(crate) fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        let outcome = self.replace_by(plan, None);
+        let outcome = self.replace_by(plan, None).map(|(replaced, _)| replaced);
         self.last_replaced = Some(outcome.clone());
         outcome
     }
@@ -35,7 +35,7 @@ impl LocalSession {
         let Some(better) = better else { return Ok(None) };
         let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
         let plan = better.plan.for_depth(self.live_tokens());
-        let outcome = self.replace_by(Some(plan), before);
+        let outcome = self.replace_by(Some(plan), before).map(|(replaced, _)| replaced);
         self.last_replaced = Some(outcome.clone());
         outcome.map(Some)
     }
@@ -65,8 +65,13 @@ impl LocalSession {
         }
     }
 
-    /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error.
-    pub(super) fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
+    /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error. Also
+    /// returns the cost of copying the states.
+    pub(super) fn replace_by(
+        &mut self,
+        plan: Option<Plan>,
+        otherwise: Option<Plan>,
+    ) -> Result<(Replaced, StateCopy), Error> {
         let before = self.model.placement();
         let tokens = match &plan {
             Some(plan) => self.check_room(Room::new(&plan.context)).map(|()| 0)?,
@@ -82,7 +87,12 @@ impl LocalSession {
             // Returns the first error, whether or not the second load succeeds.
             let _ = reload(otherwise);
         }
-        Ok(Replaced { before, after: model.placement(), saved, resumed: resumed?, time: begun.elapsed() })
+        let (resumed, restoring) = resumed?;
+        let time = begun.elapsed();
+        // Tokens that are computed again were not restored.
+        let bytes = if resumed == Resumed::Restored { saved.bytes } else { 0 };
+        let state = StateCopy { bytes, time: saved.time + restoring };
+        Ok((Replaced { before, after: model.placement(), saved: saved.bytes, resumed, time }, state))
     }
 
     /// A plan for the memory that is free once the model is released, with room for the texts. Also returns the context
@@ -124,12 +134,14 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Saves the state of all texts and releases every holder of the model. Returns the saved bytes.
-    fn release(&mut self) -> Result<u64, Error> {
+    /// Saves the state of all texts and releases every holder of the model. Returns the saved bytes, and the time to
+    /// save them.
+    fn release(&mut self) -> Result<StateCopy, Error> {
         let Some(lent) = &mut self.lent else {
             // After a failed re-placement, another part of the application may have loaded the model since.
             self.model.take_to_release()?;
-            return Ok(self.sequences.iter().map(Sequence::saved_bytes).sum());
+            let bytes = self.sequences.iter().map(Sequence::saved_bytes).sum();
+            return Ok(StateCopy { bytes, ..StateCopy::default() });
         };
         // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
         // drafters.
@@ -138,10 +150,10 @@ impl LocalSession {
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
         }
-        let context = &mut lent.context;
+        let (context, begun) = (&mut lent.context, Instant::now());
         let saved = self.sequences.iter_mut().map(|it| it.save(context));
         let saved = match saved.sum::<Result<u64, Error>>() {
-            Ok(saved) => saved,
+            Ok(bytes) => StateCopy { bytes, time: begun.elapsed() },
             Err(error) => {
                 self.sequences.iter_mut().for_each(|it| it.held.saved = None);
                 return Err(error);
@@ -152,8 +164,9 @@ impl LocalSession {
         Ok(saved)
     }
 
-    /// Continues with a new context. On an error, gives the context back and keeps all state for another attempt.
-    fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
+    /// Continues with a new context, and returns the time to restore the states. On an error, gives the context back and
+    /// keeps all state for another attempt.
+    fn resume(&mut self, mut context: Context) -> Result<(Resumed, Duration), Error> {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot()?.take_drafts()?)));
         match drafts {
             Ok((resumed, drafts)) => {
@@ -171,7 +184,7 @@ impl LocalSession {
         }
     }
 
-    fn put_back(&mut self, context: &mut Context) -> Result<Resumed, Error> {
+    fn put_back(&mut self, context: &mut Context) -> Result<(Resumed, Duration), Error> {
         let room = Room::new(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
@@ -185,7 +198,9 @@ impl LocalSession {
                 sequence.held.seq = seq;
             }
         }
+        let begun = Instant::now();
         let restored = self.sequences.iter().all(|it| it.restore(context));
+        let restoring = begun.elapsed();
         let mut again = false;
         if !restored {
             context.kv_clear()?;
@@ -196,6 +211,6 @@ impl LocalSession {
         }
         // Tokens that an earlier re-placement left to compute are still missing.
         again |= self.sequences.iter().any(Sequence::is_computed_again);
-        Ok(if again { Resumed::Recomputed } else { Resumed::Restored })
+        Ok((if again { Resumed::Recomputed } else { Resumed::Restored }, restoring))
     }
 }

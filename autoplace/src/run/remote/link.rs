@@ -278,6 +278,8 @@ impl Link {
 
     /// Handles the death of the worker. Returns false if no text needs another worker.
     fn retry_or_fail(&self, death: &worker::Error) -> bool {
+        // A move that was under way has ended with the worker.
+        self.model.counters().set_moving(None);
         let mut state = lock(&self.state);
         state.sender = None;
         let closing = state.closing;
@@ -390,6 +392,7 @@ impl Reader {
             Reply::Piece(piece) => self.link.piece(piece.0, piece.1),
             Reply::Failed { id, error } => self.link.failed(id, error),
             Reply::Placed(placed) => self.link.model.set_placed(placed),
+            Reply::Moving(moving) => self.link.model.counters().set_moving(moving),
             Reply::Refused(error) => {
                 self.link.fail(&error);
                 return false;

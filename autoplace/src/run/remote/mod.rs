@@ -25,8 +25,8 @@ use crate::decode::piece::Piece;
 use crate::decode::request::Spec;
 use crate::decode::stats::Statistics;
 use crate::decode::step::PromptChunk;
-use crate::load::Placed;
 use crate::load::remote::Loading;
+use crate::load::{DepthMove, Placed};
 use crate::{load, worker};
 
 type Request = worker::Request<Loading, TextCall, ()>;
@@ -75,6 +75,8 @@ pub(crate) enum Reply {
     },
     /// The model was re-placed during the run.
     Placed(Arc<Placed>),
+    /// A move by depth has begun, has loaded more, or has ended.
+    Moving(Option<(DepthMove, f32)>),
     /// The last reply of a run: the context is free.
     Closed,
 }

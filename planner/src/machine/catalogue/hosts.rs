@@ -72,7 +72,10 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     // One computer's whole name may be the end of another's: `M3`, `Xeon ... M3`.
     let whole = PLATFORMS.iter().find(is_whole);
     let only = ends.next().filter(|_| ends.next().is_none());
-    let Some(platform) = whole.or(only) else {
+    // `AMD Ryzen Threadripper 3970X` is the `Threadripper 3970X`. A name of one word may end any other name.
+    let is_within = |words: &Vec<String>| words.len() > 1 && asked.ends_with(words);
+    let within = || PLATFORMS.iter().find(|platform| platform.names.iter().any(is_within));
+    let Some(platform) = whole.or(only).or_else(within) else {
         return Err(CatalogueError::UnknownHost { name: text.trim().to_owned(), near: near(&asked) });
     };
     let mut host = Host::new(total);

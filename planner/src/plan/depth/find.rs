@@ -7,6 +7,7 @@ use crate::plan::search::Placements;
 use crate::plan::speed::{Depths, Rates, SpeedModel};
 use crate::plan::{Depth, Error, KvCache, KvPlace, Plan, Planner, Policy, Probe, Request, Workload, reasons};
 
+use super::moving::{measured_seconds, stated_seconds};
 use super::{ByDepth, SecondsAtDepth};
 
 /// Minimum speed-up, as a factor, of another placement that a plan mentions or a model moves to.
@@ -16,12 +17,6 @@ const MIN_SPEEDUP: f64 = 1.1;
 const MOVES_SAVED: f64 = 2.0;
 /// Steps between the points of a pair. Between two points the times are linear, except where a window ends.
 const STEPS: u32 = 8;
-/// Assumed bytes per second at which a load reads a file from the page cache, into buffers of the host or on the way to
-/// a GPU. The time of a real load of this model replaces it.
-const WARM_FILE: f64 = 2e9;
-/// Assumed seconds of a load beside reading: contexts, compute buffers and the warm-up.
-const LOAD_BESIDE_READING: f64 = 1.0;
-
 /// A placement with its predicted times.
 struct Timed<'m> {
     model: &'m SpeedModel,
@@ -187,17 +182,22 @@ impl Planner<'_> {
             let is_other = other.split != chosen.split;
             let pair = if is_other { self.pair(chosen, pair.depth, [&here, &there]) } else { None };
             let Some(pair) = pair else { return Ok(None) };
-            let moving_seconds = moving_seconds(&other, pair.crossing);
+            let stated = stated_seconds(&other, pair.crossing);
+            let plan = self.finish(other, model)?;
+            let (moving_seconds, moving_measured) = match measured_seconds(&plan, pair.crossing, &self.moves) {
+                Some((seconds, conditions)) => (seconds, Some(conditions)),
+                None => (stated, None),
+            };
             if pair.saved < MOVES_SAVED * moving_seconds {
                 return Ok(None);
             }
-            let plan = self.finish(other, model)?;
             Ok(Some(ByDepth {
                 crossing: pair.crossing,
                 is_deeper: pair.is_deeper,
                 plan: Plan { by_depth: None, ..plan },
                 seconds: pair.seconds,
                 moving_seconds,
+                moving_measured,
                 workload_seconds: pair.workload_seconds,
             }))
         })?;
@@ -214,19 +214,6 @@ fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
         let share = before / (before - after);
         crosses.then(|| a.depth + (f64::from(b.depth - a.depth) * share).round() as u32)
     })
-}
-
-/// Predicted seconds of a move to this placement: all weights are read from the page cache, and the state of this
-/// number of tokens is copied to the host and back.
-fn moving_seconds(to: &Chosen<'_>, tokens: u32) -> f64 {
-    let levels = || to.levels.gpus.iter().chain([&to.levels.host]);
-    let weights: u64 = levels().map(|level| level.footprint.weights).fold(0, u64::saturating_add);
-    let kv: u64 = levels().map(|level| level.footprint.kv).fold(0, u64::saturating_add);
-    let state = kv as f64 * f64::from(tokens) / f64::from(to.params.n_ctx.max(1));
-    let rates = Rates::for_devices(&to.room.gpus, to.room.host);
-    let link = rates.gpus.iter().map(|gpu| gpu.upload).fold(f64::INFINITY, f64::min);
-    let copies = if link.is_finite() { 2.0 * state / link.max(1.0) } else { 0.0 };
-    weights as f64 / WARM_FILE + copies + LOAD_BESIDE_READING
 }
 
 #[cfg(test)]

@@ -125,7 +125,8 @@ impl SpeedModel {
             Place::Gpu(gpu) => Some(gpu),
             Place::Host => None,
         });
-        let first = gpus.min();
+        // The first device computes with the host's weights, even if no layer is on it.
+        let first = gpus.min().or((!self.rates.gpus.is_empty()).then_some(0));
         let layer = |layer, place| self.layer_prompt(layer, place, first, workload);
         let moved = |matrices: &[Matrices], place, other| self.moved_prompt(matrices, place, other, first, workload);
         self.sum_of_layers(assignment, self.computations(workload), layer, moved)

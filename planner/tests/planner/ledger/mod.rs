@@ -22,7 +22,7 @@ use test_support::synthetic;
 const MEDIAN_ERROR: f64 = 0.12;
 /// The smallest share of rows within 30 %. The bar is 90 %, which the model does not reach yet: docs/speed-model.md
 /// says where it is wrong.
-const SHARE_WITHIN_30: f64 = 0.80;
+const SHARE_WITHIN_30: f64 = 0.83;
 /// The smallest share of pairs of placements in the right order. The bar is 19 of 20.
 const PAIRS_IN_ORDER: f64 = 0.95;
 
@@ -229,6 +229,30 @@ fn judged(rows: &[Row]) -> Vec<Judged<'_>> {
     judged
 }
 
+/// The columns of the table by depth in docs/fit.md, in live tokens, and which measured depths are in each.
+const DEPTHS: [(&str, std::ops::Range<u32>); 3] =
+    [("2,000", 1_500..3_000), ("8,000", 6_000..11_000), ("30,000", 24_000..40_000)];
+
+/// Prints the speeds that were measured at several depths beside the predicted ones, as docs/fit.md has them.
+fn print_by_depth(judged: &[Judged<'_>]) {
+    let mut rows: BTreeMap<[String; 3], [String; 3]> = BTreeMap::new();
+    for it in judged.iter().filter(|it| !it.row.is_prompt()) {
+        let Some(column) = DEPTHS.iter().position(|(_, depths)| depths.contains(&it.row.count("n_depth"))) else {
+            continue;
+        };
+        let gpu = it.row.text("gpus").split(',').next().unwrap().to_owned();
+        let parts = if it.row.text("elsewhere").is_empty() { "" } else { ", feed-forward matrices on the host" };
+        let name = [it.row.text("profile").to_owned(), gpu, it.row.placement_without_rules() + parts];
+        let sign = if it.calibrates() { "*" } else { "" };
+        rows.entry(name).or_default()[column] = format!("{:.2}, {:.2}{sign}", it.measured, it.predicted);
+    }
+    println!("| model | card | placement | {} |", DEPTHS.each_ref().map(|(name, _)| *name).join(" | "));
+    println!("|---|---|---|--:|--:|--:|");
+    for (name, cells) in rows.iter().filter(|(_, cells)| cells.iter().filter(|cell| !cell.is_empty()).count() > 1) {
+        println!("| {} | {} |", name.join(" | "), cells.join(" | "));
+    }
+}
+
 /// The median of some errors, and the share of those of at most 30 %.
 fn summary(errors: &[f64]) -> (f64, f64) {
     let mut sorted = errors.to_vec();
@@ -260,6 +284,8 @@ fn speeds_that_others_measured_are_predicted_within_the_bars_of_the_ledger() {
             }
         }
     }
+
+    print_by_depth(&judged);
 
     let errors = |which: &dyn Fn(&Row) -> bool| -> Vec<f64> {
         let counted = judged.iter().filter(|it| !it.calibrates() && which(it.row));

@@ -41,6 +41,15 @@ impl Row {
         ["machine", "profile", "n_prompt", "n_gen", "n_depth", "type_k"].map(|column| self.text(column))
     }
 
+    /// The layers on GPUs, and the blocks whose experts are on the host.
+    pub(super) fn placement_without_rules(&self) -> String {
+        let experts = match self.count("n_cpu_moe") {
+            0 => String::new(),
+            blocks => format!(", experts of {blocks} blocks on the host"),
+        };
+        format!("{} of {} layers{experts}", self.text("n_gpu_layers"), self.text("layers"))
+    }
+
     /// Where the weights are, and the options of llama.cpp.
     pub(super) fn placement(&self) -> String {
         let mut words = vec![format!("ngl {}/{}", self.text("n_gpu_layers"), self.text("layers"))];
