@@ -29,7 +29,7 @@ use crate::text_support::PROMPT;
 const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("moved", 300),
     ("moved back", 150),
-    ("stayed, because the other placement did not fit", 10),
+    ("stayed while another program took memory", 10),
     ("two placements on cards", 200),
     ("several cards", 200),
     ("feed-forward matrices on the host", 50),
@@ -137,7 +137,7 @@ fn case(number: u64, expected: &mut BTreeMap<(u32, String), [String; 2]>) -> Res
     let kinds = [
         ("moved", moves > 0),
         ("moved back", back > 0),
-        ("stayed, because the other placement did not fit", others && moves == 0 && shallow.split() != deep.split()),
+        ("stayed while another program took memory", others && moves == 0 && shallow.split() != deep.split()),
         ("two placements on cards", shallow.n_gpu_layers > 0 && deep.n_gpu_layers > 0),
         ("several cards", cards.len() > 1),
         ("feed-forward matrices on the host", on_host > 0 && deep.n_gpu_layers > 2),
