@@ -39,6 +39,7 @@ pub mod generate;
 pub mod load;
 mod run;
 mod serve;
+pub mod store;
 mod sync;
 pub mod watch;
 pub mod worker;

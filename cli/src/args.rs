@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::cache::CacheVerb;
 use crate::devices::DevicesArgs;
 use crate::doctor::DoctorArgs;
 use crate::extract::ExtractArgs;
@@ -51,6 +52,12 @@ pub(crate) enum Verb {
         /// The operation
         #[command(subcommand)]
         verb: RuntimeVerb,
+    },
+    /// Looks at what `--cache-dir` has stored of prompts, or removes it
+    Cache {
+        /// The operation
+        #[command(subcommand)]
+        verb: CacheVerb,
     },
     /// Extracts the model from a file that also holds its projector, such as Ollama's files
     Extract(ExtractArgs),
@@ -134,5 +141,13 @@ mod tests {
         assert_eq!(chosen(&["--kv", "auto:q4_0"]), Some((KvType::F16, KvCache::DownTo(KvType::Q4_0))));
         assert_eq!(chosen(&["--kv", "q8_0"]), Some((KvType::Q8_0, KvCache::Given)));
         assert_eq!(chosen(&["--kv", "auto:q9"]), None);
+        let stored = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).ok()?;
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            Some(args.request().prompt_store)
+        };
+        let sizes = [&["--cache-ram", "2GiB"][..], &["--cache-ram", "auto"], &["--cache-ram", "off"], &[]];
+        assert_eq!(sizes.map(stored), [Some(2 << 30), Some(0), Some(0), Some(0)]);
+        assert_eq!(stored(&["--cache-ram", "much"]), None);
     }
 }

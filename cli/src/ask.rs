@@ -65,6 +65,11 @@ pub(crate) struct AskArgs {
     /// share of its total (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
+    /// Host memory for what was computed of earlier prompts and answers, so that a text goes on although others have
+    /// taken its sequence: `auto` is half of what the plan leaves, and at most 8 GiB; a size is kept free by the plan
+    /// [default: auto for `serve`, otherwise off]
+    #[arg(long, value_name = "SIZE|auto|off", value_parser = cache_ram)]
+    pub(crate) cache_ram: Option<CacheRam>,
     /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token
     #[arg(long)]
     pub(crate) allow_paging: bool,
@@ -123,6 +128,9 @@ impl AskArgs {
         request.gpu_layers = self.ngl.unwrap_or(GpuLayers::Auto);
         request.headroom = self.headroom.unwrap_or_default();
         request.allow_paging = self.allow_paging;
+        if let Some(CacheRam::Bytes(bytes)) = self.cache_ram {
+            request.prompt_store = bytes;
+        }
         request
     }
 }
@@ -140,6 +148,14 @@ pub(crate) enum KvOffload {
     On,
     Off,
     Auto,
+}
+
+/// What `--cache-ram` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheRam {
+    Off,
+    Auto,
+    Bytes(u64),
 }
 
 /// What `--ubatch` says.
@@ -170,6 +186,15 @@ fn kv(text: &str) -> Result<Kv, String> {
     }
     let ty = text.parse().map_err(|error: ParseError| format!("{error}, or auto"))?;
     Ok(Kv { ty, choice: KvCache::Given })
+}
+
+/// Parses `auto`, `off`, or bytes.
+fn cache_ram(text: &str) -> Result<CacheRam, String> {
+    match text {
+        "auto" => Ok(CacheRam::Auto),
+        "off" | "0" => Ok(CacheRam::Off),
+        _ => sizes::size(text).map(CacheRam::Bytes).map_err(|error| format!("{error}, `auto`, or `off`")),
+    }
 }
 
 /// Parses `--flash-attn` like common/arg.cpp.

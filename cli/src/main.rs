@@ -4,7 +4,8 @@
 //! [`drafts`] those that several verbs share; [`values`], [`sizes`] and [`gpu`] parse them; [`llama_cpp`] has
 //! llama.cpp's own flags, and [`flags`] reads those of others' scripts. A verb does its work ([`talk`] with a model,
 //! [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] with [`running`] programs, [`extract`], [`template`],
-//! [`runtime`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings ([`emit`]) flow out.
+//! [`runtime`], [`cache`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings ([`emit`])
+//! flow out.
 //!
 //! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
 //! findings of `doctor`, and for `measure --ready` if no placement lasts; 130 after Ctrl-C.
@@ -12,6 +13,7 @@
 mod adapters;
 mod args;
 mod ask;
+mod cache;
 mod devices;
 mod doctor;
 mod drafts;
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Verb::Ps(args) => Ok(ps::run(args)),
         Verb::List(args) => list::run(args),
         Verb::Runtime { verb } => runtime::run(verb),
+        Verb::Cache { verb } => cache::run(verb),
         Verb::Extract(args) => extract::run(args),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(args::completions(*shell)),

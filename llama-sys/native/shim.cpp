@@ -248,6 +248,72 @@ private:
     std::vector<uint8_t> piece;
 };
 
+// Puts the ranges of the stream that it is asked for. Without ranges it puts all bytes that lie between the rows of tensors.
+class range_writer : public llama_io_write_i {
+public:
+    range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user) :
+        ranges(ranges), n_ranges(n_ranges), put(put), user(user) {}
+
+    void write(const void * src, size_t size) override {
+        if (!ranges) {
+            send(src, size);
+            at += size;
+            return;
+        }
+        each(size, [&](size_t from, size_t n) { send((const uint8_t *) src + from, n); });
+    }
+
+    void write_tensor(ggml_tensor * tensor, size_t offset, size_t size) override {
+        if (!ranges) {
+            at += size;
+            return;
+        }
+        each(size, [&](size_t from, size_t n) {
+            piece.resize(std::min(n, piece_bytes));
+            for (size_t done = 0; done < n; done += piece.size()) {
+                const size_t part = std::min(n - done, piece.size());
+                ggml_backend_tensor_get(tensor, piece.data(), offset + from + done, part);
+                send(piece.data(), part);
+            }
+        });
+    }
+
+    size_t n_bytes() override { return at; }
+
+private:
+    void send(const void * src, size_t size) {
+        if (!put(user, src, size)) {
+            throw std::runtime_error("the state could not be written");
+        }
+    }
+
+    // Calls `take` for the parts of the next `size` bytes that are asked for.
+    template <typename F> void each(size_t size, F take) {
+        const size_t end = at + size;
+        while (next < n_ranges && ranges[next].from < end) {
+            const size_t range_end = ranges[next].from + ranges[next].size;
+            const size_t from      = std::max(at, (size_t) ranges[next].from);
+            const size_t to        = std::min(end, range_end);
+            if (from < to) {
+                take(from - at, to - from);
+            }
+            if (range_end > end) {
+                break;
+            }
+            ++next;
+        }
+        at = end;
+    }
+
+    const shim_range * ranges;
+    size_t   n_ranges;
+    shim_put put;
+    void *   user;
+    size_t   next = 0;
+    size_t   at   = 0;
+    std::vector<uint8_t> piece;
+};
+
 class stream_reader : public llama_io_read_i {
 public:
     stream_reader(shim_take take, void * user, size_t size) : take(take), user(user), size(size) {}
@@ -790,6 +856,18 @@ size_t shim_state_write(llama_context * ctx, llama_seq_id seq, bool partial, shi
     }
     return guarded(error, (size_t) 0, [&] {
         stream_writer io(put, user);
+        ctx->get_memory()->state_write(io, seq, flags_of(partial));
+        return io.n_bytes();
+    });
+}
+
+size_t shim_state_write_ranges(llama_context * ctx, llama_seq_id seq, bool partial, const shim_range * ranges, size_t n_ranges,
+                               shim_put put, void * user, shim_error * error) {
+    if (!shim_memory_update(ctx, error)) {
+        return 0;
+    }
+    return guarded(error, (size_t) 0, [&] {
+        range_writer io(ranges, n_ranges, put, user);
         ctx->get_memory()->state_write(io, seq, flags_of(partial));
         return io.n_bytes();
     });

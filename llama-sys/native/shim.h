@@ -241,6 +241,15 @@ bool   shim_memory_has_partial(const struct llama_context * ctx);
 // Bytes that shim_state_write would put.
 size_t shim_state_stream_size(struct llama_context * ctx, llama_seq_id seq, bool partial, struct shim_error * error);
 size_t shim_state_write(struct llama_context * ctx, llama_seq_id seq, bool partial, shim_put put, void * user, struct shim_error * error);
+// Bytes of the stream that shim_state_write puts.
+struct shim_range {
+    uint64_t from;
+    uint64_t size;
+};
+// Puts only these ranges of the stream, which ascend; without ranges (NULL), only the bytes between the rows of tensors. No other
+// row is read. Returns the bytes of the whole stream.
+size_t shim_state_write_ranges(struct llama_context * ctx, llama_seq_id seq, bool partial, const struct shim_range * ranges,
+                               size_t n_ranges, shim_put put, void * user, struct shim_error * error);
 // Takes `size` bytes at most, and returns how many. Where it fails, the sequence may hold some of them.
 size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, bool partial, size_t size, shim_take take, void * user,
                         struct shim_error * error);

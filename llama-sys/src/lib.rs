@@ -39,7 +39,7 @@ pub use safe::call::log::quietly;
 pub use safe::call::{Error, Failure, FailureCause, OutOfMemory};
 pub use safe::context::{
     AbortHandle, Batch, BufferUse, ComputeBuffers, Context, ContextParams, FlashAttention, MemoryBreakdown,
-    MoeCacheUses, Mtp, Position, Rope, RopeScaling, Rows, SeqId, State,
+    MoeCacheUses, Mtp, Position, Rope, RopeScaling, RowPiece, RowShape, Rows, SeqId, State, StateRows,
 };
 pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};

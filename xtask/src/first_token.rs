@@ -26,12 +26,12 @@ const N_CTX: usize = 8 * 4096;
 const ANSWER: usize = 64;
 const RUNNING: usize = 400;
 /// Words that make the prompts. Each is a token or two of most vocabularies.
-const WORDS: [&str; 16] = [
+pub(crate) const WORDS: [&str; 16] = [
     "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
     "silver", "summer", "evening", "silence",
 ];
 /// Maximum time for a server to load the model, and to answer.
-const PATIENCE: Duration = Duration::from_secs(900);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Prompts that arrive at once, while one other text may be running.
 struct Load {
@@ -121,11 +121,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
     };
     let model = std::path::absolute(model)?;
     ensure!(model.is_file(), "{} is no file", model.display());
-    run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
-    let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
-    let folder = llama_tools::build(workspace, &["llama-server"])?;
-    let theirs = folder.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX));
-    let servers = [Kind::Autoplace(ours), Kind::LlamaServer(theirs)];
+    let servers = servers(workspace)?;
     for load in loads() {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..rounds {
@@ -162,22 +158,32 @@ fn print(load: &Load, servers: &[Kind; 2], figures: &[Vec<Figures>; 2]) {
     );
 }
 
+/// Compiles both servers with the same options.
+pub(crate) fn servers(workspace: &Workspace) -> Result<[Kind; 2]> {
+    run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
+    let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
+    let folder = llama_tools::build(workspace, &["llama-server"])?;
+    let theirs = folder.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX));
+    Ok([Kind::Autoplace(ours), Kind::LlamaServer(theirs)])
+}
+
 /// A kind of server, and its program.
-enum Kind {
+pub(crate) enum Kind {
     Autoplace(PathBuf),
     LlamaServer(PathBuf),
 }
 
 impl Kind {
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Autoplace(_) => "autoplace serve",
             Self::LlamaServer(_) => "llama-server",
         }
     }
 
-    fn command(&self, model: &Path, address: SocketAddr) -> Command {
-        let (n_ctx, sequences, port) = (N_CTX.to_string(), SEQUENCES.to_string(), address.port().to_string());
+    /// A server with `sequences` places that share `n_ctx` tokens.
+    fn command(&self, model: &Path, address: SocketAddr, sequences: usize, n_ctx: usize) -> Command {
+        let (n_ctx, sequences, port) = (n_ctx.to_string(), sequences.to_string(), address.port().to_string());
         let (program, mut arguments) = match self {
             Self::Autoplace(program) => (program, vec!["serve"]),
             Self::LlamaServer(program) => (program, vec!["--no-webui", "-m"]),
@@ -190,17 +196,17 @@ impl Kind {
     }
 }
 
-struct Server {
+pub(crate) struct Server {
     process: Running,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Server {
-    fn start(kind: &Kind, model: &Path) -> Result<Self> {
+    pub(crate) fn start(kind: &Kind, model: &Path, sequences: usize, n_ctx: usize) -> Result<Self> {
         // The port is free again when the listener is dropped.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
-        let mut command = kind.command(model, address);
+        let mut command = kind.command(model, address, sequences, n_ctx);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let process = command.spawn().with_context(|| format!("{command:?}"))?;
         let mut server = Self { process: Running(process), address };
@@ -211,6 +217,13 @@ impl Server {
             thread::sleep(Duration::from_millis(100));
         }
         Ok(server)
+    }
+
+    /// The most memory that the process has held, in bytes (Linux).
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
 
     fn is_ready(&self) -> bool {
@@ -278,7 +291,7 @@ fn prompt(number: usize, words: usize) -> String {
 }
 
 fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
-    let server = &Server::start(kind, model)?;
+    let server = &Server::start(kind, model, SEQUENCES, N_CTX)?;
     thread::scope(|scope| {
         let running = load.is_busy.then(|| {
             let (begun, begins) = std::sync::mpsc::channel();

@@ -9,6 +9,7 @@ mod cited;
 mod clients;
 mod company;
 mod conformance;
+mod conversations;
 mod cuda_check;
 mod demo;
 mod deny;
@@ -76,6 +77,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("attack", _) => attack::attack(&workspace, rest),
         ("company", _) => company::company(&workspace, rest),
         ("first-token", _) => first_token::first_token(&workspace, rest),
+        ("conversations", _) => conversations::conversations(&workspace, rest),
         ("conformance", []) => conformance::conformance(&workspace, false),
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
@@ -127,6 +129,8 @@ cargo xtask bindings [--write]      regenerates the raw bindings and compares (o
 cargo xtask cited FOLDER            what the pinned llama.cpp has otherwise than the one in this folder: functions that a comment cites, and new assertions
 cargo xtask clients [MODEL] [--write] programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
 cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
+cargo xtask conversations MODEL [CONVERSATIONS]
+                                    what 200 conversations on eight places cost, beside the pinned llama.cpp's llama-server (compiles it)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)

@@ -3,14 +3,18 @@
 use llama_sys::{Context, Position, SeqId, Token};
 
 use super::checkpoints::{Checkpoints, Stops};
-use super::context::Lent;
+use super::context::{Lent, Room};
 use super::error::Error;
 use super::prefix::{Prefix, common_prefix, position};
+use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered, Scales};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
 /// of one.
 pub(crate) const WORTH_A_COPY: usize = 64;
+
+/// Most searches in the prompt store for one prompt. Each but the last one found a piece that was damaged.
+const MOST_SEARCHES: usize = 8;
 
 /// The idle sequences of a context: those without a running text.
 #[derive(Debug, Default)]
@@ -19,6 +23,10 @@ pub(crate) struct Cache {
     idle: Vec<Remembered>,
     /// Earlier states of sequences whose memory cannot go back by itself.
     pub(crate) checkpoints: Checkpoints,
+    /// Where idle sequences are kept beyond the context.
+    pub(crate) stored: Option<Stored>,
+    /// Whether the last step has stored something, and more is left.
+    is_storing: bool,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
@@ -38,6 +46,8 @@ pub(crate) struct Place {
     pub(crate) seq: SeqId,
     /// Tokens at the beginning of the prompt that the sequence already holds.
     pub(crate) cached: usize,
+    /// Those of them that came from the prompt store.
+    pub(crate) restored: Restored,
     /// The sequence of a running text that holds these tokens in the same cells.
     pub(crate) shares: Option<SeqId>,
     /// The positions of the prompt at which it is interrupted for checkpoints.
@@ -46,7 +56,7 @@ pub(crate) struct Place {
 
 impl Place {
     fn of_its_own(seq: SeqId, cached: usize) -> Self {
-        Self { seq, cached, shares: None, stops: Stops::default() }
+        Self { seq, cached, restored: Restored::default(), shares: None, stops: Stops::default() }
     }
 }
 
@@ -65,12 +75,12 @@ struct Donor {
 
 impl Cache {
     /// `checkpoints` is the limit of their bytes.
-    pub(crate) fn new(contents: Contents, checkpoints: u64) -> Self {
+    pub(crate) fn new(contents: Contents, checkpoints: u64, stored: Option<Stored>) -> Self {
         let (idle, kept, stale) = match contents {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
-        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stale }
+        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stored, is_storing: false, stale }
     }
 
     pub(crate) fn into_contents(self) -> Contents {
@@ -95,7 +105,7 @@ impl Cache {
     pub(crate) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            self.idle.push(Remembered { seq, scales, tokens });
+            self.idle.push(Remembered { seq, scales, tokens, is_stored: false });
         }
     }
 
@@ -112,6 +122,7 @@ impl Cache {
     ) -> Result<Place, Error> {
         let free = self.free(lent, running)?;
         let Lent { context, room, .. } = lent;
+        let is_alone = running.is_empty();
         let (donor, common) = if reuse {
             let taken = running.iter().map(|it| it.1.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
             let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
@@ -123,10 +134,16 @@ impl Cache {
             }
             (None, 0)
         };
-        let mut place = match donor {
-            Some(donor) => self.take_over(context, free, donor, prompt)?,
-            None => {
-                self.forget(context, free)?;
+        let shared = donor.map_or(0, |donor| donor.shared);
+        let restored = match reuse {
+            true => self.restore(context, *room, running, free, prompt, shared)?,
+            false => None,
+        };
+        let mut place = match (restored, donor) {
+            (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
+            (None, Some(donor)) => self.take_over(context, free, donor, prompt, is_alone)?,
+            (None, None) => {
+                self.forget(context, free, is_alone)?;
                 Place::of_its_own(free, 0)
             }
         };
@@ -143,14 +160,19 @@ impl Cache {
         free: SeqId,
         donor: Donor,
         prompt: Prefix<'_>,
+        is_alone: bool,
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
         if yields {
+            // The tokens after the shared ones are about to be forgotten.
+            if self.idle.iter().any(|idle| idle.seq == seq && idle.tokens.len() > shared) {
+                self.keep(context, seq, is_alone);
+            }
             self.idle.retain(|idle| idle.seq != seq);
             return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
         }
-        self.forget(context, free)?;
+        self.forget(context, free, is_alone)?;
         let mut cached = 0;
         if context.kv_unified() || shared >= WORTH_A_COPY {
             context.kv_seq_copy(seq, free, 0..Position::MAX)?;
@@ -240,10 +262,8 @@ impl Cache {
     /// they may share.
     pub(crate) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
-        for idle in self.idle.extract_if(.., shares) {
-            context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
-        }
-        Ok(())
+        let parting: Vec<SeqId> = self.idle.iter_mut().filter_map(|idle| shares(idle).then_some(idle.seq)).collect();
+        parting.into_iter().try_for_each(|seq| self.forget(context, seq, false))
     }
 
     /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
@@ -259,8 +279,10 @@ impl Cache {
 
     /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens.
     pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
-        while self.len() > tokens {
-            context.kv_seq_remove(self.idle.remove(0).seq, 0..Position::MAX)?;
+        while self.len() > tokens
+            && let Some(idle) = self.idle.first()
+        {
+            self.forget(context, idle.seq, false)?;
         }
         Ok(())
     }
@@ -270,7 +292,81 @@ impl Cache {
         self.idle.iter().map(|idle| idle.tokens.len()).sum()
     }
 
-    fn forget(&mut self, context: &mut Context, seq: SeqId) -> Result<(), Error> {
+    /// Restores the longest stored beginning of a prompt into the sequence `free`, if that saves enough beside the
+    /// `shared` tokens that the context holds. `None` leaves everything as it was, or the sequence empty.
+    fn restore(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &Running<'_>,
+        free: SeqId,
+        prompt: Prefix<'_>,
+        shared: usize,
+    ) -> Result<Option<Restored>, Error> {
+        // After a damaged piece, another search finds the pieces before it.
+        for _ in 0..MOST_SEARCHES {
+            let Some(found) = self.stored.as_mut().and_then(|stored| stored.find(prompt, shared)) else { break };
+            self.forget(context, free, running.is_empty())?;
+            if context.kv_unified() {
+                let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
+                self.make_room(context, room.all.saturating_sub(others + found.tokens))?;
+            }
+            let restored = self.stored.as_mut().and_then(|stored| stored.restore(context, free, &found));
+            if restored.is_some() {
+                return Ok(restored);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Stores the next pieces of the idle sequence that is displaced first. Returns whether more is left.
+    pub(crate) fn store_part(&mut self, context: &mut Context) -> bool {
+        let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return false };
+        let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
+        let progress = stored.store_part(context, next, &checkpoints.kept);
+        next.is_stored |= progress == Progress::Done;
+        // Nothing waits for the folder's thread where that is slower than the steps.
+        self.is_storing = progress != Progress::Later && idle.iter().any(|idle| !idle.is_stored);
+        self.is_storing
+    }
+
+    /// Whether the next text would displace a sequence that is stored between the steps of `running` texts.
+    pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
+        let is_displaced = running > 0 && running + self.idle.len() >= room.sequences;
+        self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
+    }
+
+    /// Stores all idle sequences.
+    pub(crate) fn store_all(&mut self, context: &mut Context) {
+        if self.stored.is_some() {
+            let all: Vec<SeqId> = self.idle.iter().map(|idle| idle.seq).collect();
+            all.into_iter().for_each(|seq| self.keep(context, seq, true));
+        }
+    }
+
+    /// Stores what the store lacks of an idle sequence that is about to be displaced: all of it if no text waits for
+    /// its next token, and otherwise only as much as is copied between two steps.
+    fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
+        let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
+        let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };
+        let mut has_waited = false;
+        loop {
+            match stored.store_part(context, idle, &checkpoints.kept) {
+                Progress::Done => break,
+                Progress::More if is_alone => has_waited = false,
+                Progress::Later if is_alone && !has_waited => {
+                    stored.wait();
+                    has_waited = true;
+                }
+                Progress::More | Progress::Later => return,
+            }
+        }
+        idle.is_stored = true;
+    }
+
+    /// Forgets a sequence. The prompt store keeps what it lacks of it.
+    fn forget(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) -> Result<(), Error> {
+        self.keep(context, seq, is_alone);
         self.idle.retain(|idle| idle.seq != seq);
         context.kv_seq_remove(seq, 0..Position::MAX)?;
         Ok(())

@@ -132,7 +132,7 @@ impl Checkpoints {
 }
 
 /// Free bytes of the host beyond the margin that a plan leaves.
-fn free() -> u64 {
+pub(super) fn free() -> u64 {
     let host = Host::detect_memory();
     let margin = Headroom::of_host(&host, &PeakSizes::default(), false, 0).margin;
     host.available.saturating_sub(margin)

@@ -26,4 +26,5 @@ pub(crate) mod shift;
 pub(crate) mod speculative;
 pub(crate) mod stats;
 pub(crate) mod step;
+pub(crate) mod stored;
 pub(crate) mod text;

@@ -18,8 +18,13 @@ use crate::plan::Plan;
 pub struct Statistics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens at the beginning of the prompt that the context held already.
+    /// Tokens at the beginning of the prompt that were not computed: the context held them already, or the [prompt
+    /// store](crate::store::PromptStore) did.
     pub cached_tokens: usize,
+    /// The cached tokens that came from the prompt store; 0 where the context held them.
+    pub restored_tokens: usize,
+    /// The restored tokens that were read from the prompt store's folder; the others were in memory.
+    pub restored_from_folder: usize,
     /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,
     /// Tokens generated so far, without an end-of-generation token.
@@ -89,9 +94,11 @@ impl Statistics {
 
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cached = match self.cached_tokens {
-            0 => String::new(),
-            tokens => format!(" ({tokens} cached)"),
+        let cached = match (self.cached_tokens, self.restored_tokens, self.restored_from_folder) {
+            (0, _, _) => String::new(),
+            (tokens, 0, _) => format!(" ({tokens} cached)"),
+            (tokens, _, 0) => format!(" ({tokens} cached, from the prompt store)"),
+            (tokens, _, _) => format!(" ({tokens} cached, from the prompt store's folder)"),
         };
         write!(
             f,

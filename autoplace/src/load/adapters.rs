@@ -108,6 +108,13 @@ fn finite(path: &Path, scale: f32) -> Result<f32, AdapterError> {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scales(Arc<[f32]>);
 
+impl Scales {
+    /// The exact numbers.
+    pub(crate) fn bits(&self) -> Vec<u32> {
+        self.0.iter().map(|scale| scale.to_bits()).collect()
+    }
+}
+
 /// The adapters and the control vector of a loaded model.
 #[derive(Debug)]
 pub(super) struct Attached {

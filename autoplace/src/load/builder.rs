@@ -12,6 +12,7 @@ use crate::machine::Machine;
 use crate::memory::companion::{CompanionRole, DraftOptions};
 use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, Advice, GpuLayers, Plan, Request, SavedPlan};
+use crate::store::PromptStore;
 use crate::worker::Isolation;
 
 /// The options of a load. [`load`](Self::load) carries it out; [`plan`](Self::plan) only plans.
@@ -331,6 +332,17 @@ impl ModelBuilder {
     /// the host has its bytes free beyond the plan's margin.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
         self.options.checkpoints = bytes;
+        self
+    }
+
+    /// Keeps what is computed of prompts and answers in this store, where later texts that begin with the same tokens
+    /// find it: after another text has taken their sequence, after the model was unloaded or re-placed, and with a
+    /// folder also after a restart. Several models may share a store. A model in a worker opens a store with the same
+    /// options there. Default: no store.
+    ///
+    /// Plans leave the store's [memory](crate::store::StoreOptions::memory) free on the host.
+    pub fn prompt_store(mut self, store: PromptStore) -> Self {
+        self.options.prompt_store = Some(store);
         self
     }
 

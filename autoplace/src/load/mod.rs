@@ -55,6 +55,7 @@ mod report;
 mod requested;
 mod rpc;
 mod slot;
+mod stored;
 mod threads;
 #[cfg(feature = "constraints")]
 pub(crate) mod vocabulary;
@@ -94,6 +95,7 @@ pub use replace::BetterPlan;
 pub use report::{GpuReport, HostReport, LoadReport, NotLearnedReason, WarmUp};
 pub use requested::Replacement;
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
+pub(crate) use stored::ModelStore;
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads};
 

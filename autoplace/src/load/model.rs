@@ -239,10 +239,15 @@ impl Model {
 
     /// Maximum bytes of host memory for checkpoints: the requested limit, or the smaller rest that the plan leaves.
     pub(crate) fn checkpoints(&self) -> u64 {
+        self.inner.options.checkpoints.min(self.left_of_host())
+    }
+
+    /// Bytes of host memory that the plan may take and does not.
+    pub(super) fn left_of_host(&self) -> u64 {
         let plan = self.placement();
         let shared: u64 = plan.gpus().map(|it| it.of_host).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
-        self.inner.options.checkpoints.min(left.saturating_sub(shared))
+        left.saturating_sub(shared)
     }
 
     /// The slot that lends out the model's one context.

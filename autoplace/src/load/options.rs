@@ -20,6 +20,7 @@ use crate::memory::Companion;
 use crate::memory::companion::{CompanionRole, DraftOptions};
 use crate::plan::{self, Advice, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
+use crate::store::PromptStore;
 use crate::worker;
 
 /// Default number of tokens per draft.
@@ -54,6 +55,8 @@ pub(crate) struct LoadOptions {
     pub(super) threads_batch: Option<u32>,
     /// Maximum bytes of host memory for checkpoints.
     pub(super) checkpoints: u64,
+    /// Where what was computed of texts is kept for later ones.
+    pub(super) prompt_store: Option<PromptStore>,
     /// Where loads coordinate their use of GPUs.
     pub(super) leases: Leases,
     pub(super) verify: Verify,
@@ -152,6 +155,9 @@ impl LoadOptions {
         machine: &'p Machine,
     ) -> Result<Planner<'p>, Error> {
         let (mut planner, mut request) = (Planner::new(profile, machine), self.request.clone());
+        if let Some(store) = &self.prompt_store {
+            request.prompt_store = store.options().reserved();
+        }
         if let Some(path) = &self.draft {
             let draft = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
             let draft = draft.draft_options(self.draft_options.clone());

@@ -59,6 +59,8 @@ pub(crate) struct Remembered {
     /// The adapters of the tokens.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
+    /// Whether the prompt store holds the sequence, or cannot hold more of it.
+    pub(crate) is_stored: bool,
 }
 
 /// A saved state of a memory that cannot go back by itself, after these tokens.

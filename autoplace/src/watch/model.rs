@@ -140,6 +140,9 @@ impl Source for ModelSource {
         let threads = counters.pacer().as_ref().map(Pacer::generating);
         let (placement, moving) = (counters.placements(), counters.moving());
         drop(counters);
+        if let Some(model) = self.model.upgrade() {
+            model.relieve_host();
+        }
         let devices = 0..self.devices.len();
         Some(Sample {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),

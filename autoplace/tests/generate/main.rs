@@ -49,4 +49,7 @@ mod session_worker;
 mod soak;
 mod speculative;
 mod speculative_text;
+#[cfg(target_os = "linux")]
+mod stored_damage;
+mod stored_texts;
 mod text_bytes;

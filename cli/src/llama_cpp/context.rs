@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-ctk", "--cache-type-k"], &["--cache-type-k"]).library("`.type_k(t)` of the builder"),
     Row::flag(&["-ctv", "--cache-type-v"], &["--cache-type-v"]).library("`.type_v(t)` of the builder"),
     Row::only(&["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], &[], "checkpoints are limited by bytes and not by number: the library's `checkpoints`").library("`.checkpoints(bytes)` of the builder"),
-    Row::only(&["-cram", "--cache-ram"], &["0"], "there is no cache of prompts beside the context"),
+    Row::reads(&["-cram", "--cache-ram"], cache_ram, "`--cache-ram`: `NMiB`, for 0 `off`, for -1 `auto`").library("`.prompt_store(PromptStore::new(bytes))` of the builder"),
     Row::on_off([&["--context-shift"], &["--no-context-shift"]], ["--context-shift", ""]).library("`.when_full(WhenFull::Shift { keep })` of a request; a chat drops its oldest turns by itself"),
     Row::flag(&["--keep"], &["--keep"]).usual(&["0"]).library("`keep` of the same"),
     Row::flag(&["--rope-scaling"], &["--rope-scaling"]).library("`.rope(set)` of the builder: `scaling`"),
@@ -34,6 +34,19 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-tb", "--threads-batch"], &["--threads-batch"]).usual(&["-1"]).library("`.n_threads_batch(n)` of the builder"),
     Row::refused(&["-C", "--cpu-mask", "-Cr", "--cpu-range", "--cpu-strict", "--prio", "--poll", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", "--cpu-strict-batch", "--prio-batch", "--poll-batch"], AFFINITY),
 ];
+
+/// Reads llama.cpp's mebibytes, and our own sizes.
+fn cache_ram(size: &str) -> Result<Vec<String>, String> {
+    let ours = match size.parse::<i64>() {
+        Ok(0) => "off".to_owned(),
+        // No limit there: a store here always has one.
+        Ok(-1) => "auto".to_owned(),
+        Ok(mib @ 1..) => format!("{mib}MiB"),
+        Ok(_) => return Err(format!("`{size}` is not a size in MiB")),
+        Err(_) => size.to_owned(),
+    };
+    Ok(vec![format!("--cache-ram={ours}")])
+}
 
 fn rope_scale(scale: &str) -> Result<Vec<String>, String> {
     match scale.parse::<f32>() {

@@ -230,7 +230,7 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
         ("run a --no-jinja", &["--no-jinja: the model's own"]),
         ("run -m a -hf b/c", &["-hf: the model is a already"]),
         ("serve a --cors-origins '*'", &["--cors-origins: `*`"]),
-        ("run a -cram 8192", &["-cram: there is no cache of prompts"]),
+        ("run a -cram -5", &["-cram: `-5` is not a size in MiB"]),
         ("run a --hellaswag -pg 1,2", &["--hellaswag: llama-perplexity", "-pg: `autoplace measure`"]),
     ] {
         let refused = words(line).unwrap_err();

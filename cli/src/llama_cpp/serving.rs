@@ -40,7 +40,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--props"], "what /props shows is set when the server starts"),
     Row::always([&["--slots"], &["--no-slots"]], "/slots is there, behind the key, without anybody's text")
         .library("`.metrics()` of an `Engine`"),
-    Row::refused(&["--slot-save-path"], "what a sequence holds is not written").library("no"),
+    Row::refused(&["--slot-save-path"], "what sequences hold is written by itself: --cache-dir")
+        .library("`StoreOptions::folder`"),
     Row::refused(
         &["-sps", "--slot-prompt-similarity"],
         "each text takes the sequence that shares the most of its prompt",
@@ -59,9 +60,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::only(&["--cache-reuse"], &["0"], "what is moved in the context would be computed of other tokens"),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
-    Row::never(
+    Row::always(
         [&["--cache-idle-slots"], &["--no-cache-idle-slots"]],
-        "there is no cache of prompts beside the context",
+        "idle sequences are stored as far as --cache-ram says, which may be `off`",
     ),
     Row::refused(&["--kv-unified-per-slot"], "-c and -np say how many tokens each has, and -kvu shares all"),
     Row::refused(

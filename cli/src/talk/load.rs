@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use autoplace::load::Error as LoadError;
 use autoplace::machine::Bytes;
 use autoplace::plan::{self, GpuLayers, Request, SavedPlan};
+use autoplace::store::PromptStore;
 use autoplace::{Model, ModelBuilder, Plan};
 use clap::value_parser;
 
 use super::screen::note;
 use super::source::SourceArgs;
+use super::store::StoreArgs;
 use crate::adapters::AdapterArgs;
-use crate::ask::AskArgs;
+use crate::ask::{AskArgs, CacheRam};
 use crate::settings::{DeviceArgs, SettingArgs};
 use crate::stop::Stop;
 use crate::terminal::bar;
@@ -29,6 +31,8 @@ pub(super) struct LoadArgs {
     settings: SettingArgs,
     #[command(flatten)]
     devices: DeviceArgs,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Follows a plan that `plan --save` wrote, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["AskArgs", "SettingArgs", "DeviceArgs"])]
     plan: Option<PathBuf>,
@@ -62,6 +66,12 @@ impl LoadArgs {
         let mut request = self.ask.request();
         self.settings.set(&mut request.params);
         request
+    }
+
+    /// The prompt store; `None` if none is asked for. `usual` is the memory without a flag, and `owner` whose texts
+    /// they are.
+    pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
+        self.store.open(self.ask.cache_ram.unwrap_or(usual), owner)
     }
 
     /// Loads the model, with `more` applied to the load, and prints its placement; `None` if Ctrl-C came first.

@@ -17,6 +17,7 @@ mod screen;
 mod serve;
 mod session;
 mod source;
+mod store;
 mod texts;
 
 use std::error::Error;
@@ -24,12 +25,13 @@ use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
 use autoplace::generate::GenerateRequest;
 use autoplace::gguf::Header;
+use autoplace::{Model, ModelBuilder};
 use clap::value_parser;
 
+use crate::ask::CacheRam;
 use crate::stop::Stop;
 use crate::template;
 use drafts::DraftArgs;
@@ -118,7 +120,10 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
         let problem = "the model has no chat template: --template names its family, one of";
         return Err(format!("{problem} {families}, or a file").into());
     }
-    let is_stopped = match args.load.load(&path, request, &stop, |builder| args.drafts.load(builder))? {
+    let store = args.load.store(CacheRam::Off, None)?;
+    let more =
+        |builder: ModelBuilder| store.iter().cloned().fold(args.drafts.load(builder), ModelBuilder::prompt_store);
+    let is_stopped = match args.load.load(&path, request, &stop, more)? {
         None => true,
         Some(model) => match template {
             Some(template) => converse(args, (model, template), system, (prompt, first), stop)?,

@@ -44,7 +44,7 @@ pub(crate) struct PoolArgs {
 }
 
 /// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
-const ONE_MODEL: [&str; 5] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc"];
+const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc", "cache_ram", "cache_dir"];
 
 impl PoolArgs {
     /// Whether there is more than one model.

@@ -29,6 +29,7 @@ use super::pool::{self, PoolArgs};
 use super::sampling::SamplingArgs;
 use super::screen::note;
 use super::texts::ShiftArgs;
+use crate::ask::CacheRam;
 use crate::files;
 use crate::stop::Stop;
 use crate::template;
@@ -135,8 +136,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let embedding = embedding.transpose()?;
     let reranking = args.reranker.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.reranking(it)?)));
     let reranking = reranking.transpose()?;
-    let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
-    let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
+    let store = args.load.store(CacheRam::Auto, key.as_deref())?;
+    let more = |builder: ModelBuilder| {
+        store.iter().cloned().fold(builder.isolation(args.isolation()), ModelBuilder::prompt_store)
+    };
+    let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
     let engine = args.engine().set(Engine::builder(&model)).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());

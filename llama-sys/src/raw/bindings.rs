@@ -2077,6 +2077,19 @@ pub type shim_take = ::core::option::Option<
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct shim_range {
+    pub from: u64,
+    pub size: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of shim_range"][::core::mem::size_of::<shim_range>() - 16usize];
+    ["Alignment of shim_range"][::core::mem::align_of::<shim_range>() - 8usize];
+    ["Offset of field: shim_range::from"][::core::mem::offset_of!(shim_range, from) - 0usize];
+    ["Offset of field: shim_range::size"][::core::mem::offset_of!(shim_range, size) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct shim_buffer_bytes {
     pub buft: ggml_backend_buffer_type_t,
     pub device: ggml_backend_dev_t,
@@ -3321,6 +3334,16 @@ functions! {
         ctx: *mut llama_context,
         seq: llama_seq_id,
         partial: bool,
+        put: shim_put,
+        user: *mut ::core::ffi::c_void,
+        error: *mut shim_error,
+    ) -> usize;
+    pub fn shim_state_write_ranges(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        partial: bool,
+        ranges: *const shim_range,
+        n_ranges: usize,
         put: shim_put,
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,

@@ -18,6 +18,7 @@ mod sim_memory;
 mod sim_registry;
 mod sim_rules;
 mod sim_shift;
+mod state_rows;
 mod state_stream;
 mod support;
 mod threads;

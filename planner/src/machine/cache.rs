@@ -27,6 +27,7 @@ const VERSION: u32 = 2;
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 const MOVES: &str = "moves";
+const HASH: &str = "hash";
 
 /// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
 ///
@@ -119,6 +120,16 @@ impl MeasurementCache {
         if earlier.as_ref() != Some(&rates) {
             self.put(MOVES, key, rates);
         }
+    }
+
+    /// The hash of the bytes of a file with this name, length and times.
+    pub fn file_hash(&self, stamp: &str) -> Option<String> {
+        self.get(HASH, stamp)
+    }
+
+    /// Stores the hash of a file's bytes.
+    pub fn put_file_hash(&self, stamp: &str, hash: &str) {
+        self.put(HASH, stamp.to_owned(), hash);
     }
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {

@@ -15,6 +15,8 @@ pub(super) struct Room<'a> {
     pub(super) peak_sizes: PeakSizes,
     /// Whether the machine is Linux under WSL.
     pub(super) wsl: bool,
+    /// Bytes of the host for stored prompts.
+    pub(super) prompt_store: u64,
     /// `Some` if the host's weights may exceed its memory: the bytes of them that must stay in memory nevertheless.
     pub(super) unmapped_if_paging: Option<u64>,
 }
@@ -132,7 +134,8 @@ impl Room<'_> {
         };
         let gpus: Vec<Level> = self.gpus.iter().enumerate().map(level).collect();
         let unsure = uncertainty.host;
-        let headroom = Headroom::of_host(self.host, &self.peak_sizes, !gpus.is_empty(), unsure);
+        let mut headroom = Headroom::of_host(self.host, &self.peak_sizes, !gpus.is_empty(), unsure);
+        headroom.prompt_store = self.prompt_store;
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {
             host.needed = host.needed.saturating_add(level.of_host(gpu));

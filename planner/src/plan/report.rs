@@ -50,6 +50,9 @@ impl fmt::Display for Plan {
                 write!(f, ", {of_host} of its bytes in the host's memory")?;
             }
         }
+        if let Some(bytes) = self.host().map(|host| host.headroom.prompt_store).filter(|bytes| *bytes > 0) {
+            write!(f, ", {} kept free for stored prompts", Bytes(bytes))?;
+        }
         for (index, note) in self.notes.iter().enumerate() {
             let label = if index == 0 { "why  " } else { "note " };
             write!(f, "\n  {label}  {note}")?;

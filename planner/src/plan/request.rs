@@ -211,6 +211,9 @@ pub struct Request {
     /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub allow_paging: bool,
+    /// Bytes of host memory to keep free for what is computed of prompts and kept for later ones.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub prompt_store: u64,
     /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern found
     /// in a weight's name decides. GPUs are numbered in the machine's order.
     ///
@@ -257,6 +260,7 @@ impl Request {
             at: Vec::new(),
             draft_max: 0,
             allow_paging: false,
+            prompt_store: 0,
             overrides: Vec::new(),
             tensor_split: Vec::new(),
             params: ContextParams { n_ctx: 0, ..ContextParams::default() },

@@ -133,6 +133,7 @@ impl Planner<'_> {
             headroom: self.request.headroom,
             peak_sizes: PeakSizes::new(&self.profile, &params.sizes()?),
             wsl: self.machine.wsl,
+            prompt_store: self.request.prompt_store,
         };
         Ok(Stated { room, counts, split, estimate, assignment })
     }

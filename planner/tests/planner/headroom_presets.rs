@@ -116,3 +116,20 @@ fn a_plan_inside_of_windows_leaves_more() {
         [false, true].map(|wsl| plan(gpu(), Headroom::Default, wsl).gpus().next().unwrap().headroom.margin);
     assert_eq!(inside, margin + mib(512));
 }
+
+#[test]
+fn what_a_prompt_store_may_take_stays_free_on_the_host() {
+    let with = |host: u64, store: u64| {
+        let mut request = Request::new().n_ctx(2048);
+        request.prompt_store = store;
+        crate::plan(&QWEN3_600M.profile(), &Machine::new(Host::new(host)), &request)
+    };
+    let plan = with(gib(2), gib(1)).unwrap();
+    let host = plan.host().unwrap();
+    assert_eq!(host.headroom.prompt_store, gib(1));
+    assert!(host.footprint.total() + host.headroom.total() <= gib(2), "{plan}");
+    assert!(plan.to_string().contains("kept free for stored prompts"), "{plan}");
+    // Half of the host would hold the model; with the store it lacks room, and the error counts that.
+    assert!(with(gib(1), 0).is_ok());
+    assert!(with(gib(1), gib(1) / 2).is_err());
+}

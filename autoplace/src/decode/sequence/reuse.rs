@@ -16,7 +16,11 @@ impl Sequence {
         self.held.stops = place.stops;
         match again {
             true => self.held.in_batches = self.tokens.len(),
-            false => self.statistics.cached_tokens = place.cached,
+            false => {
+                self.statistics.cached_tokens = place.cached;
+                self.statistics.restored_tokens = place.restored.tokens;
+                self.statistics.restored_from_folder = place.restored.from_folder;
+            }
         }
     }
 

@@ -62,7 +62,10 @@ impl Driver {
         if closing.is_some() && !self.queue.has_waiting() {
             return false;
         }
-        self.queue.notify.wait();
+        // Without a text to compute, the thread stores what idle sequences hold before it sleeps.
+        if !self.session.as_mut().is_some_and(LocalSession::store_part) {
+            self.queue.notify.wait();
+        }
         true
     }
 
@@ -124,6 +127,7 @@ impl Driver {
                 session.is_none_or(|session| {
                     may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
                         && !is_being_computed(session, next)
+                        && !session.is_storing_next()
                 })
             };
             let Some(next) = self.queue.take_first(rank, joins) else { return };

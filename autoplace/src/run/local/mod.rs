@@ -5,6 +5,8 @@ pub(crate) mod fork;
 mod replace;
 pub(crate) mod roll_back;
 
+use std::time::Instant;
+
 use llama_sys::{Context, Token};
 
 use crate::decode::cache::Cache;
@@ -17,6 +19,7 @@ use crate::decode::sequence::{Sequence, cells, held, take_out};
 use crate::decode::speculative::Drafters;
 use crate::decode::stats::{Replaced, Statistics};
 use crate::decode::step::{Step, Work};
+use crate::decode::stored::Stored;
 use crate::load::{AbortHandle, Drafts, Model, Purpose};
 use crate::run::progress::Message;
 
@@ -65,6 +68,7 @@ impl LocalSession {
         };
         // Each session has a handle of its own, so that a handle of an earlier session cannot stop this one.
         let abort = llama_sys::AbortHandle::default();
+        let stored = model.prompt_store(context.model()).map(Stored::new);
         context.follow_abort_handle(abort.clone());
         Ok(Self {
             model: model.clone(),
@@ -72,7 +76,7 @@ impl LocalSession {
             abort,
             lent: Some(Lent::new(context, &model.placement().context)),
             sequences: Vec::new(),
-            cache: Cache::new(contents, model.checkpoints()),
+            cache: Cache::new(contents, model.checkpoints(), stored),
             last_replaced: None,
             work: Work::default(),
             last_failed: None,
@@ -212,12 +216,23 @@ impl LocalSession {
             model: &self.model,
         };
         let computing = self.model.counters().computing();
+        let since = Instant::now();
         let computed = step.run();
         drop(computing);
+        if let Some(stored) = &mut self.cache.stored {
+            stored.computed(self.work.batch_tokens(), since.elapsed());
+        }
         if let Some(begun) = &begun {
             self.step_ended(begun);
         }
-        computed.inspect_err(|_| self.spoil())
+        computed.inspect_err(|_| self.spoil())?;
+        self.store_part();
+        Ok(())
+    }
+
+    /// Copies some megabytes of idle sequences into the prompt store. Returns whether more is left.
+    pub(crate) fn store_part(&mut self) -> bool {
+        self.lent.as_mut().is_some_and(|lent| self.cache.store_part(&mut lent.context))
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
@@ -227,6 +242,11 @@ impl LocalSession {
         self.work.failed.clear();
         self.is_owed = false;
         self.cache.spoil();
+    }
+
+    /// Whether a waiting text would displace what the steps are storing.
+    pub(crate) fn is_storing_next(&self) -> bool {
+        self.cache.is_storing_next(self.room(), self.sequences.len())
     }
 
     pub(crate) fn failed(&self) -> Option<SequenceId> {
@@ -293,13 +313,14 @@ impl LocalSession {
 
 impl Drop for LocalSession {
     fn drop(&mut self) {
-        let Some(lent) = self.lent.take() else {
+        let Some(mut lent) = self.lent.take() else {
             return;
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
             sequence.leave(&mut cache);
         }
+        cache.store_all(&mut lent.context);
         let Ok(slot) = self.model.slot() else {
             return;
         };

@@ -150,6 +150,8 @@ impl LocalSession {
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
         }
+        // Idle sequences do not survive the context.
+        self.cache.store_all(&mut lent.context);
         let (context, begun) = (&mut lent.context, Instant::now());
         let saved = self.sequences.iter_mut().map(|it| it.save(context));
         let saved = match saved.sum::<Result<u64, Error>>() {
@@ -174,6 +176,9 @@ impl LocalSession {
                 self.cache.emptied();
                 self.cache.checkpoints.set_limit(self.model.checkpoints());
                 self.drafters = Drafters::new(drafts, self.abort.clone());
+                if let (Some(stored), Some(of)) = (&mut self.cache.stored, self.model.prompt_store(context.model())) {
+                    stored.renew(of);
+                }
                 self.lent = Some(Lent::new(context, &self.model.placement().context));
                 Ok(resumed)
             }

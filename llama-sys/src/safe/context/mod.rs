@@ -14,6 +14,7 @@ mod params;
 mod rope;
 mod rows;
 mod state;
+mod state_rows;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -34,6 +35,7 @@ pub use params::{ContextParams, FlashAttention, Mtp};
 pub use rope::{Rope, RopeScaling};
 pub use rows::Rows;
 pub use state::State;
+pub use state_rows::{RowPiece, RowShape, StateRows};
 
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {

@@ -42,6 +42,11 @@ impl State {
         self.data.is_empty()
     }
 
+    /// The bytes as llama.cpp wrote them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+
     /// One past the last position of the sequence when it was saved.
     pub fn end(&self) -> Position {
         self.end
@@ -176,6 +181,10 @@ impl Context {
         Err(refused(reason))
     }
 
+    pub(super) fn check_state(&self, seq: SeqId) -> Result<(), Error> {
+        self.check_part(seq, Part::Whole)
+    }
+
     fn check_part(&self, seq: SeqId, part: Part) -> Result<(), Error> {
         self.check_usable()?;
         self.check_seq(seq)?;
@@ -207,11 +216,11 @@ impl Context {
     }
 }
 
-fn refused(reason: impl Into<String>) -> Error {
+pub(super) fn refused(reason: impl Into<String>) -> Error {
     Error::State { reason: reason.into() }
 }
 
-unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
     // SAFETY: `write_part` passes its bytes, which nobody else uses meanwhile.
     let to = unsafe { &mut *user.cast::<Vec<u8>>() };
     // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).

@@ -51,19 +51,23 @@ pub struct HeadroomParts {
     pub growth: u64,
     /// The margin for errors of the estimate and for other programs.
     pub margin: u64,
+    /// What the prompt store may take later ([`Request::prompt_store`](crate::plan::Request::prompt_store)); only on
+    /// the host.
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
+    pub prompt_store: u64,
 }
 
 impl HeadroomParts {
     /// The sum of all parts, in bytes; saturates.
     pub const fn total(&self) -> u64 {
-        self.driver.saturating_add(self.growth).saturating_add(self.margin)
+        self.driver.saturating_add(self.growth).saturating_add(self.margin).saturating_add(self.prompt_store)
     }
 
     /// Distributes `bytes` over the parts in order; the rest is margin.
     fn filled(self, bytes: u64) -> Self {
         let driver = self.driver.min(bytes);
         let growth = self.growth.min(bytes - driver);
-        Self { driver, growth, margin: bytes - driver - growth }
+        Self { driver, growth, margin: bytes - driver - growth, prompt_store: 0 }
     }
 }
 
@@ -136,7 +140,8 @@ impl Headroom {
         let growth = known::growth(gpu, peak_sizes);
         let spill = if wsl { WSL_HEADROOM } else { 0 };
         let usual = (gpu.free / 100).clamp(mib(64), mib(256)) + spill;
-        let with = |margin: u64| HeadroomParts { driver, growth, margin: margin.saturating_add(uncertainty) };
+        let with =
+            |margin: u64| HeadroomParts { driver, growth, margin: margin.saturating_add(uncertainty), prompt_store: 0 };
         match *self {
             Self::Tight => with(ROUNDING + spill),
             Self::Default => with(usual),
@@ -164,6 +169,7 @@ impl Headroom {
             // The CPU's work buffer holds one converted batch (ggml-cpu.c, ggml_graph_plan).
             growth: peak_sizes.vocabulary.saturating_add(peak_sizes.activations),
             margin: (host.usable_total() / 100).clamp(mib(64), mib(512)).saturating_add(uncertainty),
+            prompt_store: 0,
         }
     }
 }
@@ -209,7 +215,7 @@ mod tests {
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
-            assert_eq!(parts, HeadroomParts { driver, growth, margin }, "{headroom:?} of {total} GiB");
+            assert_eq!(parts, HeadroomParts { driver, growth, margin, prompt_store: 0 }, "{headroom:?} of {total} GiB");
             // WSL's silent spill: 15 percent of a card of 20 GiB cover it, those of 2 GiB do not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);

@@ -45,6 +45,7 @@ impl<'a> Placements<'a> {
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,
+            prompt_store: self.request.prompt_store,
             peak_sizes: self.setting_costs[path.setting].peak_sizes,
         }
     }

@@ -308,7 +308,8 @@ impl<'a> Placements<'a> {
         let (costs, order) = (&self.setting_costs[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
         let host = &self.machine.host;
-        let headroom = Headroom::of_host(host, &costs.peak_sizes, !order.is_empty(), 0);
+        let mut headroom = Headroom::of_host(host, &costs.peak_sizes, !order.is_empty(), 0);
+        headroom.prompt_store = self.request.prompt_store;
         let of_order: Vec<&Gpu> = gpus().collect();
         if self.request.unmapped_if_paging(self.profile, &of_order).is_some() {
             // Mapped weights need no room on the host. The final check of a path covers the remaining bytes.

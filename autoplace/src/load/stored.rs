@@ -1,0 +1,167 @@
+//! What a stored text depends on beside its tokens: the key under which a model keeps texts in a prompt store.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Model;
+use super::adapters::Scales;
+use crate::gguf::Shard;
+use crate::machine::Host;
+use crate::memory::{Headroom, PeakSizes};
+use crate::store::PromptStore;
+
+/// Bytes that are hashed at once.
+const CHUNK: usize = 1 << 20;
+
+/// The store of a model, and the key of its texts.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelStore {
+    pub(crate) store: PromptStore,
+    /// The model's name, for people.
+    pub(crate) label: String,
+    /// Whether a state has a part that belongs to all of its tokens together.
+    pub(crate) needs_rest: bool,
+    /// Files and formats, without the scales of adapters.
+    key: String,
+}
+
+impl ModelStore {
+    /// The key of texts with this set of adapters.
+    pub(crate) fn key(&self, scales: &Scales) -> String {
+        format!("{}; scales {:?}", self.key, scales.bits())
+    }
+}
+
+impl Model {
+    /// The store of the model for contexts as the present plan has them; `None` if there is none, or if a file of the
+    /// model cannot be read.
+    pub(crate) fn prompt_store(&self, native: &llama_sys::Model) -> Option<ModelStore> {
+        let store = self.options().prompt_store.clone()?;
+        if store.options().memory_bytes.is_none() {
+            store.limit_memory(self.left_of_host() / 2);
+        }
+        let files = self.files_key(store.options().folder.is_some());
+        let files =
+            files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no prompts: {error}"));
+        let (files, header) = (files.ok()?, self.header().ok()?);
+        let plan = self.placement();
+        let of = &plan.context;
+        let streams = if of.kv_unified { 1 } else { of.n_seq_max };
+        // Windows and recurrent states are written whole, with the number of caches.
+        let needs_rest = native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid();
+        let shape = needs_rest.then_some((streams, of.swa_full, of.n_rs_seq));
+        // The factors of these models' positions depend on the length of the context (llama-model.cpp,
+        // `get_rope_factors`).
+        let is_long = header.tensors().any(|tensor| tensor.name().starts_with("rope_factors_long"));
+        let length = is_long.then(|| of.n_ctx_seq());
+        let key = format!(
+            "llama.cpp {}; {files}; keys {:?}, values {:?}; {:?}; {:?}; {length:?}",
+            llama_sys::build_info().llama_cpp,
+            of.type_k,
+            of.type_v,
+            of.rope,
+            shape,
+        );
+        Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, key })
+    }
+
+    /// Gives memory of the prompt store back where the host has less free than the margin that plans leave.
+    pub(crate) fn relieve_host(&self) {
+        if let Some(store) = &self.options().prompt_store
+            && store.is_opened()
+        {
+            let host = Host::detect_memory();
+            store.give_back(margin(&host).saturating_sub(host.available));
+        }
+    }
+
+    /// Identifies the files of the model and of its adapters: by their bytes where texts outlive the process, and
+    /// otherwise by their names, lengths and times.
+    fn files_key(&self, by_bytes: bool) -> io::Result<String> {
+        let adapters = &self.options().adapters;
+        let header = self.header().map_err(io::Error::other)?;
+        let shards = header.shards().iter().map(Shard::path);
+        let lora = adapters.lora.iter().map(|adapter| &*adapter.path);
+        let vectors = adapters.control_vectors.iter().map(|(path, _)| &**path);
+        let mut key = String::new();
+        for path in shards.chain(lora).chain(vectors) {
+            key.push_str(&if by_bytes { self.hash_of(path) } else { stamp(path) }?);
+            key.push_str("; ");
+        }
+        let directions: Vec<u32> = adapters.control_vectors.iter().map(|(_, scale)| scale.to_bits()).collect();
+        key.push_str(&format!("directions {directions:?} in {:?}", adapters.control_layers));
+        Ok(key)
+    }
+
+    /// The hash of a file's bytes. The user's cache keeps it until the file changes, because a large file takes
+    /// seconds.
+    fn hash_of(&self, path: &Path) -> io::Result<String> {
+        let stamp = stamp(path)?;
+        let cache = self.options().learn.cache(false);
+        if let Some(hash) = cache.as_ref().and_then(|cache| cache.file_hash(&stamp)) {
+            return Ok(hash);
+        }
+        let hash = hash(path)?;
+        // Not for a file that was written meanwhile.
+        if let Some(cache) = cache
+            && self::stamp(path)? == stamp
+        {
+            cache.put_file_hash(&stamp, &hash);
+        }
+        Ok(hash)
+    }
+}
+
+/// Bytes that a plan leaves of the host.
+fn margin(host: &Host) -> u64 {
+    Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
+}
+
+/// XXH3 of a file's bytes, with 128 bits.
+fn hash(path: &Path) -> io::Result<String> {
+    let (mut file, mut hash, mut chunk) = (File::open(path)?, Xxh3::new(), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(format!("{:032x}", hash.digest128())),
+            Ok(bytes) => hash.update(&chunk[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Name, length and time of a file, and where the system has it its number.
+fn stamp(path: &Path) -> io::Result<String> {
+    let path = fs::canonicalize(path)?;
+    let there = fs::metadata(&path)?;
+    #[cfg(unix)]
+    let number = {
+        use std::os::unix::fs::MetadataExt;
+        (there.dev(), there.ino(), there.ctime(), there.ctime_nsec())
+    };
+    #[cfg(not(unix))]
+    let number = ();
+    Ok(format!("{} {} {:?} {number:?}", path.display(), there.len(), there.modified().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hash, stamp};
+
+    #[test]
+    fn files_with_other_bytes_have_other_hashes_and_stamps() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&one, vec![7; (1 << 20) + 1]).unwrap();
+        std::fs::copy(&one, &other).unwrap();
+        assert_eq!(hash(&one).unwrap(), hash(&other).unwrap());
+        assert_ne!(stamp(&one).unwrap(), stamp(&other).unwrap());
+        let mut bytes = vec![7; (1 << 20) + 1];
+        bytes[1 << 20] = 8;
+        std::fs::write(&other, bytes).unwrap();
+        assert_ne!(hash(&one).unwrap(), hash(&other).unwrap());
+    }
+}

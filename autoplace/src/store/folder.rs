@@ -1,0 +1,222 @@
+//! The folder of a store: a file for each piece, written under another name first, and read with suspicion.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::found::Id;
+use super::piece::Header;
+
+/// Whoever has locked this file writes to the folder. Others only read there.
+const LOCK: &str = "lock";
+const PIECE: &str = "piece";
+/// The ending of a file that is being written.
+const UNFINISHED: &str = "unfinished";
+
+/// A folder of pieces.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// The locked file; `None` while another process writes to the folder.
+    lock: Option<File>,
+}
+
+impl Folder {
+    /// Creates a folder for this user alone if it is missing, and checks that it is.
+    pub(super) fn create(path: &Path) -> io::Result<()> {
+        if let Some(above) = path.parent() {
+            fs::create_dir_all(above).map_err(|error| of(above, &error))?;
+        }
+        private(path)
+    }
+
+    /// Opens a folder, and reads the headers of its pieces. The process that holds the folder's lock also removes
+    /// unfinished and damaged files.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Header>)> {
+        Self::create(path)?;
+        let file = path.join(LOCK);
+        let file = private_file(File::options().read(true).write(true).create(true).truncate(false), &file)
+            .map_err(|error| of(&file, &error))?;
+        let lock = match file.try_lock() {
+            Ok(()) => Some(file),
+            Err(error) => {
+                tracing::warn!(
+                    target: "autoplace::store",
+                    "another process writes to {}: this one only reads there ({error})", path.display()
+                );
+                None
+            }
+        };
+        let folder = Self { path: path.to_owned(), lock };
+        let found = folder.scan().map_err(|error| of(path, &error))?;
+        Ok((folder, found))
+    }
+
+    /// Whether this store writes to the folder.
+    pub(super) fn is_ours(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    fn scan(&self) -> io::Result<Vec<Header>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let Ok(entry) = entry else { continue };
+            let file = entry.path();
+            let ending = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
+            // Files of other programs are left alone.
+            if ending != PIECE && ending != UNFINISHED {
+                continue;
+            }
+            let header = if ending == UNFINISHED { Err(io::Error::other("unfinished")) } else { header_of(&file) };
+            let header = header.and_then(|header| match self.file(header.id) == file {
+                true => Ok(header),
+                false => Err(damaged("another piece's name")),
+            });
+            match header {
+                Ok(header) => found.push(header),
+                Err(error) => {
+                    tracing::debug!(target: "autoplace::store", "{} is not used: {error}", file.display());
+                    self.delete(&file);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn file(&self, id: Id) -> PathBuf {
+        self.path.join(format!("{id:032x}.{PIECE}"))
+    }
+
+    /// Writes a piece. A failure leaves nothing behind.
+    pub(super) fn write(&self, header: &Header, data: &[u8]) -> io::Result<()> {
+        let file = self.file(header.id);
+        let unfinished = file.with_extension(UNFINISHED);
+        let write = || {
+            let mut options = File::options();
+            let mut to = private_file(options.write(true).create(true).truncate(true), &unfinished)?;
+            to.write_all(&header.encode())?;
+            to.write_all(data)?;
+            to.write_all(&header.checksum(data))?;
+            drop(to);
+            fs::rename(&unfinished, &file)
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(|error| of(&file, &error))
+    }
+
+    /// Reads the data of a piece.
+    pub(super) fn read(&self, header: &Header) -> io::Result<Vec<u8>> {
+        let path = self.file(header.id);
+        let read = || {
+            let mut file = File::open(&path)?;
+            let found = read_header(&mut file)?;
+            if found != (Header { modified: None, ..header.clone() }) {
+                return Err(damaged("the header is another piece's"));
+            }
+            let bytes = usize::try_from(header.data_bytes).map_err(|_| damaged("the data is too long"))?;
+            let mut data = Vec::new();
+            data.try_reserve_exact(bytes)?;
+            (&mut file).take(header.data_bytes).read_to_end(&mut data)?;
+            let mut checksum = Vec::new();
+            file.take(17).read_to_end(&mut checksum)?;
+            if data.len() != bytes || checksum != header.checksum(&data) {
+                return Err(damaged("the checksum of its data is wrong"));
+            }
+            Ok(data)
+        };
+        let data = read().map_err(|error| of(&path, &error))?;
+        if self.is_ours() {
+            // The next process finds out when the piece was used.
+            let touched = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+            drop(touched);
+        }
+        Ok(data)
+    }
+
+    /// Removes a piece. Only the writer of the folder does.
+    pub(super) fn remove(&self, id: Id) {
+        self.delete(&self.file(id));
+    }
+
+    fn delete(&self, file: &Path) {
+        if self.is_ours()
+            && let Err(error) = fs::remove_file(file)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::debug!(target: "autoplace::store", "{} cannot be removed: {error}", file.display());
+        }
+    }
+}
+
+impl Drop for Folder {
+    /// Unlocks explicitly, because a child process that is being started holds a copy of the handle until it runs.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            drop(lock.unlock());
+        }
+    }
+}
+
+fn header_of(path: &Path) -> io::Result<Header> {
+    let there = fs::symlink_metadata(path)?;
+    if !there.is_file() {
+        return Err(damaged("not a regular file"));
+    }
+    let mut header = read_header(&mut File::open(path)?)?;
+    if there.len() != header.file_bytes() {
+        return Err(damaged("the length is wrong"));
+    }
+    header.modified = there.modified().ok();
+    Ok(header)
+}
+
+fn read_header(file: &mut File) -> io::Result<Header> {
+    let mut bytes = vec![0; Header::PREFIX];
+    file.read_exact(&mut bytes)?;
+    let length = Header::length(&bytes).map_err(damaged)?;
+    bytes.resize(length, 0);
+    file.read_exact(&mut bytes[Header::PREFIX..])?;
+    Header::decode(&bytes).map_err(damaged)
+}
+
+fn damaged(reason: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, reason)
+}
+
+fn of(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because whoever reads it
+/// reads the texts, and whoever writes to it decides what the model has read.
+fn private(folder: &Path) -> io::Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
+    let mut options = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
+    if let Err(error) = options.create(folder)
+        && error.kind() != ErrorKind::AlreadyExists
+    {
+        return Err(of(folder, &error));
+    }
+    let there = fs::metadata(folder).map_err(|error| of(folder, &error))?;
+    if !there.is_dir() {
+        return Err(of(folder, &io::Error::new(ErrorKind::NotADirectory, "not a folder")));
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+
+        if there.uid() != llama_sys::user_id() || there.mode() & 0o077 != 0 {
+            let reason = "others can use this folder; prompts are stored only where this user alone can (chmod 700)";
+            return Err(of(folder, &io::Error::new(ErrorKind::PermissionDenied, reason)));
+        }
+    }
+    Ok(())
+}
+
+fn private_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options.open(path)
+}

@@ -1,0 +1,54 @@
+//! What the store takes, and what it returns.
+
+use std::sync::Arc;
+
+/// A hash that identifies a root or a piece.
+pub(crate) type Id = u128;
+
+/// Whether a piece was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Added {
+    Yes {
+        /// The pieces whose files are to be written.
+        to_write: Vec<Id>,
+    },
+    /// There will be room once the folder's thread has written other pieces.
+    Later,
+    No,
+}
+
+/// A piece that is to be stored.
+#[derive(Debug)]
+pub(crate) enum NewPiece {
+    /// The rows of the tokens from this one on.
+    Rows { from: usize, data: Vec<u8> },
+    /// What belongs to all of the tokens together.
+    Rest(Vec<u8>),
+}
+
+/// The pieces of the longest stored beginning of a prompt.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Found {
+    pub(crate) pieces: Vec<FoundPiece>,
+    /// Number of tokens in the beginning.
+    pub(crate) tokens: usize,
+    pub(crate) rest: Option<Id>,
+    /// Bytes of the pieces in memory, and in the folder.
+    pub(crate) bytes: [u64; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoundPiece {
+    pub(super) id: Id,
+    pub(super) tokens: usize,
+    pub(super) wanted: usize,
+}
+
+/// Pieces in memory, with their tokens and those of them that are wanted.
+#[derive(Debug)]
+pub(crate) struct Brought {
+    pub(crate) pieces: Vec<(Arc<Vec<u8>>, usize, usize)>,
+    pub(crate) rest: Option<Arc<Vec<u8>>>,
+    /// Tokens whose rows were read from the folder.
+    pub(crate) from_folder: usize,
+}

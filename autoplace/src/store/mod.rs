@@ -1,0 +1,286 @@
+//! The prompt store: what was computed of texts, kept beside the contexts that computed it.
+//!
+//! In: pieces of the states of sequences, each after the tokens that it depends on. Out: the pieces of the longest
+//! beginning of a prompt that the store holds. Pieces lie in host memory and, only where an application asks for a
+//! folder, in files. A bound in bytes limits both; the least valuable pieces go first (`value`).
+//!
+//! The pieces form a tree of token prefixes (`tree`), so texts with the same beginning hold it once. A root of the
+//! tree is everything else that a state depends on: the model's bytes, adapters with their scales, cache types, the
+//! version of llama.cpp, and the owner of the texts.
+
+mod folder;
+mod found;
+mod memory;
+mod options;
+mod piece;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod value;
+mod writer;
+
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use llama_sys::Token;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_128;
+
+use self::folder::Folder;
+use self::found::Brought;
+pub(crate) use self::found::{Added, Found, Id, NewPiece};
+pub use self::options::{StoreOptions, StoreUse, StoredModel};
+use self::tree::Tree;
+use self::writer::{Shared, Writer};
+use crate::sync::lock;
+
+/// Tokens in a piece where a token takes few bytes.
+const BLOCK_TOKENS: usize = 64;
+
+/// Most bytes of a piece, if it has more than [`MIN_BLOCK_TOKENS`] tokens. A step that stores a piece copies this much.
+const BLOCK_BYTES: usize = 8 << 20;
+
+const MIN_BLOCK_TOKENS: usize = 8;
+
+/// Number of tokens in each piece of rows, for rows of this many bytes per token.
+pub(crate) fn block_tokens(row_bytes: usize) -> usize {
+    let mut tokens = BLOCK_TOKENS;
+    while tokens > MIN_BLOCK_TOKENS && tokens.saturating_mul(row_bytes) > BLOCK_BYTES {
+        tokens /= 2;
+    }
+    tokens
+}
+
+/// What was computed of texts, for later texts of the same model that begin with the same tokens. Clones are handles of
+/// the same store. Several models may share a store, and a model that is loaded again finds what it had stored.
+///
+/// ```no_run
+/// use autoplace::{Model, store::{PromptStore, StoreOptions}};
+/// let store = PromptStore::open(StoreOptions::new(2 << 30).folder("/var/cache/prompts", 20 << 30))?;
+/// let model = Model::builder("model.gguf").prompt_store(store).load()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct PromptStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: StoreOptions,
+    /// Opened on first use, so that a worker can open the folder of a store that its application only describes.
+    opened: OnceLock<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    shared: Arc<Shared>,
+    /// Writes pieces to the folder. Dropping it waits for the pieces that are still to be written.
+    writer: Option<Writer>,
+}
+
+impl PromptStore {
+    /// A store in host memory alone, of at most `bytes` bytes.
+    pub fn new(bytes: u64) -> Self {
+        Self::described(StoreOptions::new(bytes))
+    }
+
+    /// A store with these options. The first model that uses it reads the headers of the files in its folder, and
+    /// removes damaged files and those of another version. While one process writes to a folder, others only read
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// A folder that cannot be created, or that another user owns or can use. Later failures of the folder are logged,
+    /// and the store goes on without it.
+    pub fn open(options: StoreOptions) -> io::Result<Self> {
+        if let Some(folder) = &options.folder {
+            Folder::create(folder)?;
+        }
+        Ok(Self::described(options))
+    }
+
+    fn described(options: StoreOptions) -> Self {
+        Self { inner: Arc::new(Inner { options, opened: OnceLock::new() }) }
+    }
+
+    fn opened(&self) -> &Opened {
+        self.inner.opened.get_or_init(|| Opened::new(&self.inner.options))
+    }
+
+    /// Whether this process has used the store.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.inner.opened.get().is_some()
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.opened().shared
+    }
+
+    /// How much the store holds.
+    pub fn usage(&self) -> StoreUse {
+        lock(&self.shared().tree).usage()
+    }
+
+    /// The models of whose texts the store holds something, the largest first. One model is in the list several times
+    /// if its texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
+    pub fn models(&self) -> Vec<StoredModel> {
+        lock(&self.shared().tree).models()
+    }
+
+    /// Forgets everything in memory and in the folder.
+    pub fn clear(&self) {
+        let Shared { tree, folder } = self.shared();
+        lock(tree).clear(folder.as_ref());
+    }
+
+    /// Waits until the pieces that the store holds are in the folder, if there is one.
+    pub fn flush(&self) {
+        if let Some(writer) = &self.opened().writer {
+            writer.wait();
+        }
+    }
+
+    /// The options that the store was opened with.
+    pub fn options(&self) -> &StoreOptions {
+        &self.inner.options
+    }
+
+    /// Limits the bytes in memory, and evicts pieces down to the limit. The limit never exceeds that of the
+    /// [options](StoreOptions::new).
+    pub(crate) fn limit_memory(&self, bytes: u64) {
+        let Shared { tree, folder } = self.shared();
+        lock(tree).set_limit(bytes.min(self.inner.options.memory()), folder.as_ref());
+    }
+
+    /// Gives this many bytes of memory back, or all, because the host runs short of it. The limit stays.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let Shared { tree, folder } = self.shared();
+        lock(tree).give_back(bytes, folder.as_ref());
+    }
+
+    /// The root of the texts of one owner that depend on all that `key` says.
+    pub(crate) fn root(&self, key: &str) -> Id {
+        let owner = self.inner.options.owner.as_deref().unwrap_or_default();
+        xxh3_128(format!("{}:{owner}{key}", owner.len()).as_bytes())
+    }
+
+    /// Says of what model the texts of a root are, and what a token of them costs to compute. Pieces of roots that this
+    /// process has not measured go first.
+    pub(crate) fn learn(&self, root: Id, label: &str, seconds_per_token: Option<f64>, needs_rest: bool) {
+        lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
+    }
+
+    /// The longest beginning of these tokens that can be restored.
+    pub(crate) fn find(&self, root: Id, tokens: &[Token]) -> Found {
+        lock(&self.shared().tree).find(root, tokens)
+    }
+
+    /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; the store has then
+    /// forgotten it, and another search finds less.
+    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+        let Shared { tree, folder } = self.shared();
+        let mut brought = Brought { pieces: Vec::new(), rest: None, from_folder: 0 };
+        for piece in &found.pieces {
+            let (data, from_folder) = self.data(piece.id)?;
+            brought.from_folder += if from_folder { piece.wanted } else { 0 };
+            brought.pieces.push((data, piece.tokens, piece.wanted));
+        }
+        if let Some(rest) = found.rest {
+            brought.rest = Some(self.data(rest)?.0);
+        }
+        lock(tree).used(found, folder.as_ref());
+        Some(brought)
+    }
+
+    /// The bytes of a piece, and whether they were read from the folder.
+    fn data(&self, id: Id) -> Option<(Arc<Vec<u8>>, bool)> {
+        let Shared { tree, folder } = self.shared();
+        let header = match lock(tree).data(id)? {
+            tree::Content::Here(data) => return Some((data, false)),
+            tree::Content::InFolder(header) => header,
+        };
+        // Read without the lock, so that other models can use the store meanwhile.
+        let folder = folder.as_ref()?;
+        match folder.read(&header) {
+            Ok(data) => {
+                let data = Arc::new(data);
+                lock(tree).was_read(id, &data, Some(folder));
+                Some((data, true))
+            }
+            Err(error) => {
+                tracing::warn!(target: "autoplace::store", "a stored piece is not used: {error}");
+                lock(tree).forget(id, Some(folder));
+                None
+            }
+        }
+    }
+
+    /// The first tokens of the text whose rows the store lacks and would take, in blocks of `block` tokens.
+    pub(crate) fn missing_rows(&self, root: Id, tokens: &[Token], block: usize) -> Option<std::ops::Range<usize>> {
+        lock(&self.shared().tree).missing_rows(root, tokens, block)
+    }
+
+    /// Whether the store lacks what belongs to exactly these tokens, and has their rows.
+    pub(crate) fn lacks_rest(&self, root: Id, tokens: &[Token]) -> bool {
+        lock(&self.shared().tree).lacks_rest(root, tokens)
+    }
+
+    /// Adds the rows of the last of these tokens, or what belongs to all of the tokens.
+    pub(crate) fn add(&self, root: Id, tokens: &[Token], piece: NewPiece) -> Added {
+        let Shared { tree, folder } = self.shared();
+        let added = lock(tree).add(root, tokens, piece, folder.as_ref());
+        if let (Added::Yes { to_write }, Some(writer)) = (&added, &self.opened().writer) {
+            to_write.iter().for_each(|id| writer.write(*id));
+        }
+        added
+    }
+}
+
+impl Opened {
+    fn new(options: &StoreOptions) -> Self {
+        let mut tree = Tree::new(options.memory());
+        let opened = options.folder.as_deref().map(Folder::open).transpose();
+        let opened = opened.inspect_err(
+            |error| tracing::warn!(target: "autoplace::store", "storing prompts in memory alone: {error}"),
+        );
+        let folder = opened.ok().flatten().map(|(folder, found)| {
+            tree.set_folder_limit(if folder.is_ours() { options.folder_bytes } else { 0 });
+            tree.has_files(found, &folder);
+            folder
+        });
+        let shared = Arc::new(Shared { tree: Mutex::new(tree), folder });
+        let writes = shared.folder.as_ref().is_some_and(Folder::is_ours);
+        let writer = writes.then(|| Writer::start(Arc::clone(&shared))).flatten();
+        Self { shared, writer }
+    }
+}
+
+/// Time to compute something, in seconds for each of `units`, smoothed over several measurements.
+pub(crate) fn smoothed(before: Option<f64>, units: u64, took: Duration) -> Option<f64> {
+    if units == 0 {
+        return before;
+    }
+    let now = took.as_secs_f64() / units as f64;
+    Some(before.map_or(now, |before| before + (now - before) / 4.0))
+}
+
+impl PartialEq for PromptStore {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+/// A worker process gets the options, and opens a store of its own.
+impl Serialize for PromptStore {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.inner.options.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PromptStore {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StoreOptions::deserialize(deserializer).map(Self::described)
+    }
+}

@@ -1,0 +1,103 @@
+//! The options of a store, and how much it holds.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Bytes in memory of a store with a folder, at least: pieces wait here until they are written.
+const TRANSIT: u64 = 64 << 20;
+
+/// Most bytes in memory of a store whose size is not stated.
+const AUTOMATIC: u64 = 8 << 30;
+
+/// Bytes in a folder whose size is not stated.
+const FOLDER_BYTES: u64 = 16 << 30;
+
+/// The options of a [`PromptStore`](super::PromptStore).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// Most bytes of host memory. `None`: half of what a plan leaves of the host, at most 8 GiB.
+    pub memory_bytes: Option<u64>,
+    /// The folder of the files; `None` keeps nothing on disk.
+    pub folder: Option<PathBuf>,
+    /// Most bytes of the files, each counted in whole blocks of 4 KiB.
+    pub folder_bytes: u64,
+    /// A hash of the owner's name.
+    pub(super) owner: Option<String>,
+}
+
+impl StoreOptions {
+    /// A store in host memory of at most `memory_bytes` bytes.
+    pub fn new(memory_bytes: u64) -> Self {
+        Self { memory_bytes: Some(memory_bytes), folder: None, folder_bytes: FOLDER_BYTES, owner: None }
+    }
+
+    /// A store in host memory of at most half of what the model's plan leaves there, and at most 8 GiB. A plan keeps
+    /// nothing free for it.
+    pub fn automatic() -> Self {
+        Self { memory_bytes: None, ..Self::new(0) }
+    }
+
+    /// Also keeps the pieces in files in this folder, of at most `bytes` bytes, so that they survive the program. The
+    /// folder is created for this user alone. Its files hold the tokens of texts and what was computed of them:
+    /// whoever reads them reads the texts. Pieces wait in memory until they are written, so the store then takes at
+    /// least 64 MiB of it.
+    pub fn folder(mut self, folder: impl Into<PathBuf>, bytes: u64) -> Self {
+        (self.folder, self.folder_bytes) = (Some(folder.into()), bytes);
+        self
+    }
+
+    /// Keeps texts of different owners apart, for example by their API keys: nothing that one of them has stored is
+    /// found by another. Only a hash of the name is kept.
+    pub fn owner(mut self, name: &str) -> Self {
+        self.owner = Some(format!("{:032x}", xxh3_128(name.as_bytes())));
+        self
+    }
+
+    /// Most bytes of host memory, with the room for pieces on their way to the folder.
+    pub fn memory(&self) -> u64 {
+        let bytes = self.memory_bytes.unwrap_or(AUTOMATIC);
+        if self.folder.is_some() { bytes.max(TRANSIT) } else { bytes }
+    }
+
+    /// The bytes that a plan keeps free for the store.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.memory_bytes.map_or(0, |_| self.memory())
+    }
+}
+
+/// What a store holds of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoredModel {
+    /// The model's name for people: `general.name` of its file.
+    pub name: String,
+    /// Number of pieces.
+    pub pieces: usize,
+    /// Tokens whose rows are stored.
+    pub tokens: u64,
+    /// Bytes of the pieces in memory.
+    pub memory_bytes: u64,
+    /// Bytes of the files, each counted in whole blocks of 4 KiB.
+    pub folder_bytes: u64,
+}
+
+/// How much a store holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoreUse {
+    /// Number of pieces, in memory or in the folder.
+    pub pieces: usize,
+    /// Tokens whose rows are stored.
+    pub tokens: u64,
+    /// Bytes of host memory that the store takes, with its index.
+    pub memory_bytes: u64,
+    /// The limit of these bytes.
+    pub memory_limit: u64,
+    /// Bytes of its files, each counted in whole blocks of 4 KiB.
+    pub folder_bytes: u64,
+    /// The limit of these bytes; 0 without a folder, and where another process writes to it.
+    pub folder_limit: u64,
+}

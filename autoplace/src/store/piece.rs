@@ -1,0 +1,171 @@
+//! A piece in a file: a header with its checksum, the data, and the data's checksum.
+//!
+//! The file's name is the piece's `Id`, which is a hash of the tokens before the piece, so that a piece is found by its
+//! tokens alone. A reader trusts nothing: a file counts only if its length, both checksums and its identity are right.
+
+use std::time::SystemTime;
+
+use llama_sys::Token;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
+
+use super::found::Id;
+
+/// The first bytes of a file: a name and the version of the format.
+const MAGIC: [u8; 8] = *b"apstore\x01";
+
+/// The longest header that is read. A header has at most some hundred tokens and a name.
+const MOST_HEADER: usize = 64 << 10;
+
+/// The kind of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Rows of the tokens of the piece.
+    Rows,
+    /// What belongs to all tokens up to the first `offset` of the parent's.
+    Rest { offset: u32 },
+}
+
+/// What identifies a piece.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Header {
+    pub(super) id: Id,
+    pub(super) root: Id,
+    /// The piece before it, or the root.
+    pub(super) parent: Id,
+    /// Number of tokens before the piece.
+    pub(super) start: u32,
+    pub(super) kind: Kind,
+    /// Tokens that are computed again without the piece.
+    pub(super) saves: u32,
+    pub(super) tokens: Box<[Token]>,
+    pub(super) data_bytes: u64,
+    /// The model's name, for people.
+    pub(super) label: String,
+    /// When the file was last used; not a part of the file.
+    pub(super) modified: Option<SystemTime>,
+}
+
+/// The identity of a piece after `parent`.
+pub(super) fn id(parent: Id, kind: Kind, tokens: &[Token]) -> Id {
+    let mut hash = Xxh3::new();
+    hash.update(&parent.to_le_bytes());
+    match kind {
+        Kind::Rows => hash.update(&[0]),
+        Kind::Rest { offset } => hash.update(&[&[1][..], &offset.to_le_bytes()].concat()),
+    }
+    for token in tokens {
+        hash.update(&token.to_le_bytes());
+    }
+    // 0 stands for no piece.
+    hash.digest128().max(1)
+}
+
+/// Bytes of a file on disk, in whole blocks.
+pub(super) fn on_disk(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096)
+}
+
+impl Header {
+    /// The header as a file has it, with its checksum.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut fields = Vec::new();
+        for id in [self.id, self.root, self.parent] {
+            fields.extend(id.to_le_bytes());
+        }
+        let (kind, offset) = match self.kind {
+            Kind::Rows => (0u32, 0),
+            Kind::Rest { offset } => (1, offset),
+        };
+        let (tokens, label) = (self.tokens.len() as u32, self.label.len() as u32);
+        for number in [kind, offset, self.start, self.saves, tokens, label] {
+            fields.extend(number.to_le_bytes());
+        }
+        fields.extend(self.data_bytes.to_le_bytes());
+        fields.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
+        fields.extend(self.label.as_bytes());
+        let mut header = MAGIC.to_vec();
+        header.extend((fields.len() as u32).to_le_bytes());
+        header.extend(fields);
+        let checksum = xxh3_64(&header);
+        header.extend(checksum.to_le_bytes());
+        header
+    }
+
+    /// Bytes of the whole file.
+    pub(super) fn file_bytes(&self) -> u64 {
+        let tokens = size_of_val(&*self.tokens) as u64;
+        // Magic, length and checksum; three hashes, six numbers and the length of the data; the data's checksum.
+        20 + 80 + tokens + self.label.len() as u64 + self.data_bytes + 16
+    }
+
+    /// Bytes at the beginning of a file from which the length of its header follows.
+    pub(super) const PREFIX: usize = 12;
+
+    /// The length of the header with its checksum, from the first [`PREFIX`](Self::PREFIX) bytes.
+    pub(super) fn length(prefix: &[u8]) -> Result<usize, &'static str> {
+        let (magic, length) = prefix.split_at_checked(8).ok_or("it is shorter than a header")?;
+        if magic != MAGIC {
+            return Err("it was written by another version, or by another program");
+        }
+        let length = u32::from_le_bytes(length.try_into().map_err(|_| "it is shorter than a header")?) as usize;
+        if length > MOST_HEADER { Err("its header is too long") } else { Ok(Self::PREFIX + length + 8) }
+    }
+
+    /// Reads a header with its checksum.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (header, checksum) = bytes
+            .len()
+            .checked_sub(8)
+            .and_then(|at| bytes.split_at_checked(at))
+            .ok_or("it is shorter than a header")?;
+        if xxh3_64(header).to_le_bytes() != *checksum {
+            return Err("the checksum of its header is wrong");
+        }
+        // Only what this version has written reaches this line.
+        let mut fields = Fields(&header[Self::PREFIX..]);
+        let header = fields.header().filter(|_| fields.0.is_empty()).ok_or("its header is not complete")?;
+        let Header { parent, kind, tokens, .. } = &header;
+        if header.id != id(*parent, *kind, tokens) {
+            return Err("its name is not that of its tokens");
+        }
+        Ok(header)
+    }
+
+    /// The checksum of the data.
+    pub(super) fn checksum(&self, data: &[u8]) -> [u8; 16] {
+        xxh3_128_with_seed(data, self.id as u64).to_le_bytes()
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn header(&mut self) -> Option<Header> {
+        let mut hash = || self.array().map(Id::from_le_bytes);
+        let (id, root, parent) = (hash()?, hash()?, hash()?);
+        let (kind, offset) = (self.number()?, self.number()?);
+        let kind = match kind {
+            0 => Kind::Rows,
+            1 => Kind::Rest { offset },
+            _ => return None,
+        };
+        let (start, saves, tokens, label) = (self.number()?, self.number()?, self.number()?, self.number()?);
+        let data_bytes = self.array().map(u64::from_le_bytes)?;
+        let (tokens, rest) = self.0.split_at_checked((tokens as usize).checked_mul(4)?)?;
+        let tokens = tokens.as_chunks::<4>().0.iter().map(|it| Token::from_le_bytes(*it)).collect();
+        let (label, rest) = rest.split_at_checked(label as usize)?;
+        self.0 = rest;
+        let label = String::from_utf8(label.to_vec()).ok()?;
+        Some(Header { id, root, parent, start, kind, saves, tokens, data_bytes, label, modified: None })
+    }
+}

@@ -1,0 +1,110 @@
+//! The longest stored beginning of a text, and what the store lacks of it.
+
+use std::ops::Range;
+
+use llama_sys::Token;
+
+use super::{Kind, Node, Tree};
+use crate::store::found::{Found, FoundPiece, Id};
+
+/// A piece whose tokens a text begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) id: Id,
+    /// Number of tokens of the piece that the text has too.
+    pub(super) common: usize,
+}
+
+/// A rest that belongs to the first tokens of a text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LastRest {
+    id: Id,
+    /// Number of tokens that it belongs to.
+    pub(super) tokens: usize,
+    /// The step of the path that ends with it, and the piece of this step.
+    at: usize,
+    piece: Id,
+    /// Number of tokens of this piece.
+    offset: usize,
+}
+
+impl Tree {
+    /// The pieces with which these tokens begin. The last one may go on otherwise than they do.
+    pub(super) fn walk(&self, root: Id, tokens: &[Token]) -> (Vec<Step>, usize) {
+        let (mut path, mut at, mut parent) = (Vec::new(), 0, root);
+        loop {
+            let common = |node: &Node| node.tokens.iter().zip(&tokens[at..]).take_while(|(a, b)| a == b).count();
+            let found = self.rows(parent).map(|(id, node)| (common(node), id, node)).max_by_key(|it| it.0);
+            let Some((common, id, node)) = found.filter(|it| it.0 > 0) else { break };
+            path.push(Step { id, common });
+            at += common;
+            if common < node.tokens.len() {
+                break;
+            }
+            parent = id;
+        }
+        (path, at)
+    }
+
+    /// The longest rest at or before the end of the path. Several pieces may begin like the tokens, and a rest hangs on
+    /// one of them, so all are asked.
+    pub(super) fn last_rest(&self, root: Id, tokens: &[Token], path: &[Step]) -> Option<LastRest> {
+        (0..path.len()).rev().find_map(|at| {
+            let parent = at.checked_sub(1).map_or(root, |before| path[before].id);
+            let start = self.nodes.get(&path[at].id)?.start as usize;
+            let common = |node: &Node| node.tokens.iter().zip(&tokens[start..]).take_while(|(a, b)| a == b).count();
+            let of_piece = |(piece, node): (Id, &Node)| {
+                let common = common(node);
+                let rests = self.children(piece).filter_map(move |(id, rest)| match rest.kind {
+                    Kind::Rest { offset } if offset as usize <= common => Some((offset as usize, id)),
+                    _ => None,
+                });
+                rests.max().map(|(offset, id)| LastRest { id, tokens: start + offset, at, piece, offset })
+            };
+            self.rows(parent).filter_map(of_piece).max_by_key(|rest| rest.offset)
+        })
+    }
+
+    pub(in crate::store) fn find(&self, root: Id, tokens: &[Token]) -> Found {
+        let needs_rest = self.roots.get(&root).is_some_and(|root| root.of.needs_rest);
+        let (mut path, mut reached) = self.walk(root, tokens);
+        let mut found = Found::default();
+        if needs_rest {
+            let Some(rest) = self.last_rest(root, tokens, &path) else { return found };
+            path.truncate(rest.at);
+            path.push(Step { id: rest.piece, common: rest.offset });
+            reached = rest.tokens;
+            found.rest = Some(rest.id);
+        }
+        found.tokens = reached;
+        let mut count = |node: &Node| found.bytes[usize::from(node.data.is_none())] += node.data_bytes;
+        for step in &path {
+            let Some(node) = self.nodes.get(&step.id) else { return Found::default() };
+            count(node);
+            let wanted = step.common.min(reached - node.start as usize);
+            found.pieces.push(FoundPiece { id: step.id, tokens: node.tokens.len(), wanted });
+        }
+        if let Some(node) = found.rest.and_then(|rest| self.nodes.get(&rest)) {
+            count(node);
+        }
+        found
+    }
+
+    pub(in crate::store) fn missing_rows(&self, root: Id, tokens: &[Token], block: usize) -> Option<Range<usize>> {
+        let (mut at, mut parent) = (0, root);
+        while at < tokens.len() {
+            let wanted = &tokens[at..tokens.len().min(at + block)];
+            match self.rows(parent).find(|(_, node)| node.tokens.starts_with(wanted)) {
+                Some((id, _)) if wanted.len() == block => (at, parent) = (at + block, id),
+                Some(_) => return None,
+                None => return Some(at..at + wanted.len()),
+            }
+        }
+        None
+    }
+
+    pub(in crate::store) fn lacks_rest(&self, root: Id, tokens: &[Token]) -> bool {
+        let (path, reached) = self.walk(root, tokens);
+        reached == tokens.len() && self.last_rest(root, tokens, &path).is_none_or(|rest| rest.tokens < reached)
+    }
+}

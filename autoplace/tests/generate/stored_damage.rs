@@ -1,0 +1,231 @@
+//! Rounds of `kill -9`, damaged files and full disks under a prompt store's folder: every text is llama.cpp's own, and
+//! the folder never holds more than its bound.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use autoplace::llama_sys::Token;
+use autoplace::plan::Request;
+use autoplace::store::{PromptStore, StoreOptions};
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, memory};
+
+use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, words, worker};
+
+const ANSWER: usize = 16;
+/// So small that each kind of model evicts files of earlier texts.
+const FOLDER: u64 = 3 << 20;
+/// Rounds without `--ignored`.
+const FEW: usize = 12;
+
+/// A number generator whose rounds can be repeated.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n.max(1)
+    }
+}
+
+/// One kind of model, with a folder for what it stores.
+struct Kind {
+    arch: &'static str,
+    path: PathBuf,
+    folder: PathBuf,
+    /// llama.cpp's own texts by their prompts.
+    expected: HashMap<Vec<Token>, Vec<Token>>,
+    /// The names of all files that the folder has had.
+    names: BTreeSet<String>,
+}
+
+impl Kind {
+    fn builder(&self) -> ModelBuilder {
+        let mut request: Request = request(512, 1, false).n_batch(64);
+        request.params.flash_attn = memory::FlashAttention::Off;
+        request.params.swa_full = false;
+        request.params.type_k = memory::KvType::F32;
+        request.params.type_v = memory::KvType::F32;
+        Model::builder(&self.path).request(request).n_threads(1)
+    }
+
+    /// The model in a worker that is replaced when it dies, with the store in its folder.
+    fn load(&self) -> Model {
+        let store = PromptStore::open(StoreOptions::new(1 << 20).folder(&self.folder, FOLDER)).unwrap();
+        let worker = worker().on_death(OnDeath::Resume { attempts: 4 });
+        self.builder().prompt_store(store).isolation(Isolation::Process(worker)).load().unwrap()
+    }
+
+    /// llama.cpp's own text after this prompt.
+    fn expect(&mut self, prompt: &[Token]) -> &[Token] {
+        if !self.expected.contains_key(prompt) {
+            let text = raw_by_chance(&self.builder().load().unwrap(), prompt, ANSWER);
+            self.expected.insert(prompt.to_vec(), text);
+        }
+        &self.expected[prompt]
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.retain(|file| file.extension().is_some());
+        files.sort();
+        files
+    }
+
+    /// Bytes of the folder's files in whole blocks.
+    fn bytes(&self) -> u64 {
+        let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |it| it.len().next_multiple_of(4096));
+        self.files().into_iter().map(of).sum()
+    }
+
+    /// Damages a file, or does nothing if there is none.
+    fn damage(&self, chance: &mut Chance) {
+        let files = self.files();
+        let Some(file) = files.get(chance.below(files.len())) else { return };
+        let Ok(mut bytes) = fs::read(file) else { return };
+        let at = chance.below(bytes.len());
+        // The running worker may have removed the file meanwhile.
+        let done = match chance.below(5) {
+            _ if bytes.is_empty() => fs::remove_file(file),
+            0 => {
+                bytes[at] ^= 1 << (at % 8);
+                fs::write(file, bytes)
+            }
+            1 => fs::write(file, &bytes[..at]),
+            2 => fs::remove_file(file),
+            3 => {
+                // Another piece's bytes, which take no more room.
+                let mut other = fs::read(&files[chance.below(files.len())]).unwrap_or_default();
+                other.truncate(bytes.len());
+                fs::write(file, other)
+            }
+            _ => fs::write(file, vec![0; bytes.len()]),
+        };
+        drop(done);
+    }
+
+    /// Lets the next writes of some files fail as on a full disk (Linux).
+    fn fill(&self, chance: &mut Chance) {
+        for name in &self.names {
+            if chance.below(2) == 0 {
+                let unfinished = self.folder.join(name).with_extension("unfinished");
+                drop(symlink("/dev/full", unfinished));
+            }
+        }
+    }
+}
+
+/// A small disk that is mounted while this value lives; only root can mount one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let arguments = ["-t", "tmpfs", "-o", "size=700k,mode=700", "tmpfs"];
+        let mounted = Command::new("mount").args(arguments).arg(at).output().is_ok_and(|it| it.status.success());
+        mounted.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg(&self.0).output());
+    }
+}
+
+/// One of a few prompts: they share beginnings, and go on and part at several places.
+fn prompt(chance: &mut Chance) -> Vec<Token> {
+    let system = words(1, 90);
+    let one = [&system[..], &words(2 + chance.below(3) as u32, 30)].concat();
+    match chance.below(3) {
+        0 => one,
+        1 => [&one[..], &words(10 + chance.below(2) as u32, 40)].concat(),
+        _ => [&system[..50 + chance.below(2) * 20], &words(20, 40)].concat(),
+    }
+}
+
+/// Kills the model's worker after this time, whatever it does then.
+fn kill_later(model: &Model, after: Duration) -> thread::JoinHandle<()> {
+    let id = model.worker_id();
+    thread::spawn(move || {
+        thread::sleep(after);
+        if let Some(id) = id {
+            drop(Command::new("kill").args(["-KILL", &id.to_string()]).output());
+        }
+    })
+}
+
+fn rounds(count: usize, seed: u64, has_small_disk: bool) {
+    let folder = tempfile::tempdir().unwrap();
+    let archs = [("llama", None), ("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
+    let mut kinds = archs.map(|(arch, window)| Kind {
+        arch,
+        path: random(arch, window, folder.path()),
+        folder: folder.path().join(format!("{arch}-store")),
+        expected: HashMap::new(),
+        names: BTreeSet::new(),
+    });
+    let disk = has_small_disk.then(|| SmallDisk::mount(&kinds[0].folder)).flatten();
+    let mut chance = Chance(seed);
+    let (mut kills, mut damages, mut full, mut restored) = (0, 0, 0, 0);
+    for round in 0..count {
+        let kind = &mut kinds[chance.below(archs.len())];
+        let prompts = [prompt(&mut chance), prompt(&mut chance)];
+        prompts.iter().for_each(|prompt| drop(kind.expect(prompt).to_vec()));
+        let model = kind.load();
+        for (number, prompt) in prompts.iter().enumerate() {
+            // The folder was opened for the first text, which has removed unfinished files.
+            if number > 0 && chance.below(2) == 0 {
+                kind.fill(&mut chance);
+                full += 1;
+            }
+            let killer = (chance.below(2) == 0).then(|| {
+                kills += 1;
+                kill_later(&model, Duration::from_micros(chance.below(60_000) as u64))
+            });
+            let text = answered(
+                sampled(&model, &prompt[..], SEED)
+                    .max_tokens(ANSWER)
+                    .cache_prompt(true)
+                    .stream()
+                    .expect("a worker starts"),
+            );
+            assert_eq!(text.tokens, kind.expected[prompt], "round {round}, {}: {:?}", kind.arch, text.statistics());
+            restored += text.statistics().restored_tokens;
+            assert!(kind.bytes() <= FOLDER, "round {round}, {}: {} bytes", kind.arch, kind.bytes());
+            if chance.below(2) == 0 {
+                kind.damage(&mut chance);
+                damages += 1;
+            }
+            if let Some(killer) = killer {
+                killer.join().unwrap();
+            }
+        }
+        drop(model);
+        let names = kind.files().into_iter().filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()));
+        kind.names.extend(names);
+    }
+    println!(
+        "{count} rounds: {kills} kills, {damages} damaged files, {full} with writes that fail, {} small disk; {restored} \
+         tokens came from the store",
+        disk.map_or("no", |_| "a")
+    );
+    assert!(restored > count, "{restored}");
+}
+
+#[test]
+fn no_kill_no_damage_and_no_full_disk_changes_a_text() {
+    rounds(FEW, 7, false);
+}
+
+#[test]
+#[ignore = "500 rounds, or as many as AUTOPLACE_STORE_ROUNDS says, take minutes"]
+fn five_hundred_kills_damages_and_full_disks_change_no_text() {
+    let count = std::env::var("AUTOPLACE_STORE_ROUNDS").ok().and_then(|count| count.parse().ok());
+    rounds(count.unwrap_or(500), 11, true);
+}

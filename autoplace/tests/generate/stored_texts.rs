@@ -1,0 +1,230 @@
+//! What was computed of a text survives in a prompt store: other texts in its sequence, a re-placement, a restart and
+//! damage. The text is always that of llama.cpp's own loop.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use autoplace::generate::{Engine, GenerateRequest, Statistics};
+use autoplace::llama_sys::Token;
+use autoplace::plan::Request;
+use autoplace::store::{PromptStore, StoreOptions};
+use autoplace::{Isolation, Model, ModelBuilder, memory};
+
+use crate::text_support::{
+    Raw, SEED, SYSTEM, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, tokens_of, words,
+    worker,
+};
+use test_support::demo_path;
+
+const ANSWER: usize = 24;
+const MIB: u64 = 1 << 20;
+
+/// A builder with plain attention in 32 bits, whose windows hold 256 tokens.
+fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
+    let mut request = request.n_batch(64);
+    request.params.flash_attn = memory::FlashAttention::Off;
+    request.params.swa_full = false;
+    request.params.type_k = memory::KvType::F32;
+    request.params.type_v = memory::KvType::F32;
+    Model::builder(path).request(request).n_threads(1).prompt_store(store.clone())
+}
+
+fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
+    builder(path, request, store).load().unwrap()
+}
+
+/// A model for each kind of memory: attention, windows, a recurrent state, and hybrids.
+fn models(folder: &Path) -> [(&'static str, PathBuf); 5] {
+    let kinds = [("llama", None), ("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
+    kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
+}
+
+fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
+    sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
+}
+
+fn in_folder(folder: &Path) -> PromptStore {
+    PromptStore::open(StoreOptions::new(256 * MIB).folder(folder, 1 << 30)).unwrap()
+}
+
+/// Computes a text, and checks it against llama.cpp's own. Returns its prompt with the answer, and its statistics.
+fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
+    let text = complete(generate(model, prompt), model);
+    assert_eq!(text.tokens, raw(model, prompt, ANSWER), "{title}: {:?}", text.statistics());
+    ([prompt, &text.tokens].concat(), text.statistics())
+}
+
+#[test]
+fn a_text_whose_sequence_others_have_taken_goes_on_from_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let store = PromptStore::new(256 * MIB);
+        let model = load(&path, request(1024, 1, false), &store);
+        let (history, first) = turn(title, &model, &words(1, 150));
+        assert_eq!((first.cached_tokens, first.restored_tokens), (0, 0), "{title}");
+        for other in 2..5 {
+            turn(title, &model, &words(other, 80));
+        }
+        let next = [&history[..], &words(9, 20)].concat();
+        let (_, again) = turn(title, &model, &next);
+        // The last token of an answer is not computed.
+        let known = history.len() - 1;
+        assert_eq!((again.restored_tokens, again.cached_tokens), (known, known), "{title}: {again:?}");
+        assert_eq!(again.restored_from_folder, 0);
+        let usage = store.usage();
+        assert!(usage.pieces > 0 && usage.memory_bytes <= 256 * MIB, "{title}: {usage:?}");
+    }
+}
+
+#[test]
+fn a_text_goes_on_after_a_restart_with_another_number_of_sequences_and_another_context() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let files = folder.path().join(title);
+        let history = {
+            let model = load(&path, request(1024, 1, false), &in_folder(&files));
+            turn(title, &model, &words(1, 150)).0
+        };
+        let sequences = if title == "llama" { 2 } else { 1 };
+        let model = load(&path, request(1500 * sequences, sequences, false), &in_folder(&files));
+        let next = [&history[..], &words(9, 20)].concat();
+        let (_, again) = turn(title, &model, &next);
+        let known = history.len() - 1;
+        assert_eq!((again.restored_tokens, again.restored_from_folder), (known, known), "{title}: {again:?}");
+        // Another model with the same shapes finds nothing: its weights differ.
+        drop(model);
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 3;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let model = load(&path, request(1024, 1, false), &in_folder(&files));
+        assert_eq!(complete(generate(&model, &next), &model).statistics().restored_tokens, 0, "{title}");
+    }
+}
+
+#[test]
+fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path) in models(folder.path()) {
+        let store = PromptStore::new(256 * MIB);
+        let model = load(&path, request(1024, 1, false), &store);
+        let system = words(1, 200);
+        let (history, _) = turn(title, &model, &system);
+        turn(title, &model, &words(5, 80));
+        // A fork in the middle of the prompt.
+        let fork = [&history[..150], &words(6, 60)].concat();
+        let (_, forked) = turn(title, &model, &fork);
+        let expected = if title == "llama" { 150 } else { 0 };
+        assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
+        turn(title, &model, &words(7, 80));
+        // Another answer to the same prompt goes on from the checkpoint before its end.
+        let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
+        let expected = if title == "llama" { 200 } else { 196 };
+        assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
+    }
+}
+
+#[test]
+fn a_replacement_keeps_the_texts_that_were_idle() {
+    let store = PromptStore::new(256 * MIB);
+    let builder = Model::builder(demo_path()).request(request(1024, 1, false)).n_threads(1);
+    let model = builder.prompt_store(store).load().unwrap();
+    let prompt = tokens_of(&model, &SYSTEM.repeat(5));
+    let mut session = model.session().unwrap();
+    session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
+    crate::text_support::to_the_end(&mut session);
+    session.replace(None).unwrap();
+    drop(session);
+    let again = complete(greedy(&model, &prompt[..]).cache_prompt(true), &model);
+    assert_eq!(again.tokens, Raw::text(&model, &prompt, 24));
+    assert_eq!(again.statistics().restored_tokens, prompt.len() - 1);
+}
+
+#[test]
+fn nine_conversations_in_two_places_compute_their_new_words_only() {
+    for kv_unified in [false, true] {
+        let store = PromptStore::new(256 * MIB);
+        let builder = Model::builder(demo_path()).request(request(1024, 2, kv_unified)).n_threads(1);
+        let model = builder.prompt_store(store).load().unwrap();
+        let engine = Engine::new(&model).unwrap();
+        let mut histories: Vec<Vec<Token>> = (0..9).map(|seed| words(100 + seed, 120)).collect();
+        for turn in 0..3 {
+            for (number, history) in histories.iter_mut().enumerate() {
+                let told = history.len();
+                history.extend(words(1000 * turn + number as u32, 10));
+                let text = answered(engine.submit(greedy(&model, &history[..])).unwrap());
+                let statistics = text.statistics();
+                assert_eq!(text.tokens, Raw::text(&model, history, 24), "{kv_unified}, {turn}, {number}");
+                let known = if turn == 0 { 0 } else { told - 1 };
+                assert!(statistics.cached_tokens >= known, "{kv_unified}, {turn}, {number}: {statistics:?}");
+                history.extend(&text.tokens);
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_files_change_no_text_and_fail_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let kinds = models(folder.path());
+    let mut state = 12345u32;
+    let mut chance = |below: usize| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as usize % below
+    };
+    for round in 0..20 {
+        let (title, path) = &kinds[round % kinds.len()];
+        let files = folder.path().join(title);
+        let store = in_folder(&files);
+        let model = load(path, request(1024, 1, false), &store);
+        for seed in [1, 2] {
+            // A turn that went on, one that is repeated, and one that parts from it.
+            let prompt = [words(seed, 100), words(round as u32 % 3, 20)].concat();
+            turn(title, &model, &prompt);
+        }
+        drop(model);
+        drop(store);
+        let mut all: Vec<PathBuf> = fs::read_dir(&files).unwrap().map(|entry| entry.unwrap().path()).collect();
+        all.sort();
+        for _ in 0..2 {
+            let file = &all[chance(all.len())];
+            let mut bytes = fs::read(file).unwrap_or_default();
+            if bytes.is_empty() {
+                continue;
+            }
+            let at = chance(bytes.len());
+            match chance(3) {
+                0 => bytes[at] ^= 1 << (at % 8),
+                1 => bytes.truncate(at),
+                _ => {
+                    fs::remove_file(file).unwrap();
+                    continue;
+                }
+            }
+            fs::write(file, bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_model_in_a_worker_finds_what_an_earlier_one_has_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("store");
+    let load = || {
+        let options = StoreOptions::new(256 * MIB).folder(&files, 1 << 30);
+        let builder = Model::builder(demo_path()).request(request(1024, 1, false)).n_threads(1);
+        builder
+            .prompt_store(PromptStore::open(options).unwrap())
+            .isolation(Isolation::Process(worker()))
+            .load()
+            .unwrap()
+    };
+    let model = load();
+    let prompt = words(3, 200);
+    let text = |model: &Model| answered(greedy(model, &prompt[..]).cache_prompt(true).stream().unwrap());
+    let first = text(&model);
+    drop(model);
+    let again = text(&load());
+    assert_eq!(first.tokens, again.tokens);
+    assert_eq!(again.statistics().restored_from_folder, prompt.len() - 1);
+}

@@ -1,0 +1,264 @@
+//! What a prompt store saves and what it costs, on one model in one run: the first token of a conversation that eight
+//! others have displaced, that was re-placed, and that goes on after a restart, each beside computing its prompt again;
+//! tokens per second of texts of which nothing is reused, beside a model without a store; and the longest wait for a
+//! token of a running text while another text is stored. Prints rows of a Markdown table.
+//!
+//!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
+//!
+//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. What is measured can be
+//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
+
+mod paired;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use autoplace::generate::{Engine, GenerateRequest, TokenStream};
+use autoplace::llama_sys::Token;
+use autoplace::load::Replacement;
+use autoplace::plan::Request;
+use autoplace::store::{PromptStore, StoreOptions};
+use autoplace::{Model, ModelBuilder};
+use paired::{Paired, Run, is_measured, model_path, paired};
+use test_support::random_weights;
+
+/// Places of each engine. Eight other texts displace the one that was used least recently.
+const PLACES: u32 = 8;
+/// Tokens of an answer, and of the message after it.
+const ANSWER: usize = 16;
+const MESSAGE: usize = 20;
+const MEMORY: u64 = 2 << 30;
+const FOLDER: u64 = 16 << 30;
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let (path, name) = model(folder.path());
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|it| it == part);
+    let depth = depth();
+    if is_chosen("first-token") {
+        first_tokens(&path, &name, depth, &folder.path().join("first-token"));
+    }
+    if is_chosen("throughput") {
+        throughput(&path, &name, &folder.path().join("throughput"));
+    }
+    if is_chosen("stall") {
+        stall(&path, &name, depth, &folder.path().join("stall"));
+    }
+}
+
+/// The file and its name in the tables.
+fn model(folder: &Path) -> (PathBuf, String) {
+    let path = model_path();
+    let arch = match path.as_str() {
+        "windowed" => "gpt-oss",
+        "hybrid" => "jamba",
+        _ => {
+            let path = PathBuf::from(path);
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            return (path, name);
+        }
+    };
+    let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).expect("a model of each kind");
+    sketch.vocabulary();
+    (random_weights::write(&sketch, folder), format!("random {arch}"))
+}
+
+fn depth() -> usize {
+    let asked = std::env::var("AUTOPLACE_BENCH_DEPTH").ok().and_then(|depth| depth.parse().ok());
+    asked.unwrap_or(if is_measured() { 4000 } else { 300 })
+}
+
+fn builder(path: &Path, places: u32, each: usize) -> ModelBuilder {
+    // Without full windows a windowed model keeps what it keeps by default.
+    Model::builder(path).request(Request::new()).parallel(places, each as u32).swa_full(false)
+}
+
+fn store(folder: &Path) -> PromptStore {
+    PromptStore::open(StoreOptions::new(MEMORY).folder(folder, FOLDER)).expect("the folder can be used")
+}
+
+/// Pseudo-random tokens that are words in every model.
+fn words(seed: u32, n: usize) -> Vec<Token> {
+    let mut state = seed.wrapping_mul(2_654_435_761);
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        259 + (state >> 16) as Token % 200
+    };
+    (0..n).map(next).collect()
+}
+
+fn greedy(model: &Model, prompt: &[Token], n: usize) -> GenerateRequest {
+    model.generate(prompt).temp(0.0).ignore_eos().max_tokens(n)
+}
+
+/// What one turn has shown.
+struct Turn {
+    first_token: Duration,
+    restored: usize,
+    history: Vec<Token>,
+}
+
+fn turn(engine: &Engine, request: GenerateRequest, prompt: &[Token]) -> Turn {
+    let begun = Instant::now();
+    let mut stream = engine.submit(request).expect("the prompt fits");
+    let (mut first_token, mut history) = (None, prompt.to_vec());
+    for piece in stream.pieces() {
+        let piece = piece.expect("the model generates");
+        first_token.get_or_insert_with(|| begun.elapsed());
+        history.extend(piece.token);
+    }
+    let restored = stream.statistics().restored_tokens;
+    Turn { first_token: first_token.expect("a token"), restored, history }
+}
+
+fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
+    let each = depth + 4 * (ANSWER + MESSAGE) + 64;
+    let kept = store(folder);
+    let model = builder(path, PLACES, each).prompt_store(kept.clone()).load().expect("the model loads");
+    let engine = Engine::new(&model).expect("the context is free");
+    let ask = |engine: &Engine, model: &Model, history: &[Token], seed: u32| {
+        let prompt = [history, &words(seed, MESSAGE)].concat();
+        turn(engine, greedy(model, &prompt, ANSWER), &prompt)
+    };
+    let displace = |first: u32| {
+        for seed in first..first + PLACES {
+            let prompt = words(seed, depth / 8);
+            turn(&engine, greedy(&model, &prompt, ANSWER), &prompt);
+        }
+    };
+    let begun = ask(&engine, &model, &words(1, depth), 2);
+    displace(10);
+    let displaced = ask(&engine, &model, &begun.history, 3);
+    model.request_replace(Replacement::Replan);
+    while engine.last_replaced().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let replaced = ask(&engine, &model, &displaced.history, 4);
+    drop(engine);
+    drop(model);
+    drop(kept);
+    let model = builder(path, PLACES, each).prompt_store(store(folder)).load().expect("the model loads");
+    // The folder is opened with the engine.
+    let opening = Instant::now();
+    let engine = Engine::new(&model).expect("the context is free");
+    let opening = opening.elapsed();
+    let restarted = ask(&engine, &model, &replaced.history, 5);
+    let prompt = [&restarted.history[..], &words(6, MESSAGE)].concat();
+    let again = turn(&engine, greedy(&model, &prompt, ANSWER).cache_prompt(false), &prompt).first_token;
+    for (what, it, bar) in
+        [("displaced by eight others", &displaced, 0.05), ("re-placed", &replaced, 0.1), ("restarted", &restarted, 0.1)]
+    {
+        let first = it.first_token + if what == "restarted" { opening } else { Duration::ZERO };
+        let ratio = first.as_secs_f64() / again.as_secs_f64();
+        println!(
+            "| {name} | {depth} tokens, {what} | {} restored | {:.1} ms | computed again {:.1} ms | {ratio:.4} (bar {bar}) |",
+            it.restored,
+            first.as_secs_f64() * 1e3,
+            again.as_secs_f64() * 1e3,
+        );
+    }
+}
+
+/// Sixteen texts that share nothing, on eight places.
+fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
+    let (count, prompt, n) = if is_measured() { (16, 256, 32) } else { (9, 20, 4) };
+    let begun = Instant::now();
+    let streams: Vec<TokenStream> = (first..first + count)
+        .map(|seed| engine.submit(greedy(model, &words(seed, prompt), n)).expect("the prompt fits"))
+        .collect();
+    let tokens = streams.into_iter().map(|stream| {
+        let (_, statistics) = stream.into_text().expect("the model generates");
+        assert_eq!(statistics.cached_tokens, 0, "nothing is reused");
+        statistics.prompt_tokens + statistics.generated_tokens
+    });
+    let tokens = tokens.sum();
+    (begun.elapsed(), tokens)
+}
+
+fn throughput(path: &Path, name: &str, folder: &Path) {
+    let kinds = [
+        ("memory", PromptStore::new(MEMORY)),
+        // Each text evicts earlier ones.
+        ("memory, full", PromptStore::new(64 << 20)),
+        ("memory and a folder", store(folder)),
+    ];
+    for (kind, store) in kinds {
+        let plain = builder(path, PLACES, 512).load().expect("the model loads");
+        let stored = builder(path, PLACES, 512).prompt_store(store).load().expect("the model loads");
+        let engines = [&plain, &stored].map(|model| Engine::new(model).expect("the context is free"));
+        let mut seed = 1000;
+        let mut next = || {
+            seed += 100;
+            seed
+        };
+        let mut seeds = (next(), next());
+        let Paired { rounds, first, second, speed_ratio, .. } = paired(
+            &mut seeds,
+            |seeds| {
+                seeds.0 += 200;
+                texts(&engines[1], &stored, seeds.0)
+            },
+            |seeds| {
+                seeds.1 += 200;
+                texts(&engines[0], &plain, seeds.1)
+            },
+        );
+        println!(
+            "| {name} | nothing reused, store in {kind} | {rounds} rounds | {first:.1} us/token | without a store \
+             {second:.1} us/token | {speed_ratio:.4} of its speed (bar 0.99) |"
+        );
+    }
+}
+
+/// Waits for tokens of a text, from the moment at which another one ended.
+fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duration> {
+    let generated = if is_measured() { 400 } else { 20 };
+    let long = words(seed, depth);
+    let prompt = words(seed + 1, 32);
+    let mut running = engine.submit(greedy(model, &prompt, generated)).expect("the prompt fits");
+    let mut pieces = running.pieces();
+    pieces.next().expect("a token").expect("the model generates");
+    // The long text ends after its second token, and its sequence is idle from then on.
+    turn(engine, greedy(model, &long, 2), &long);
+    let mut waits = Vec::new();
+    // What was generated meanwhile is there at once.
+    let mut last = Instant::now();
+    for piece in pieces {
+        piece.expect("the model generates");
+        waits.push(last.elapsed());
+        last = Instant::now();
+    }
+    waits
+}
+
+fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
+    let each = depth + 1024;
+    for (kind, kept) in [("none", None), ("memory", Some(PromptStore::new(MEMORY))), ("folder", Some(store(folder)))] {
+        let builder = builder(path, 2, each);
+        let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
+        let model = builder.load().expect("the model loads");
+        // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
+        let engine = Engine::builder(&model).prompt_chunk(64).ahead(4096).start().expect("the context is free");
+        let rounds = if is_measured() { 3 } else { 1 };
+        let mut all: Vec<Duration> = Vec::new();
+        for round in 0..rounds {
+            all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
+        }
+        all.sort();
+        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
+        let longest = all.last().map_or(0.0, |it| ms(*it));
+        println!(
+            "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \
+             99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) |",
+            all.len(),
+            at(0.5),
+            at(0.99),
+            longest - at(0.5),
+        );
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

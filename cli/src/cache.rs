@@ -1,0 +1,64 @@
+//! The verb `cache`: what a folder of `--cache-dir` holds.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use autoplace::machine::Bytes;
+use autoplace::store::{PromptStore, StoreOptions};
+use clap::Subcommand;
+
+/// Operations on a folder of stored prompts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheVerb {
+    /// Lists the models of whose texts something is stored
+    List {
+        /// The folder that --cache-dir names
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Shows how much is stored
+    Stat {
+        /// The folder that --cache-dir names
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Removes everything that is stored
+    Clear {
+        /// The folder that --cache-dir names
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+}
+
+pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
+    let (CacheVerb::List { folder } | CacheVerb::Stat { folder } | CacheVerb::Clear { folder }) = verb;
+    if !folder.is_dir() {
+        return Err(format!("{}: there is no such folder", folder.display()).into());
+    }
+    // No bound, so that looking removes nothing.
+    let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
+    let usage = store.usage();
+    let size = Bytes(usage.folder_bytes);
+    match verb {
+        CacheVerb::List { .. } => {
+            let mut lines = vec![format!("{:>12}  {:>10}  model", "bytes", "tokens")];
+            lines.extend(store.models().iter().map(|model| {
+                let name = if model.name.is_empty() { "without a name" } else { &model.name };
+                format!("{:>12}  {:>10}  {name}", Bytes(model.folder_bytes).to_string(), model.tokens)
+            }));
+            Ok(if lines.len() == 1 { format!("nothing is stored in {}", folder.display()) } else { lines.join("\n") })
+        }
+        CacheVerb::Stat { .. } => {
+            let models = store.models().len();
+            let tokens = usage.tokens;
+            Ok(format!("{size} in {} pieces: {tokens} tokens of {models} models", usage.pieces))
+        }
+        CacheVerb::Clear { .. } if usage.folder_limit == 0 => {
+            Err(format!("{}: another process writes there; end it first", folder.display()).into())
+        }
+        CacheVerb::Clear { .. } => {
+            store.clear();
+            Ok(format!("removed {size} from {}", folder.display()))
+        }
+    }
+}

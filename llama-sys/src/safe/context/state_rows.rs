@@ -1,0 +1,596 @@
+//! The state of a sequence by tokens: the rows that full attention keeps of each token, and the rest.
+//!
+//! llama.cpp writes the state of a whole sequence. Full attention keeps a row of keys and a row of values for each
+//! token and layer, and a row depends on the tokens before it alone. So the rows of the first tokens of a sequence are
+//! the state of these tokens, and the rows of several ranges can be put together. What cannot be divided, windows and
+//! recurrent states, follows the rows in the stream as the *rest*: it belongs to exactly the tokens that the sequence
+//! held.
+//!
+//! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
+//! its last byte is [`None`]: such a state is not divided.
+
+use std::ffi::c_void;
+use std::ops::Range;
+
+use super::state::{put, refused};
+use super::{Context, Position, SeqId};
+use crate::raw;
+use crate::safe::call::{self, Error};
+
+/// Bytes of `llama_kv_cell_ext`, which some models keep of each token.
+const EXT: usize = 12;
+
+/// Bytes of a token in a lane, and lanes that are alike, beyond which bytes are no shape.
+const MOST_OF_A_LANE: usize = 1 << 24;
+const MOST_LANES: u32 = 1 << 20;
+
+/// How the rows of a context's states are laid out. Contexts of the same model with the same cache types have the same
+/// shape, whatever their size and placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowShape {
+    sections: Vec<Section>,
+    /// Whether the state has a part that cannot be divided.
+    has_rest: bool,
+}
+
+/// One cache in the stream. Models with an indexer have two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Section {
+    /// Bytes beside position and sequence that the cache keeps of each token.
+    ext: usize,
+    /// The fixed fields before the layers: whether values are transposed, layers, and rotations.
+    fixed: [u8; 16],
+    lanes: Vec<Lane>,
+}
+
+/// Rows of equal size that lie together: those of a layer's keys or values. Transposed values have a lane for each
+/// dimension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Lane {
+    /// The bytes that the stream has before the rows.
+    header: Vec<u8>,
+    /// Bytes of each token.
+    unit: usize,
+}
+
+impl RowShape {
+    /// Bytes of the rows of one token.
+    pub fn row_bytes(&self) -> usize {
+        self.units().sum()
+    }
+
+    /// Whether a state has a part that belongs to all of its tokens together.
+    pub fn has_rest(&self) -> bool {
+        self.has_rest
+    }
+
+    /// The shape in bytes, to be kept with the rows.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.has_rest)];
+        for Section { ext, fixed, lanes } in &self.sections {
+            bytes.push(u8::from(*ext > 0));
+            bytes.extend(fixed);
+            // Transposed values have a lane for each dimension, all alike.
+            for alike in lanes.chunk_by(|a, b| a.unit == b.unit && b.header.is_empty()) {
+                let Some(Lane { header, unit }) = alike.first() else { continue };
+                bytes.push(header.len() as u8);
+                bytes.extend(header);
+                bytes.extend((*unit as u32).to_le_bytes());
+                bytes.extend((alike.len() as u32).to_le_bytes());
+            }
+            bytes.push(u8::MAX);
+        }
+        bytes
+    }
+
+    /// The shape in these bytes; `None` for bytes that are no shape.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields { left: bytes, at: 0 };
+        let has_rest = fields.flag()?;
+        let mut sections = Vec::new();
+        while !fields.left.is_empty() {
+            let ext = if fields.flag()? { EXT } else { 0 };
+            let fixed = fields.take(16)?.try_into().ok()?;
+            let mut lanes = Vec::new();
+            loop {
+                let length = fields.take(1)?[0];
+                if length == u8::MAX {
+                    break;
+                }
+                let header = fields.take(usize::from(length))?.to_vec();
+                let (unit, count) = (fields.u32()? as usize, fields.u32()?);
+                if unit > MOST_OF_A_LANE || count > MOST_LANES {
+                    return None;
+                }
+                let others = (1..count).map(|_| Lane { header: Vec::new(), unit });
+                lanes.extend(std::iter::once(Lane { header, unit }).chain(others));
+            }
+            sections.push(Section { ext, fixed, lanes });
+        }
+        Some(Self { sections, has_rest })
+    }
+
+    /// Bytes of one token in each lane, in the order of the stream.
+    fn units(&self) -> impl Iterator<Item = usize> + '_ {
+        let of = |section: &Section| (section.ext, section.lanes.iter().map(|lane| lane.unit).collect::<Vec<_>>());
+        self.sections.iter().map(of).flat_map(|(ext, lanes)| std::iter::once(ext).chain(lanes))
+    }
+}
+
+/// The rows of a sequence in its state's stream.
+#[derive(Debug, Clone)]
+pub struct StateRows {
+    shape: RowShape,
+    /// For each lane, as [`RowShape::units`] counts them: where its first row lies in the stream, and the distance of
+    /// two rows.
+    lanes: Vec<(u64, u64)>,
+    /// The row of each position, in the order of the positions.
+    cells: Vec<u32>,
+    /// Where the rest lies in the stream.
+    rest: Range<u64>,
+}
+
+impl StateRows {
+    /// The shape of the rows.
+    pub fn shape(&self) -> &RowShape {
+        &self.shape
+    }
+
+    /// Number of tokens in the sequence.
+    pub fn tokens(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// The ranges of the stream that hold the rows of these cells, which ascend: lane by lane.
+    fn ranges(&self, cells: &[u32]) -> Vec<raw::shim_range> {
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for &cell in cells {
+            match runs.last_mut() {
+                Some(run) if run.end == cell => run.end += 1,
+                _ => runs.push(cell..cell + 1),
+            }
+        }
+        let mut ranges = Vec::with_capacity(self.lanes.len() * runs.len());
+        for (&(first, step), unit) in self.lanes.iter().zip(self.shape.units()).filter(|(_, unit)| *unit > 0) {
+            for run in &runs {
+                if step == unit as u64 {
+                    let size = u64::from(run.end - run.start) * step;
+                    ranges.push(raw::shim_range { from: first + u64::from(run.start) * step, size });
+                } else {
+                    let of_cell =
+                        |cell: u32| raw::shim_range { from: first + u64::from(cell) * step, size: unit as u64 };
+                    ranges.extend(run.clone().map(of_cell));
+                }
+            }
+        }
+        ranges
+    }
+
+    /// Brings the rows of each lane, which lie in the order of the sorted cells, into the order of `cells`.
+    fn reorder(&self, data: &[u8], cells: &[u32], sorted: &[u32]) -> Vec<u8> {
+        let mut ordered = Vec::with_capacity(data.len());
+        let mut lane = data;
+        for unit in self.shape.units() {
+            let (rows, others) = lane.split_at(unit * cells.len());
+            lane = others;
+            for cell in cells {
+                let at = sorted.partition_point(|other| other < cell) * unit;
+                ordered.extend_from_slice(&rows[at..at + unit]);
+            }
+        }
+        ordered
+    }
+}
+
+/// Rows of consecutive tokens, as [`Context::read_rows`] returns them.
+#[derive(Debug, Clone, Copy)]
+pub struct RowPiece<'a> {
+    /// The rows.
+    pub data: &'a [u8],
+    /// Number of tokens in the piece.
+    pub tokens: usize,
+    /// Number of tokens at its beginning that are wanted.
+    pub wanted: usize,
+}
+
+impl Context {
+    /// Finds the rows of a sequence; `None` for a state that cannot be divided: one of another layout, or a sequence
+    /// that does not hold each position from 0 on exactly once. Reads no row. Waits for computations in progress.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state).
+    pub fn rows(&mut self, seq: SeqId) -> Result<Option<StateRows>, Error> {
+        self.check_state(seq)?;
+        let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
+        let (between, total) = self.between_rows(seq, false)?;
+        let (of_rest, rest) = self.between_rows(seq, true)?;
+        // Plain attention has no rest: asked for it, llama.cpp writes nothing, or everything in versions before 0.8.
+        let has_rest = self.has_partial_state() || (1..total).contains(&rest);
+        let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
+        let Some(between) = between.strip_suffix(&of_rest[..]) else { return Ok(None) };
+        Ok(parse(between, total, rest, usize::try_from(end).unwrap_or(0), has_rest))
+    }
+
+    /// The rows of these tokens of a sequence: lane by lane, each lane in the order of the tokens. `rows` must be
+    /// [found](Self::rows) anew after each change of the sequence.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state); [`Error::State`] for tokens that the sequence does not have.
+    pub fn read_rows(&mut self, seq: SeqId, rows: &StateRows, tokens: Range<usize>) -> Result<Vec<u8>, Error> {
+        let count = tokens.len();
+        let cells = rows.cells.get(tokens).ok_or_else(|| refused("it has no such tokens"))?;
+        let mut sorted = cells.to_vec();
+        sorted.sort_unstable();
+        let data = self.read_ranges(seq, &rows.ranges(&sorted), rows.shape.row_bytes() * count)?;
+        // Cells are in another order than tokens where the cache has begun again at its first cell.
+        Ok(if cells == sorted { data } else { rows.reorder(&data, cells, &sorted) })
+    }
+
+    /// The part of a sequence's state that belongs to all of its tokens together; empty for plain attention.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state).
+    pub fn read_rest(&mut self, seq: SeqId, rows: &StateRows) -> Result<Vec<u8>, Error> {
+        let Range { start, end } = rows.rest;
+        let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
+        self.read_ranges(seq, &[raw::shim_range { from: start, size: end - start }], bytes)
+    }
+
+    /// Puts rows and a rest into a sequence, which then holds exactly the wanted tokens of the pieces. After a failure
+    /// the sequence is empty, and no other sequence is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] if the pieces do not fit the shape, or the context refuses them; otherwise as
+    /// [`save_state`](Self::save_state).
+    pub fn write_rows(
+        &mut self,
+        seq: SeqId,
+        shape: &RowShape,
+        pieces: &[RowPiece<'_>],
+        rest: &[u8],
+    ) -> Result<(), Error> {
+        self.check_state(seq)?;
+        let written = self.write_all_rows(seq, shape, pieces, rest);
+        if written.is_err() {
+            self.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        written
+    }
+
+    fn write_all_rows(
+        &mut self,
+        seq: SeqId,
+        shape: &RowShape,
+        pieces: &[RowPiece<'_>],
+        rest: &[u8],
+    ) -> Result<(), Error> {
+        let row = shape.row_bytes();
+        if let Some(piece) = pieces.iter().find(|it| it.data.len() != row * it.tokens || it.wanted > it.tokens) {
+            let RowPiece { data, tokens, wanted } = piece;
+            let have = data.len();
+            return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
+        }
+        let tokens: usize = pieces.iter().map(|it| it.wanted).sum();
+        let end = Position::try_from(tokens).map_err(|_| refused(format!("{tokens} tokens are too many")))?;
+        let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
+        let parts = assemble(shape, streams, pieces, tokens, rest);
+        let size = parts.iter().map(Part::len).sum();
+        self.read_parts(seq, size, &parts)?;
+        let held = self.kv_seq_end(seq)?.unwrap_or(0);
+        if held == end {
+            return Ok(());
+        }
+        Err(refused(format!("it has {end} tokens, and the restored sequence ends at {held}")))
+    }
+
+    fn read_parts(&mut self, seq: SeqId, size: usize, parts: &[Part<'_>]) -> Result<(), Error> {
+        let ctx = self.as_ptr();
+        let mut left = Left { parts, at: 0 };
+        let user = (&raw mut left).cast();
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `take_parts` is called
+        // only during the call. Every length that llama.cpp reads is compared with the bytes that are left.
+        let read = call::checked(|error| unsafe {
+            raw::shim_state_read(ctx, seq, false, size, Some(take_parts), user, error)
+        });
+        match read {
+            Ok(read) if read == size => Ok(()),
+            Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
+            Err(failure) => Err(refused(failure.to_string())),
+        }
+    }
+
+    /// The bytes that lie between the rows of tensors in a state, and the length of the whole state.
+    fn between_rows(&mut self, seq: SeqId, partial: bool) -> Result<(Vec<u8>, u64), Error> {
+        let mut data: Vec<u8> = Vec::new();
+        let ctx = self.as_ptr();
+        let user = (&raw mut data).cast();
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put_any` is called
+        // only during the call, with bytes that outlive it.
+        let total = call::checked(|error| unsafe {
+            raw::shim_state_write_ranges(ctx, seq, partial, std::ptr::null(), 0, Some(put_any), user, error)
+        });
+        let total = total.map_err(|failure| Error::Call { what: "measuring the state", failure })?;
+        Ok((data, total as u64))
+    }
+
+    fn read_ranges(&mut self, seq: SeqId, ranges: &[raw::shim_range], bytes: usize) -> Result<Vec<u8>, Error> {
+        self.check_state(seq)?;
+        let mut data: Vec<u8> = Vec::new();
+        data.try_reserve_exact(bytes)
+            .map_err(|error| refused(format!("the host has no {bytes} bytes for it: {error}")))?;
+        if bytes == 0 {
+            return Ok(data);
+        }
+        let (ctx, user) = (self.as_ptr(), (&raw mut data).cast());
+        let (first, n) = (ranges.as_ptr(), ranges.len());
+        // SAFETY: as in `between_rows`; the ranges outlive the call.
+        call::checked(|error| unsafe {
+            raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(put), user, error)
+        })
+        .map_err(|failure| Error::Call { what: "saving the state", failure })?;
+        if data.len() == bytes {
+            return Ok(data);
+        }
+        Err(refused(format!("the sequence has changed: {} of {bytes} bytes", data.len())))
+    }
+}
+
+/// A part of the stream that is restored.
+#[derive(Debug)]
+enum Part<'a> {
+    Made(Vec<u8>),
+    Given(&'a [u8]),
+}
+
+impl Part<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Made(bytes) => bytes,
+            Self::Given(bytes) => bytes,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+/// The parts that llama.cpp has not read yet.
+struct Left<'a> {
+    parts: &'a [Part<'a>],
+    /// Bytes of the first part that were read.
+    at: usize,
+}
+
+/// The stream of a sequence with the wanted tokens of the pieces at the positions from 0 on. `streams` is the number of
+/// streams of the context's caches, of which the sequence has one.
+fn assemble<'a>(
+    shape: &RowShape,
+    streams: u32,
+    pieces: &[RowPiece<'a>],
+    tokens: usize,
+    rest: &'a [u8],
+) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    // Where the present lane begins in one token's row.
+    let mut before = 0;
+    for section in &shape.sections {
+        let mut head = streams.to_le_bytes().to_vec();
+        let count = u32::try_from(tokens).unwrap_or(u32::MAX);
+        head.extend(count.to_le_bytes());
+        if tokens > 0 {
+            let exts = pieces.iter().flat_map(|it| lane_of(*it, before, section.ext).chunks(section.ext.max(1)));
+            let mut exts = exts.fuse();
+            for position in 0..count {
+                head.extend(position.to_le_bytes());
+                head.extend(1u32.to_le_bytes());
+                head.extend(exts.next().filter(|_| section.ext > 0).unwrap_or_default());
+                // The number of the sequence is not read.
+                head.extend(0u32.to_le_bytes());
+            }
+            head.extend(section.fixed);
+            before += section.ext;
+            for lane in &section.lanes {
+                head.extend(&lane.header);
+                parts.push(Part::Made(std::mem::take(&mut head)));
+                parts.extend(pieces.iter().map(|it| Part::Given(lane_of(*it, before, lane.unit))));
+                before += lane.unit;
+            }
+        }
+        // The other streams of the cache are empty.
+        head.extend((1..streams).flat_map(|_| 0u32.to_le_bytes()));
+        parts.push(Part::Made(head));
+    }
+    parts.push(Part::Given(rest));
+    parts.retain(|part| part.len() > 0);
+    parts
+}
+
+/// The wanted rows of a lane in a piece. `before` is the number of bytes that the lanes before it take of each token.
+fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
+    let from = before * piece.tokens;
+    &piece.data[from..from + unit * piece.wanted]
+}
+
+/// Reads the bytes between the rows. The state has `total` bytes, of which the last `rest` cannot be divided, and the
+/// sequence `tokens` tokens.
+fn parse(between: &[u8], total: u64, rest: u64, tokens: usize, has_rest: bool) -> Option<StateRows> {
+    let end = total.checked_sub(rest)?;
+    let mut sections = Vec::new();
+    let mut rows = StateRows {
+        shape: RowShape { sections: Vec::new(), has_rest },
+        lanes: Vec::new(),
+        cells: Vec::new(),
+        rest: end..total,
+    };
+    let mut fields = Fields { left: between, at: 0 };
+    while !fields.left.is_empty() {
+        // The number of layers with values is not written: all, or none where keys hold the values too (MLA).
+        let (section, lanes, cells, next) = [true, false]
+            .into_iter()
+            .flat_map(|values| [0, EXT].map(|ext| (values, ext)))
+            .find_map(|(values, ext)| {
+                let mut fields = fields;
+                let (section, lanes, cells) = fields.section(values, ext, tokens)?;
+                let is_plausible = !fields.left.is_empty() || fields.at == end;
+                is_plausible.then_some((section, lanes, cells, fields))
+            })?;
+        if !sections.is_empty() && cells != rows.cells {
+            return None;
+        }
+        rows.lanes.extend(lanes);
+        rows.cells = cells;
+        sections.push(section);
+        fields = next;
+    }
+    if sections.is_empty() {
+        // A recurrent state has no rows.
+        rows.cells = (0..u32::try_from(tokens).ok()?).collect();
+    }
+    rows.shape.sections = sections;
+    (fields.at == end).then_some(rows)
+}
+
+/// The fields that are left, and the place in the stream.
+#[derive(Debug, Clone, Copy)]
+struct Fields<'a> {
+    left: &'a [u8],
+    at: u64,
+}
+
+type FoundSection = (Section, Vec<(u64, u64)>, Vec<u32>);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (first, left) = self.left.split_at_checked(bytes)?;
+        (self.left, self.at) = (left, self.at + bytes as u64);
+        Some(first)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.take(1)?[0] {
+            flag @ 0..=1 => Some(flag == 1),
+            _ => None,
+        }
+    }
+
+    /// Passes over the rows of a lane.
+    fn skip(&mut self, unit: usize, tokens: usize) -> Option<u64> {
+        let first = self.at;
+        self.at = first.checked_add((unit as u64).checked_mul(tokens as u64)?)?;
+        Some(first)
+    }
+
+    /// Reads a cache whose cells have `ext` more bytes each. `values` says whether its layers have values.
+    fn section(&mut self, values: bool, ext: usize, tokens: usize) -> Option<FoundSection> {
+        let streams = self.u32().filter(|it| (1..=1 << 16).contains(it))?;
+        let mut found = None;
+        for _ in 0..streams {
+            let count = self.u32()? as usize;
+            if count == 0 {
+                continue;
+            }
+            // One sequence lies in one stream.
+            if count != tokens || found.is_some() {
+                return None;
+            }
+            found = Some(self.stream(values, ext, tokens)?);
+        }
+        let (fixed, lanes, places, cells) = found?;
+        Some((Section { ext, fixed, lanes }, places, cells))
+    }
+
+    #[expect(clippy::type_complexity, reason = "the parts of one section")]
+    fn stream(
+        &mut self,
+        values: bool,
+        ext: usize,
+        tokens: usize,
+    ) -> Option<([u8; 16], Vec<Lane>, Vec<(u64, u64)>, Vec<u32>)> {
+        let first_ext = self.at + 8;
+        let mut cells = vec![u32::MAX; tokens];
+        for cell in 0..u32::try_from(tokens).ok()? {
+            let position = self.u32()? as usize;
+            if self.u32()? != 1 {
+                return None;
+            }
+            self.take(ext + 4)?;
+            // Each position once.
+            let place = cells.get_mut(position).filter(|it| **it == u32::MAX)?;
+            *place = cell;
+        }
+        let mut places = vec![(first_ext, (12 + ext) as u64)];
+        let fixed: [u8; 16] = self.take(16)?.try_into().ok()?;
+        let [transposed, layers] =
+            [0, 4].map(|at| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]));
+        if transposed > 1 {
+            return None;
+        }
+        let mut lanes = Vec::new();
+        let mut lane = |fields: &mut Self, header: &[u8], unit: usize| {
+            let first = fields.skip(unit, tokens)?;
+            places.push((first, unit as u64));
+            lanes.push(Lane { header: header.to_vec(), unit });
+            Some(())
+        };
+        let long = |bytes: &[u8]| usize::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok();
+        for _ in 0..layers {
+            let header = self.take(12)?;
+            lane(self, header, long(&header[4..])?)?;
+        }
+        for _ in 0..if values { layers } else { 0 } {
+            let header = self.take(12)?;
+            if transposed == 0 {
+                lane(self, header, long(&header[4..])?)?;
+                continue;
+            }
+            let [unit, dimensions] =
+                [4, 8].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+            for dimension in 0..dimensions {
+                lane(self, if dimension == 0 { header } else { &[] }, unit as usize)?;
+            }
+        }
+        Some((fixed, lanes, places, cells))
+    }
+}
+
+unsafe extern "C" fn put_any(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `between_rows` passes its bytes, which nobody else uses meanwhile.
+    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
+    // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, range_writer).
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    // A failed reservation must not panic, because a panic must not unwind into C++.
+    let has_room = to.try_reserve(size).is_ok();
+    if has_room {
+        to.extend_from_slice(data);
+    }
+    has_room
+}
+
+unsafe extern "C" fn take_parts(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
+    // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
+    let left = unsafe { &mut *user.cast::<Left<'_>>() };
+    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
+    let mut data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
+    while !data.is_empty() {
+        let Some((first, others)) = left.parts.split_first() else { return false };
+        let bytes = &first.bytes()[left.at..];
+        let n = bytes.len().min(data.len());
+        let (now, later) = data.split_at_mut(n);
+        now.copy_from_slice(&bytes[..n]);
+        data = later;
+        left.at += n;
+        if n == bytes.len() {
+            (left.parts, left.at) = (others, 0);
+        }
+    }
+    true
+}

@@ -1,0 +1,134 @@
+//! The state of a sequence by tokens: rows that are read in pieces are the state again, as a whole or in part.
+
+use crate::support::{batch_of, cpu_context, tokens};
+use llama_sys::{Batch, Context, ContextParams, Error, FlashAttention, KvType, Position, RowPiece, RowShape, Token};
+
+/// Parameters that lay out rows differently: values in rows, values transposed, and quantised.
+fn layouts() -> [ContextParams; 3] {
+    let params = |flash_attention, kv| ContextParams {
+        n_ctx: 512,
+        n_seq_max: 2,
+        flash_attention,
+        type_k: kv,
+        type_v: kv,
+        ..ContextParams::default()
+    };
+    [
+        params(FlashAttention::Enabled, KvType::F16),
+        params(FlashAttention::Disabled, KvType::F32),
+        params(FlashAttention::Enabled, KvType::Q8_0),
+    ]
+}
+
+fn text() -> Vec<Token> {
+    tokens("In the beginning God created the heaven and the earth. And the earth was without form,")
+}
+
+/// The logits after one more token of a sequence.
+fn logits_after(context: &mut Context, seq: i32, position: usize) -> Vec<f32> {
+    let mut batch = Batch::default();
+    batch.add(300, position as Position, seq, true);
+    context.decode(&batch).unwrap();
+    context.logits(-1).unwrap().to_vec()
+}
+
+/// The rows of a text, in pieces of these numbers of tokens.
+fn pieces(context: &mut Context, sizes: &[usize]) -> (RowShape, Vec<(Vec<u8>, usize)>) {
+    let rows = context.rows(0).unwrap().expect("attention alone");
+    assert_eq!((rows.tokens(), rows.shape().has_rest()), (text().len(), false));
+    assert!(context.read_rest(0, &rows).unwrap().is_empty());
+    let mut at = 0;
+    let piece = |&size: &usize| {
+        let tokens = at..at + size;
+        at += size;
+        (context.read_rows(0, &rows, tokens).unwrap(), size)
+    };
+    let pieces = sizes.iter().map(piece).collect();
+    (rows.shape().clone(), pieces)
+}
+
+#[test]
+fn rows_in_pieces_are_the_state_in_any_context_and_any_sequence() {
+    for params in layouts() {
+        let mut context = cpu_context(params.clone());
+        let text = text();
+        context.decode(&batch_of(&text, 0)).unwrap();
+        let (shape, pieces) = pieces(&mut context, &[1, 7, text.len() - 8]);
+        assert!(pieces.iter().all(|(data, tokens)| data.len() == shape.row_bytes() * tokens));
+        assert_eq!(RowShape::from_bytes(&shape.to_bytes()), Some(shape.clone()));
+        let given: Vec<_> = pieces.iter().map(|(data, n)| RowPiece { data, tokens: *n, wanted: *n }).collect();
+        let mut other = cpu_context(ContextParams { n_ctx: 768, n_seq_max: 3, ..params });
+        other.write_rows(2, &shape, &given, &[]).unwrap();
+        assert_eq!(other.kv_seq_end(2).unwrap(), Some(text.len() as Position));
+        assert!(logits_after(&mut context, 0, text.len()) == logits_after(&mut other, 2, text.len()));
+    }
+}
+
+#[test]
+fn the_first_rows_are_the_state_of_the_first_tokens() {
+    for params in layouts() {
+        let mut context = cpu_context(params.clone());
+        let text = text();
+        context.decode(&batch_of(&text, 0)).unwrap();
+        let (shape, pieces) = pieces(&mut context, &[8, text.len() - 8]);
+        let wanted = |data, tokens, wanted| RowPiece { data, tokens, wanted };
+        let given = [wanted(&*pieces[0].0, 8, 8), wanted(&*pieces[1].0, text.len() - 8, 3)];
+        let mut other = cpu_context(params);
+        other.write_rows(1, &shape, &given, &[]).unwrap();
+        context.kv_seq_remove(0, 11..Position::MAX).unwrap();
+        assert!(logits_after(&mut context, 0, 11) == logits_after(&mut other, 1, 11));
+    }
+}
+
+#[test]
+fn cells_in_another_order_than_their_tokens_are_read_in_the_order_of_the_tokens() {
+    let params = ContextParams { kv_unified: true, ..layouts()[0].clone() };
+    let mut context = cpu_context(params.clone());
+    let text = text();
+    // The first tokens of the text get the cells behind another text's, and the others those before.
+    let compute = |context: &mut Context, seq, from: usize, tokens: &[Token]| {
+        let mut batch = Batch::default();
+        for (at, token) in tokens.iter().enumerate() {
+            batch.add(*token, (from + at) as Position, seq, at + 1 == tokens.len());
+        }
+        context.decode(&batch).unwrap();
+    };
+    compute(&mut context, 1, 0, &tokens("And he said"));
+    compute(&mut context, 0, 0, &text[..5]);
+    context.kv_seq_remove(1, 0..Position::MAX).unwrap();
+    compute(&mut context, 0, 5, &text[5..]);
+    let (shape, pieces) = pieces(&mut context, &[text.len()]);
+    let given = [RowPiece { data: &pieces[0].0, tokens: text.len(), wanted: text.len() }];
+    let mut other = cpu_context(params);
+    other.write_rows(0, &shape, &given, &[]).unwrap();
+    let (_, again) = self::pieces(&mut other, &[text.len()]);
+    assert!(pieces[0].0 == again[0].0);
+}
+
+#[test]
+fn pieces_that_do_not_fit_are_refused_and_leave_an_empty_sequence() {
+    let [rows, transposed, quantised] = layouts();
+    let mut context = cpu_context(rows.clone());
+    let text = text();
+    context.decode(&batch_of(&text, 0)).unwrap();
+    let (shape, pieces) = pieces(&mut context, &[text.len()]);
+    let piece = RowPiece { data: &pieces[0].0, tokens: text.len(), wanted: text.len() };
+    let short = RowPiece { data: &piece.data[1..], ..piece };
+    let many = RowPiece { wanted: text.len() + 1, ..piece };
+    for (params, given, rest) in [
+        (rows.clone(), &[short][..], &[][..]),
+        (rows.clone(), &[many], &[]),
+        (rows.clone(), &[piece], &[0; 4]),
+        (transposed, &[piece], &[]),
+        (quantised, &[piece], &[]),
+        (rows, &[piece; 40], &[]),
+    ] {
+        let mut other = cpu_context(params);
+        let refused = other.write_rows(1, &shape, given, rest).unwrap_err();
+        assert!(matches!(refused, Error::State { .. }), "{refused}");
+        assert_eq!(other.kv_seq_end(1).unwrap(), None);
+    }
+    for bytes in [&[][..], &[2], &[0, 0], &shape.to_bytes()[..20]] {
+        assert_eq!(RowShape::from_bytes(bytes), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! `conversations`: many conversations on few places, at `autoplace serve` and at the llama-server of the pinned
+//! llama.cpp: how much of their prompts each computes, how long the whole takes, and the memory that it needs.
+//!
+//! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
+//! servers get the same trace: turns of conversations that come back after others, edits of earlier turns, and forks.
+//! All begin with one system message.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::first_token::{Kind, PATIENCE, Server, WORDS, servers};
+use crate::workspace::Workspace;
+
+/// Requests that are under way at once, as many as each server has places.
+const PLACES: usize = 8;
+/// Tokens of context for each place.
+const TOKENS_EACH: usize = 4096;
+/// Tokens of each answer.
+const ANSWER: usize = 24;
+/// Turns for each conversation, on average.
+const TURNS: usize = 4;
+/// Words of the system message, and of each message.
+const SYSTEM: usize = 300;
+const MESSAGE: usize = 120;
+
+/// One request of the trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    conversation: usize,
+    kind: Turn,
+    /// Chooses the words of the message.
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Goes on with the conversation.
+    Next,
+    /// Replaces the last message of its user, and what came after it.
+    Edit,
+    /// Begins with all but the last turn of another conversation.
+    Fork { of: usize },
+}
+
+/// Pseudo-random numbers, the same for both servers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+/// The trace of `conversations` conversations. Each of them is asked first in its order; a later turn is of one of the
+/// last forty in two of three cases, and of any otherwise.
+fn trace(conversations: usize) -> Vec<Request> {
+    let mut random = Random(7);
+    let (mut requests, mut begun) = (Vec::new(), 0);
+    while requests.len() < conversations * TURNS {
+        let seed = requests.len() as u64 + 1;
+        let is_new = begun == 0 || (begun < conversations && random.below(TURNS) == 0);
+        if is_new {
+            let kind =
+                if begun > 4 && random.below(5) == 0 { Turn::Fork { of: random.below(begun) } } else { Turn::Next };
+            requests.push(Request { conversation: begun, kind, seed });
+            begun += 1;
+            continue;
+        }
+        let recent = begun.min(40);
+        let conversation = if random.below(3) < 2 { begun - 1 - random.below(recent) } else { random.below(begun) };
+        let kind = if random.below(6) == 0 { Turn::Edit } else { Turn::Next };
+        requests.push(Request { conversation, kind, seed });
+    }
+    requests
+}
+
+/// Words of a message.
+fn words(seed: u64, n: usize) -> String {
+    let mut random = Random(seed);
+    (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
+}
+
+/// A conversation so far: messages of its user, each with the answer.
+type History = Vec<(String, String)>;
+
+/// What a server has done for the whole trace.
+#[derive(Debug, Clone, Copy, Default)]
+struct Figures {
+    prompt_tokens: u64,
+    computed: u64,
+    seconds: f64,
+    /// The most memory that the process has held, in MiB.
+    peak: u64,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prompt_tokens, computed, seconds, peak } = self;
+        write!(f, "{prompt_tokens} | {computed} | {seconds:.0} s | {peak} MiB")
+    }
+}
+
+/// Measures with this model; 200 conversations, or as many as the second argument says.
+pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    const USAGE: &str = "cargo xtask conversations MODEL [CONVERSATIONS]";
+    let (model, count) = match arguments {
+        [model] => (model, 200),
+        [model, count] => (model, count.parse().context(USAGE)?),
+        _ => anyhow::bail!("usage: {USAGE}"),
+    };
+    let model = std::path::absolute(model)?;
+    ensure!(model.is_file(), "{} is no file", model.display());
+    let servers = servers(workspace)?;
+    let trace = trace(count);
+    println!("| {count} conversations, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
+    println!("|---|--:|--:|--:|--:|");
+    let mut figures = Vec::new();
+    for server in &servers {
+        let measured = measure(server, &model, &trace, count)?;
+        println!("| {} | {measured} |", server.name());
+        figures.push(measured);
+    }
+    let [ours, theirs] = figures[..] else { return Ok(()) };
+    let of_computed = ours.computed as f64 / theirs.computed.max(1) as f64;
+    let of_memory = ours.peak as f64 / theirs.peak.max(1) as f64;
+    println!("| *ratio* | | {of_computed:.2} | {:.2} | {of_memory:.2} |", ours.seconds / theirs.seconds);
+    Ok(())
+}
+
+fn measure(kind: &Kind, model: &Path, trace: &[Request], count: usize) -> Result<Figures> {
+    let server = &Server::start(kind, model, PLACES, PLACES * TOKENS_EACH)?;
+    let histories: &Vec<Mutex<History>> = &(0..count).map(|_| Mutex::default()).collect();
+    let queue = &Mutex::new(trace.iter().copied().collect::<VecDeque<_>>());
+    let begun = Instant::now();
+    let client = || -> Result<Figures> {
+        let mut figures = Figures::default();
+        loop {
+            let Some(request) = queue.lock().expect("nobody panics").pop_front() else { return Ok(figures) };
+            let other = match request.kind {
+                Turn::Fork { of } => {
+                    let mut begin = histories[of].lock().expect("nobody panics").clone();
+                    begin.pop();
+                    Some(begin)
+                }
+                _ => None,
+            };
+            let mut history = histories[request.conversation].lock().expect("nobody panics");
+            if let Some(begin) = other {
+                *history = begin;
+            }
+            if request.kind == Turn::Edit {
+                history.pop();
+            }
+            // A conversation that would not fit its place begins anew.
+            if history.len() * (2 * MESSAGE + 2 * ANSWER) + SYSTEM * 2 > TOKENS_EACH / 2 {
+                history.clear();
+            }
+            let message = words(request.seed, MESSAGE);
+            let (answer, prompt, computed) = ask(server, &history, &message)?;
+            history.push((message, answer));
+            figures.prompt_tokens += prompt;
+            figures.computed += computed;
+        }
+    };
+    let mut all = thread::scope(|scope| {
+        let clients: Vec<_> = (0..PLACES).map(|_| scope.spawn(client)).collect();
+        let mut all = Figures::default();
+        for client in clients {
+            let one = client.join().expect("it does not panic")?;
+            all.prompt_tokens += one.prompt_tokens;
+            all.computed += one.computed;
+        }
+        Ok::<_, anyhow::Error>(all)
+    })?;
+    all.seconds = begun.elapsed().as_secs_f64();
+    all.peak = server.peak_memory().unwrap_or(0) >> 20;
+    Ok(all)
+}
+
+/// Asks for the next answer. Returns it, and the tokens of its prompt: all, and those that were computed.
+fn ask(server: &Server, history: &History, message: &str) -> Result<(String, u64, u64)> {
+    let mut messages = vec![json!({"role": "system", "content": words(99, SYSTEM)})];
+    for (asked, answered) in history {
+        messages.push(json!({"role": "user", "content": asked}));
+        messages.push(json!({"role": "assistant", "content": answered}));
+    }
+    messages.push(json!({"role": "user", "content": message}));
+    let body = json!({"messages": messages, "max_tokens": ANSWER, "temperature": 0, "cache_prompt": true});
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(server.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")?;
+    write!(stream, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (_, answer) = text.split_once("\r\n\r\n").with_context(|| text.clone())?;
+    let answer: Value = serde_json::from_str(&answer[answer.find('{').unwrap_or(0)..=answer.rfind('}').unwrap_or(0)])
+        .with_context(|| text.clone())?;
+    let content = answer["choices"][0]["message"]["content"].as_str().with_context(|| text.clone())?;
+    let usage = &answer["usage"];
+    let prompt = usage["prompt_tokens"].as_u64().context("no count of the prompt")?;
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().context("no count of cached tokens")?;
+    Ok((content.to_owned(), prompt, prompt - cached.min(prompt)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TURNS, Turn, trace};
+
+    #[test]
+    fn the_trace_has_all_kinds_of_turns_and_is_always_the_same() {
+        let requests = trace(200);
+        assert_eq!(requests.len(), 200 * TURNS);
+        assert_eq!(requests, trace(200));
+        let count = |is: fn(Turn) -> bool| requests.iter().filter(|it| is(it.kind)).count();
+        assert!(count(|it| it == Turn::Edit) > 60);
+        assert!(count(|it| matches!(it, Turn::Fork { .. })) > 15);
+        let conversations: std::collections::BTreeSet<_> = requests.iter().map(|it| it.conversation).collect();
+        assert!(conversations.len() > 180, "{}", conversations.len());
+    }
+}
