@@ -72,7 +72,9 @@ impl Kind {
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        files.retain(|file| file.extension().is_some());
+        // Not the lock, and not the links of `fill`, which lead to a device.
+        let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|it| it.is_file());
+        files.retain(|file| file.extension().is_some() && is_piece(file));
         files.sort();
         files
     }
