@@ -3,9 +3,9 @@
 //! Arguments flow in: [`args`] has the verbs, each verb its own arguments, and [`ask`], [`settings`], [`adapters`] and
 //! [`drafts`] those that several verbs share; [`values`], [`sizes`] and [`gpu`] parse them; [`llama_cpp`] has
 //! llama.cpp's own flags, and [`flags`] reads those of others' scripts. A verb does its work ([`talk`] with a model,
-//! [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] with [`running`] programs, [`extract`], [`template`],
-//! [`runtime`], [`cache`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings ([`emit`])
-//! flow out.
+//! [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] with [`running`] programs, [`extract`],
+//! [`template`], [`runtime`], [`cache`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings
+//! ([`emit`]) flow out.
 //!
 //! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
 //! findings of `doctor`, and for `measure --ready` if no placement lasts; 130 after Ctrl-C.

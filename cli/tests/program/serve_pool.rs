@@ -1,5 +1,5 @@
-//! `autoplace serve` with several models: a file, a folder, and models of the command line. Each runs in a process of its
-//! own.
+//! `autoplace serve` with several models: a file, a folder, and models of the command line. Each runs in a process of
+//! its own.
 
 use std::fs;
 use std::path::Path;

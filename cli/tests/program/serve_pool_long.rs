@@ -1,5 +1,5 @@
-//! A long run of `autoplace serve` with three models where the memory holds two: many requests of several clients, killed
-//! workers, and a limit that is lowered meanwhile. Prints the figures of `benches/results`.
+//! A long run of `autoplace serve` with three models where the memory holds two: many requests of several clients,
+//! killed workers, and a limit that is lowered meanwhile. Prints the figures of `benches/results`.
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (the demo model otherwise), `AUTOPLACE_POOL_REQUESTS` the number of
 //! requests (1,000 otherwise).

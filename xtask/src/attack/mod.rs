@@ -23,8 +23,8 @@ use crate::workspace::{Running, Workspace, output, run};
 const PATIENCE: Duration = Duration::from_secs(120);
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
-/// Attacks our program, or another program with the same arguments. A word selects the attacks whose names have it. Fails if the memory or an answer is out of bounds,
-/// never because of time.
+/// Attacks our program, or another program with the same arguments. A word selects the attacks whose names have it.
+/// Fails if the memory or an answer is out of bounds, never because of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
