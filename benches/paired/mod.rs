@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+#[allow(dead_code, reason = "each benchmark reports what it is about")]
 pub(crate) const PROMPT: &str = "And it came to pass";
+#[allow(dead_code, reason = "each benchmark reports what it is about")]
 pub(crate) const SEED: u32 = 42;
 
 /// Minimum and maximum number of rounds, and the time after which none begins. A difference of a microsecond needs many
