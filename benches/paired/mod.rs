@@ -18,6 +18,7 @@ pub(crate) fn is_measured() -> bool {
 }
 
 /// Maximum number of tokens of a text.
+#[allow(dead_code, reason = "each benchmark reports what it is about")]
 pub(crate) fn tokens() -> usize {
     if is_measured() { 200 } else { 20 }
 }
