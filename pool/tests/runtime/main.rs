@@ -277,7 +277,7 @@ fn stored() -> Result<(), Failed> {
     let in_workers = builder(&[&card]).configure(move |name, builder| {
         let options = StoreOptions::new(0).folder(path.join(name), 64 << 20);
         let builder = builder.n_threads(1).without_learning();
-        PromptStore::open(options).into_iter().fold(builder, |builder, store| builder.prompt_store(store))
+        PromptStore::open(options).into_iter().fold(builder, autoplace::ModelBuilder::prompt_store)
     });
     for (pool, is_in_folder) in [(in_process, false), (in_workers, true)] {
         let pool = pool.model(spec("a")).start()?;
