@@ -66,6 +66,10 @@ fn compile(
     programs: &[&str],
     bin: &Path,
 ) -> Result<()> {
+    let cache = fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default();
+    if is_of_another_source(&cache, llama_cpp) {
+        fs::remove_dir_all(build).with_context(|| build.display().to_string())?;
+    }
     let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
     let mut configure = Command::new(&cmake);
     configure.arg("-S").arg(llama_cpp).arg("-B").arg(build);
@@ -83,6 +87,13 @@ fn compile(
         fs::copy(&made, bin.join(&name)).with_context(|| made.display().to_string())?;
     }
     Ok(())
+}
+
+/// Whether a build folder's `CMakeCache.txt` is of another source, as after a move to a newer llama.cpp. CMake refuses to
+/// configure such a folder.
+fn is_of_another_source(cache: &str, llama_cpp: &Path) -> bool {
+    let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
+    source.is_some_and(|source| Path::new(source) != llama_cpp)
 }
 
 /// The whole source of an earlier llama.cpp. It has files that the pinned package leaves out, such as grammars.
@@ -133,5 +144,13 @@ mod tests {
         assert_eq!(of("GGML_OPENMP").as_deref(), Some("-DGGML_OPENMP=ON"));
         assert_eq!(of("CMAKE_C_FLAGS").as_deref(), Some("-DCMAKE_C_FLAGS= -a -b=c"));
         assert_eq!(of("GGML_NATIVE"), None);
+    }
+
+    #[test]
+    fn a_build_folder_of_another_source_is_recognised() {
+        let cache = "CMAKE_BUILD_TYPE:STRING=Release\nCMAKE_HOME_DIRECTORY:INTERNAL=/llama.cpp\n";
+        assert!(!is_of_another_source(cache, Path::new("/llama.cpp")));
+        assert!(is_of_another_source(cache, Path::new("/newer/llama.cpp")));
+        assert!(!is_of_another_source("", Path::new("/llama.cpp")), "a folder that was never configured");
     }
 }
