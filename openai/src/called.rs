@@ -157,3 +157,61 @@ fn without_nulls(schema: &Value) -> Value {
         other => other.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tool `book` with these parameters, and the tool `free` without a schema.
+    fn check(parameters: Value, is_strict: bool) -> CallCheck {
+        let tool = |name: &str, parameters| Tool { name: name.to_owned(), description: String::new(), parameters };
+        CallCheck { tools: vec![(tool("book", parameters), is_strict), (tool("free", Value::Null), false)] }
+    }
+
+    fn call(name: &str, arguments: Value) -> ToolCall {
+        ToolCall { id: None, name: name.to_owned(), arguments }
+    }
+
+    #[test]
+    fn finished_arguments_are_checked_against_the_keywords_that_no_grammar_follows() {
+        let seats = json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true});
+        let schema = json!({"type": "object", "properties": {"seats": seats, "day": {"type": "string", "format": "date"}},
+            "if": {"required": ["day"]}, "then": {"required": ["seats"]}});
+        for is_strict in [false, true] {
+            let check = check(schema.clone(), is_strict);
+            let of = |arguments: Value| check.violation(&call("book", arguments));
+            for valid in [json!({}), json!({"seats": [1, 2]}), json!({"day": "2024-02-29", "seats": []})] {
+                assert_eq!(of(valid), None);
+            }
+            for (invalid, begin) in [
+                (json!({"seats": [3, 3]}), "book: arguments/seats: "),
+                (json!({"day": "2023-02-29", "seats": []}), "book: arguments/day: "),
+                (json!({"day": "2024-02-29"}), "book: arguments: "),
+            ] {
+                let (said, of_strict) = of(invalid).expect("it is not valid");
+                assert!(said.starts_with(begin), "{said}");
+                assert_eq!(of_strict, is_strict);
+            }
+        }
+    }
+
+    #[test]
+    fn calls_without_a_schema_to_check_have_no_violation() {
+        let check = check(json!({"type": "object", "required": ["a"]}), true);
+        // A limit cut the arguments short: they are the text so far.
+        assert_eq!(check.violation(&call("book", json!("{\"a\": "))), None);
+        assert_eq!(check.violation(&call("free", json!({"anything": 1}))), None);
+        assert_eq!(check.violation(&call("unknown", json!({}))), None);
+        assert!(check.violation(&call("book", json!({}))).is_some());
+    }
+
+    #[test]
+    fn a_keyword_that_is_null_counts_as_absent_and_data_stays_as_it_is() {
+        let schema = json!({"type": "object", "required": null, "properties": {
+            "kind": {"const": null}, "level": {"enum": [null, 1], "minimum": null}}});
+        let check = check(schema, false);
+        let is_valid = |arguments: Value| check.violation(&call("book", arguments)).is_none();
+        assert!(is_valid(json!({})) && is_valid(json!({"kind": null, "level": null})) && is_valid(json!({"level": 1})));
+        assert!(!is_valid(json!({"kind": 1})) && !is_valid(json!({"level": 2})));
+    }
+}

@@ -178,10 +178,27 @@ mod tests {
     use super::*;
     use crate::chat::{ChatTemplate, Conversation, Message};
 
+    fn demo() -> Vocab {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        Model::load(path, ModelParams::default()).unwrap().vocab()
+    }
+
+    #[test]
+    fn the_template_of_every_family_begins_with_one_bos() {
+        let vocab = demo();
+        let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
+        for family in crate::chat::FAMILIES {
+            let template = ChatTemplate::family(family).unwrap();
+            let rendered = template.render(&Conversation::new(&[Message::user("the king")])).unwrap();
+            let tokens = Prompt::from(&rendered).tokenize(&vocab).unwrap();
+            let count = tokens.iter().filter(|token| **token == bos).count();
+            assert_eq!((tokens[0], count), (bos, 1), "{family}: {:?}", rendered.as_str());
+        }
+    }
+
     #[test]
     fn a_rendered_prompt_begins_with_one_bos_whoever_writes_it() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-        let vocab = Model::load(path, ModelParams::default()).unwrap().vocab();
+        let vocab = demo();
         let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
         let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
         let prompt = |source: &str| {

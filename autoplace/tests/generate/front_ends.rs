@@ -231,6 +231,10 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 assert!(is(&error), "{case}: {error:?}");
                 let said = error.to_string();
                 if let Error::Incomplete { limit, text } = error {
+                    assert!(said.contains("`maxItems`, `maxLength`"), "{case}: {said}");
+                    let end: String = text.chars().rev().take(10).collect();
+                    let quoted = format!("{:?}", end.chars().rev().collect::<String>());
+                    assert!(said.contains(quoted.trim_matches('"')), "{case}: {said}");
                     assert_eq!(text, outcome.completion.text, "{case}");
                     assert_eq!(said.starts_with("max_tokens ended the text"), limit == MaxTokens, "{case}: {said}");
                 }

@@ -220,3 +220,31 @@ pub(super) fn heat(each: &[RateConditions]) -> Check {
     let found = format!("the processor lowered its clock for heat in {hot} of {runs} runs{celsius}");
     check(Aspect::Heat, hot <= exceptions(each.len()), found)
 }
+
+#[cfg(test)]
+mod tests {
+    use autoplace::machine::ThrottleReason::{Heat, Overheating, PowerBrake, PowerLimit};
+
+    use super::*;
+
+    #[test]
+    fn clocks_fail_by_the_reason_that_holds_them_down_and_not_by_a_power_limit() {
+        let seen = |throttle: &[_]| {
+            let throttle = throttle.iter().copied().collect();
+            clocks(&Conditions { throttle, clock_mhz: Some(1500), temperature: Some(83), ..Conditions::default() })
+        };
+        for (throttle, passed, found) in [
+            (&[][..], true, "not held down, 1500 MHz at least, 83 °C at most"),
+            (&[PowerLimit], true, "not held down, 1500 MHz at least, 83 °C at most"),
+            (&[PowerLimit, Heat], false, "held down by heat, 1500 MHz at least, 83 °C at most"),
+            (
+                &[PowerBrake, Overheating],
+                false,
+                "held down by overheating, power brake, 1500 MHz at least, 83 °C at most",
+            ),
+        ] {
+            let check = seen(throttle);
+            assert_eq!((check.aspect, check.passed, &*check.found), (Aspect::Clocks, passed, found));
+        }
+    }
+}

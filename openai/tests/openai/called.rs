@@ -65,6 +65,24 @@ fn a_strict_schema_is_enforced_or_refused_by_its_place_whatever_is_chosen() {
 }
 
 #[test]
+fn a_schema_without_an_end_is_the_requests_fault_wherever_it_stands() {
+    let api = api();
+    let endless = json!({"$ref": "#"});
+    let called =
+        |strict: bool| json!({"type": "function", "function": {"name": "f", "strict": strict, "parameters": endless}});
+    for (more, place) in [
+        (json!({"guided_json": endless}), "guided_json"),
+        (json!({"json_schema": endless}), "json_schema"),
+        (json!({"tools": [called(true)], "tool_choice": "required"}), "tools[0].function.parameters"),
+        (json!({"tools": [called(true)]}), "tools[0].function.parameters"),
+        (json!({"tools": [called(false)], "tool_choice": "required"}), "tools[0].function.parameters"),
+    ] {
+        let error = chat(&api, &more).expect_err("it is refused");
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{more}: {error}");
+    }
+}
+
+#[test]
 fn what_a_grammar_cannot_follow_blocks_no_other_tool_and_is_said() {
     let api = api();
     let tools = json!([tool("walk", true, &days()), tool("tag", false, &tags())]);
@@ -131,19 +149,26 @@ fn beside_tools_a_form_is_the_form_or_a_call() {
 #[test]
 fn an_object_is_closed_unless_the_letter_is_asked_for() {
     let api = api();
-    let grown = |more: Value| {
-        let mut asked = json!({"json_schema": {"type": "object", "properties": {"a": {"type": "null"}}}, "seed": 1, "max_tokens": 60});
+    let grown = |seed: u32, more: Value| {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "null"}}});
+        let mut asked = json!({"json_schema": schema, "seed": seed, "max_tokens": 60});
         for (name, value) in more.as_object().unwrap() {
             asked[name] = value.clone();
         }
         let answer = chat(&api, &asked).unwrap().wait().unwrap();
         answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
     };
-    let closed: Value = serde_json::from_str(&grown(json!({}))).unwrap();
-    assert!(closed.as_object().unwrap().keys().all(|name| name == "a"), "{closed}");
-    // Open objects allow any name, so the text must only begin as an object.
-    let open = grown(json!({"disable_additional_properties": false, "logit_bias": {}}));
-    assert!(open.starts_with('{'), "{open}");
+    // The only objects with no other name than "a".
+    let is_closed = |text: &str| [json!({}), json!({"a": null})].map(Some).contains(&serde_json::from_str(text).ok());
+    for seed in 1..=6 {
+        let closed = grown(seed, json!({}));
+        assert!(is_closed(&closed), "{closed}");
+    }
+    // An open object allows any name. The limit may cut the text before its end.
+    let open = (1..=6).map(|seed| grown(seed, json!({"disable_additional_properties": false, "logit_bias": {}})));
+    let open: Vec<String> = open.collect();
+    assert!(open.iter().all(|text| text.trim_start().starts_with('{')), "{open:?}");
+    assert!(open.iter().any(|text| !is_closed(text)), "{open:?}");
 }
 
 #[test]

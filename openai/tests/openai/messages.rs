@@ -329,6 +329,15 @@ fn tokens_are_counted_as_they_are_used() {
 }
 
 #[test]
+fn any_version_of_the_api_is_taken() {
+    let server = server(TEMPLATE);
+    for version in ["2023-06-01", "2026-10-21", "next"] {
+        let request = ureq::post(server.url("/v1/messages/count_tokens")).header("anthropic-version", version);
+        assert_eq!(request.send_json(asked(&json!({}))).unwrap().status(), 200, "{version}");
+    }
+}
+
+#[test]
 fn each_field_of_the_table_is_done_or_ignored_or_refused_by_its_name() {
     let server = server(TEMPLATE);
     let (_, table) = DOCUMENT.split_once("| field | |\n|---|---|\n").unwrap();

@@ -165,6 +165,9 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
         assert_eq!(answer(more).unwrap_err().param.as_deref(), Some(param));
     }
     let server = server();
-    let (status, answer) = post(&server, "/v1/rerank", &json!({"query": "a", "documents": ["b"]}));
-    assert!(status == 404 && answer["error"]["message"].as_str().unwrap().contains("--reranker"), "{answer}");
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank"] {
+        let (status, answer) = post(&server, path, &json!({"query": "a", "documents": ["b"]}));
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 404 && message.contains("--reranker"), "{path}: {answer}");
+    }
 }

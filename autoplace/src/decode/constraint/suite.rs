@@ -88,6 +88,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
     let about = case["description"].as_str().unwrap();
     let tests = case["tests"].as_array().unwrap();
     let is_valid = |test: &&Value| test["valid"] == true;
+    let closed = Constraint::json_schema(schema.clone());
     let begun = match Matcher::new(&Constraint::json_schema(schema).open_objects(), vocabulary) {
         Ok(begun) => begun,
         Err(Error::Constraint { reason, .. }) => {
@@ -109,6 +110,19 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
             (true, false) => faults.push(format!("{about}: {what}: valid, and cannot be written: {instance}")),
             (false, true) => faults.push(format!("{about}: {what}: invalid, and can be written: {instance}")),
         }
+    }
+    // By default objects are closed, which may leave out valid instances, but lets no invalid one pass.
+    match Matcher::new(&closed, vocabulary) {
+        Ok(begun) => {
+            let allows = |text: &String| allows(begun.clone(), vocabulary, text);
+            let writes = |instance: &Value| spellings(instance).iter().any(allows);
+            for test in tests.iter().filter(|test| !is_valid(test) && writes(&test["data"])) {
+                faults.push(format!("{about}: {}: invalid, and can be written by default", test["description"]));
+            }
+        }
+        // Only an object that needs a property which it may not have.
+        Err(Error::Constraint { .. }) => {}
+        Err(error) => faults.push(format!("{about}: by default: {error}")),
     }
     faults
 }
