@@ -176,7 +176,7 @@ mod tests {
     use llama_sys::{Model, ModelParams};
 
     use super::*;
-    use crate::chat::{ChatTemplate, Conversation, Message};
+    use crate::chat::{ChatTemplate, Conversation, FAMILIES, Message};
 
     fn demo() -> Vocab {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
@@ -187,7 +187,7 @@ mod tests {
     fn the_template_of_every_family_begins_with_one_bos() {
         let vocab = demo();
         let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
-        for family in crate::chat::FAMILIES {
+        for family in FAMILIES {
             let template = ChatTemplate::family(family).unwrap();
             let rendered = template.render(&Conversation::new(&[Message::user("the king")])).unwrap();
             let tokens = Prompt::from(&rendered).tokenize(&vocab).unwrap();

@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use autoplace::Isolation;
-use autoplace::store::{PromptStore, StoreOptions};
 use autoplace_pool::{Error, Limits, ModelSpec, Pool, Residence};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -22,7 +21,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 13] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -35,7 +34,6 @@ fn main() {
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
-        ("what_was_computed_survives_unload_and_reload_in_a_prompt_store", stored),
         ("random_rounds_are_never_over_and_every_text_is_the_one_alone", rounds::some),
     ];
     let mut arguments = Arguments::from_args();
@@ -256,39 +254,5 @@ fn replaced() -> Result<(), Failed> {
     assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
     let twice = pool.set_models(vec![spec("b"), spec("b")], Limits::default());
     assert!(matches!(twice, Err(Error::Specification { .. })));
-    Ok(())
-}
-
-fn stored() -> Result<(), Failed> {
-    let card = Card::new(64 << 20);
-    let folder = tempfile::tempdir()?;
-    let prompt = support::PROMPT.repeat(12);
-    let ask = |pool: &Pool| -> Result<_, Failed> {
-        let model = pool.get("a").wait()?;
-        let request = model.generate(&*prompt).cache_prompt(true).temp(0.0).max_tokens(support::TOKENS);
-        Ok(request.stream()?.into_text()?)
-    };
-    // In this process the models share a store in memory; in workers each model has a folder of its own.
-    let kept = PromptStore::new(64 << 20);
-    let in_process = builder(&[&card])
-        .isolation(Isolation::None)
-        .configure(move |_, builder| builder.n_threads(1).without_learning().prompt_store(kept.clone()));
-    let path = folder.path().to_owned();
-    let in_workers = builder(&[&card]).configure(move |name, builder| {
-        let options = StoreOptions::new(0).folder(path.join(name), 64 << 20);
-        let builder = builder.n_threads(1).without_learning();
-        PromptStore::open(options).into_iter().fold(builder, autoplace::ModelBuilder::prompt_store)
-    });
-    for (pool, is_in_folder) in [(in_process, false), (in_workers, true)] {
-        let pool = pool.model(spec("a")).start()?;
-        let (first, statistics) = ask(&pool)?;
-        assert_eq!(statistics.restored_tokens, 0);
-        assert!(pool.unload("a")?);
-        until(|| state(&pool, "a") == Residence::Unloaded);
-        let (again, statistics) = ask(&pool)?;
-        assert_eq!(again, first);
-        assert_eq!(statistics.restored_tokens, statistics.prompt_tokens - 1);
-        assert_eq!(statistics.restored_from_folder > 0, is_in_folder);
-    }
     Ok(())
 }
