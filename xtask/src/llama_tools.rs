@@ -89,8 +89,8 @@ fn compile(
     Ok(())
 }
 
-/// Whether a build folder's `CMakeCache.txt` is of another source, as after a move to a newer llama.cpp. CMake refuses to
-/// configure such a folder.
+/// Whether a build folder's `CMakeCache.txt` is of another source, as after a move to a newer llama.cpp. CMake refuses
+/// to configure such a folder.
 fn is_of_another_source(cache: &str, llama_cpp: &Path) -> bool {
     let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
     source.is_some_and(|source| Path::new(source) != llama_cpp)

@@ -1,21 +1,13 @@
-//! Measures what a load and a move take, and keeps it for the plans of later programs. The times of a load's stages, and
-//! of saving and restoring the states of texts, flow in; [`MoveRates`] of the model's file flow out.
+//! Times the stages of a load, and turns the times into rates of the model's file: bytes per second of a warm and of a
+//! cold file, and the time of the rest.
 //!
 //! A load on the host alone teaches nothing, because the file is mapped there and not read.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::build_name;
 use super::cached::cached_share;
-use super::devices::is_simulated;
-use super::model::Model;
-use super::options::{LoadOptions, Verify};
-use super::placed::Prepared;
-use super::rates::MIN_MODEL_BYTES;
 use crate::gguf::{Header, Shard};
-use crate::machine::{ConditionsWatch, Machine, MeasurementCache, MoveFigure, MoveRates, RateConditions};
-use crate::plan::Plan;
+use crate::machine::{ConditionsWatch, MoveFigure, MoveRates, RateConditions};
 
 /// A file of which at least this share is in the page cache is read without the disk, as far as a move is concerned.
 const WARM: f64 = 0.95;
@@ -69,9 +61,14 @@ impl LoadClock {
 }
 
 impl LoadTimes {
+    /// The conditions of the whole load.
+    pub(super) fn conditions(&self) -> &RateConditions {
+        &self.conditions
+    }
+
     /// The rates of a load that had so many bytes of weights. `whole` is the time of the move that the load was a part
     /// of, without the states of the texts.
-    fn rates(&self, weights: u64, whole: Option<Duration>, known: &MoveRates) -> MoveRates {
+    pub(super) fn rates(&self, weights: u64, whole: Option<Duration>, known: &MoveRates) -> MoveRates {
         let mut rates = MoveRates::default();
         let seconds = self.weights.as_secs_f64();
         let (bytes, cached) = self.file;
@@ -99,70 +96,4 @@ fn nanoseconds(time: Duration) -> u64 {
 pub(crate) struct StateCopy {
     pub(crate) bytes: u64,
     pub(crate) time: Duration,
-}
-
-/// What loads and moves of this file have taken on this machine, from the user's cache; empty if nothing is known.
-pub fn move_rates(path: &Path, file_bytes: u64, machine: &Machine) -> MoveRates {
-    let rates = MeasurementCache::user().move_rates(machine, (path, file_bytes), &build_name());
-    rates.unwrap_or_default()
-}
-
-impl LoadOptions {
-    /// The cache of what moves take on this machine; `None` if nothing is kept.
-    fn move_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
-        let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
-        let cache = self.learn.cache(has_simulated)?;
-        // The times of a small model are those of everything beside its weights, and nobody waits for its moves.
-        let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
-        is_worth.then_some(cache)
-    }
-
-    /// What loads and moves of the model have taken on this machine.
-    pub(super) fn move_rates(&self, machine: &Machine, file_bytes: u64) -> MoveRates {
-        let cache = self.move_cache(machine, file_bytes);
-        let rates = cache.and_then(|cache| cache.move_rates(machine, (&self.path, file_bytes), &build_name()));
-        rates.unwrap_or_default()
-    }
-
-    /// Keeps what a load or a move took.
-    fn keep_move_rates(&self, machine: &Machine, plan: &Plan, rates: impl FnOnce(&MoveRates) -> MoveRates) {
-        let file_bytes = plan.model.file_bytes;
-        // Another warm-up than the default one takes another time, and the next program may have the default.
-        let is_usual = self.verify == Verify::Quick && plan.gpus().next().is_some();
-        let Some(cache) = self.move_cache(machine, file_bytes).filter(|_| is_usual) else { return };
-        let file = (self.path.as_path(), file_bytes);
-        let known = cache.move_rates(machine, file, &build_name()).unwrap_or_default();
-        let later = rates(&known);
-        if !later.is_empty() {
-            cache.put_move_rates(machine, file, &build_name(), later);
-        }
-    }
-
-    /// Keeps what a load took that was not a part of a move.
-    pub(super) fn learn_from_load(&self, prepared: &Prepared, times: &LoadTimes) {
-        let Prepared { plan, machine, .. } = prepared;
-        self.keep_move_rates(machine, plan, |known| {
-            let mut rates = times.rates(weights_of(plan), None, known);
-            // A move releases the model too, which a load does not measure.
-            rates.rest_ns = rates.rest_ns.filter(|_| known.rest_ns.is_none());
-            rates
-        });
-    }
-}
-
-impl Model {
-    /// Keeps what a move took: its load, the copies of the states, and all of it together.
-    pub(crate) fn learn_from_move(&self, state: StateCopy, whole: Duration) {
-        let (machine, plan) = (self.machine(), self.placement());
-        let Some(times) = self.counters().depth().and_then(|follower| follower.times()) else { return };
-        self.options().keep_move_rates(&machine, &plan, |known| {
-            let mut rates = times.rates(weights_of(&plan), Some(whole.saturating_sub(state.time)), known);
-            rates.state = MoveFigure::rate(state.bytes, state.time.as_secs_f64(), &times.conditions);
-            rates
-        });
-    }
-}
-
-fn weights_of(plan: &Plan) -> u64 {
-    plan.placements.iter().map(|placement| placement.footprint.weights).fold(0, u64::saturating_add)
 }

@@ -1,5 +1,5 @@
-//! What is loaded on this machine, and what is lacked: each load of this user says so to the user's other processes, and
-//! so does a pool that lacks memory.
+//! What is loaded on this machine, and what is lacked: each load of this user says so to the user's other processes,
+//! and so does a pool that lacks memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,8 +96,8 @@ const fn parent() -> Option<u32> {
 }
 
 impl Leases {
-    /// Says that a model is loaded by this plan, until the result is dropped. A failure is not one of the load: others do
-    /// not see it then.
+    /// Says that a model is loaded by this plan, until the result is dropped. A failure is not one of the load: others
+    /// do not see it then.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<Notice> {
         let folder = self.private_folder().ok()??.join(LOADED);
         let notice = Notice::write(&folder, &LoadedModel::now(plan, self.gives));

@@ -1,5 +1,5 @@
-//! Measurements, cached on disk: one JSON file for each device, and for each model's file, in the user's cache folder. A
-//! home directory may serve several machines, so the file's name depends on the device or the machine.
+//! Measurements, cached on disk: one JSON file for each device, and for each model's file, in the user's cache folder.
+//! A home directory may serve several machines, so the file's name depends on the device or the machine.
 //!
 //! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored with a
 //! debug message to `tracing`, because measuring again is cheap.

@@ -89,8 +89,8 @@ impl Pool {
         Wanted::ask(&self.inner.shared, name)
     }
 
-    /// A handle of the model with this name or alias if it is loaded now; `None` if it is not. Nothing is loaded for it,
-    /// and it counts neither as demand nor against the model's idle time: it is for those who only look.
+    /// A handle of the model with this name or alias if it is loaded now; `None` if it is not. Nothing is loaded for
+    /// it, and it counts neither as demand nor against the model's idle time: it is for those who only look.
     ///
     /// # Errors
     ///

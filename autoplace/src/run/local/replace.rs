@@ -65,8 +65,8 @@ impl LocalSession {
         }
     }
 
-    /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error. Also
-    /// returns the cost of copying the states.
+    /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error.
+    /// Also returns the cost of copying the states.
     pub(super) fn replace_by(
         &mut self,
         plan: Option<Plan>,
@@ -166,8 +166,8 @@ impl LocalSession {
         Ok(saved)
     }
 
-    /// Continues with a new context, and returns the time to restore the states. On an error, gives the context back and
-    /// keeps all state for another attempt.
+    /// Continues with a new context, and returns the time to restore the states. On an error, gives the context back
+    /// and keeps all state for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<(Resumed, Duration), Error> {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot()?.take_drafts()?)));
         match drafts {
