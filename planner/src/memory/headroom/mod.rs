@@ -4,7 +4,8 @@
 
 mod known;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
@@ -42,7 +43,7 @@ impl PeakSizes {
 }
 
 /// Bytes left free on a device, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize)]
 #[non_exhaustive]
 pub struct HeadroomParts {
     /// The driver's own memory: its context and the code of kernels.
@@ -53,8 +54,24 @@ pub struct HeadroomParts {
     pub margin: u64,
     /// What the prompt store may take later ([`Request::prompt_store`](crate::plan::Request::prompt_store)); only on
     /// the host.
-    #[serde(default, skip_serializing_if = "crate::json::is_default")]
+    #[serde(default)]
     pub prompt_store: u64,
+}
+
+/// A format without names, such as that of a worker's messages, gets every field. JSON leaves out a `prompt_store` of 0.
+impl Serialize for HeadroomParts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { driver, growth, margin, prompt_store } = self;
+        let has_store = !to.is_human_readable() || *prompt_store > 0;
+        let mut parts = to.serialize_struct("HeadroomParts", 3 + usize::from(has_store))?;
+        parts.serialize_field("driver", driver)?;
+        parts.serialize_field("growth", growth)?;
+        parts.serialize_field("margin", margin)?;
+        if has_store {
+            parts.serialize_field("prompt_store", prompt_store)?;
+        }
+        parts.end()
+    }
 }
 
 impl HeadroomParts {
