@@ -58,7 +58,8 @@ pub struct HeadroomParts {
     pub prompt_store: u64,
 }
 
-/// A format without names, such as that of a worker's messages, gets every field. JSON leaves out a `prompt_store` of 0.
+/// A format without names, such as that of a worker's messages, gets every field. JSON leaves out a `prompt_store` of
+/// 0.
 impl Serialize for HeadroomParts {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { driver, growth, margin, prompt_store } = self;
