@@ -253,10 +253,12 @@ impl GenerateRequest {
     ///
     /// ```no_run
     /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
-    /// let before = model.tokenize("fn main() { println!(); }")?; let generate = model.generate("Repeat the
-    /// function.").draft_with(move |so_far, draft| { // The tokens that followed the last token in the file. let last =
-    /// so_far.last().and_then(|last| before.iter().rposition(|token| token == last)); draft.extend(last.map_or(&[][..],
-    /// |at| &before[at + 1..])); });
+    /// let before = model.tokenize("fn main() { println!(); }")?;
+    /// let generate = model.generate("Repeat the function.").draft_with(move |so_far, draft| {
+    ///     // The tokens that followed the last token in the file.
+    ///     let last = so_far.last().and_then(|last| before.iter().rposition(|token| token == last));
+    ///     draft.extend(last.map_or(&[][..], |at| &before[at + 1..]));
+    /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn draft_with(mut self, draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static) -> Self {
