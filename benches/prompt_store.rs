@@ -169,7 +169,9 @@ fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
         .collect();
     let tokens = streams.into_iter().map(|stream| {
         let (_, statistics) = stream.into_text().expect("the model generates");
-        assert_eq!(statistics.cached_tokens, 0, "nothing is reused");
+        // Random texts may begin alike for a token or two.
+        let (cached, restored) = (statistics.cached_tokens, statistics.restored_tokens);
+        assert!(cached < 8 && restored == 0, "{cached} tokens are reused, {restored} of them from the store");
         statistics.prompt_tokens + statistics.generated_tokens
     });
     let tokens = tokens.sum();
