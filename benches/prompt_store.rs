@@ -160,9 +160,9 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Sixteen texts that share nothing, on eight places.
+/// Texts that share nothing, on eight places.
 fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
-    let (count, prompt, n) = if is_measured() { (16, 256, 32) } else { (9, 20, 4) };
+    let (count, prompt, n) = if is_measured() { (16, 128, 16) } else { (9, 20, 4) };
     let begun = Instant::now();
     let streams: Vec<TokenStream> = (first..first + count)
         .map(|seed| engine.submit(greedy(model, &words(seed, prompt), n)).expect("the prompt fits"))

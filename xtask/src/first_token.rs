@@ -58,7 +58,7 @@ fn loads() -> Vec<Load> {
 
 /// The seconds of one text, from the moment of the request.
 #[derive(Debug, Clone)]
-struct Timed {
+pub(crate) struct Timed {
     first: f64,
     end: f64,
     longest_gap: f64,
@@ -221,8 +221,17 @@ impl Server {
 
     /// The most memory that the process has held, in bytes (Linux).
     pub(crate) fn peak_memory(&self) -> Option<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// The memory that the process holds now, in bytes (Linux).
+    pub(crate) fn memory(&self) -> Option<u64> {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, name: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
     }
 
@@ -233,8 +242,8 @@ impl Server {
         asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
     }
 
-    /// Asks for one text and reads its stream. `begun` is called with the first token.
-    fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
+    /// Asks for the stream of one text.
+    fn ask(&self, number: usize, words: usize, tokens: usize) -> Result<BufReader<TcpStream>> {
         let body = json!({
             "messages": [{"role": "user", "content": prompt(number, words)}],
             "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
@@ -243,12 +252,30 @@ impl Server {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let asked = Instant::now();
         write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")?;
         write!(stream, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+        Ok(BufReader::new(stream))
+    }
+
+    /// Asks for one text, and closes the connection with the first event of its stream.
+    pub(crate) fn leave(&self, number: usize, words: usize, tokens: usize) -> Result<()> {
+        for line in self.ask(number, words, tokens)?.lines() {
+            let line = line?;
+            ensure!(!line.contains("\"error\""), "{line}");
+            if line.starts_with("data: ") {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("the stream has no event")
+    }
+
+    /// Asks for one text and reads its stream. `begun` is called with the first token.
+    pub(crate) fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
+        let asked = Instant::now();
+        let stream = self.ask(number, words, tokens)?;
         let mut text = Timed { first: 0.0, end: 0.0, longest_gap: 0.0, prompt_tokens: 0, tokens: 0 };
         let mut before = 0.0;
-        for line in BufReader::new(stream).lines() {
+        for line in stream.lines() {
             let line = line?;
             ensure!(!line.contains("\"error\""), "{line}");
             let Some(event) = line.strip_prefix("data: ") else { continue };

@@ -36,6 +36,7 @@ mod runtime;
 mod sanitize;
 mod schemas;
 mod semver;
+mod server_memory;
 mod setup;
 mod size;
 mod soak;
@@ -104,6 +105,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("schemas", [model]) => schemas::schemas(&workspace, Path::new(model), false),
         ("schemas", [model, flag]) if flag == "--write" => schemas::schemas(&workspace, Path::new(model), true),
         ("semver", []) => semver::semver(&workspace),
+        ("server-memory", _) => server_memory::server_memory(&workspace, rest),
         ("soak", _) => soak::soak(&workspace, rest),
         ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
         ("templates", [flag]) if flag == "--published" => templates::published(&workspace),
@@ -152,6 +154,8 @@ cargo xtask runtime [--vulkan] [--cuda]
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask schemas MODEL [--write] the JSON-Schema-Test-Suite with the vocabulary of a model (and writes its table in docs/constrained-output.md)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
+cargo xtask server-memory MODEL [REQUESTS]
+                                    the server's memory after 1,000 requests and 64 clients that come and go, beside llama-server's (Linux; compiles it)
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
 cargo xtask templates --published   the same with the templates that npm's @huggingface/ollama-utils has (needs npm)
