@@ -85,7 +85,7 @@ fn compare() -> Result<bool> {
     let models = models.iter().filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
     let mut rows = Vec::new();
     for sketch in models {
-        let model = Model::of(sketch, folder.path())?;
+        let model = Model::new(sketch, folder.path())?;
         for n_ctx in CONTEXTS {
             let cells = MACHINES.map(|(_, cards)| model.compare(cards, n_ctx, host_parts));
             let cells = cells.into_iter().collect::<Result<Vec<_>>>()?;
@@ -208,7 +208,7 @@ struct Score {
 }
 
 impl Model {
-    fn of(sketch: &Sketch, folder: &Path) -> Result<Self> {
+    fn new(sketch: &Sketch, folder: &Path) -> Result<Self> {
         let path = sketch.write(folder);
         let header = Header::open(&path)?;
         Ok(Self {

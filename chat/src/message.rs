@@ -135,7 +135,7 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
-    pub(crate) fn of(name: impl Into<String>, arguments: Value) -> Self {
+    pub(crate) fn new(name: impl Into<String>, arguments: Value) -> Self {
         Self { id: None, name: name.into(), arguments }
     }
 }

@@ -109,7 +109,7 @@ impl ChatTemplate {
 
     fn for_header(sources: Vec<(&str, &str)>, header: &Header) -> Result<Self, Error> {
         let (special, control) = special::of_header(header)?;
-        Ok(Self { control, ..Self::of(sources, special)? })
+        Ok(Self { control, ..Self::from_sources(sources, special)? })
     }
 
     /// A template from its source and the special tokens that it sees: `bos_token`, `eos_token`. They are also its
@@ -119,7 +119,7 @@ impl ChatTemplate {
     ///
     /// [`Error::Syntax`] or [`Error::Limit`] for an invalid template.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
-        Self::of(vec![(DEFAULT, source)], special_tokens)
+        Self::from_sources(vec![(DEFAULT, source)], special_tokens)
     }
 
     /// The template of a model family, for a model that ships none: `alpaca`, `chatml` (Qwen, Hermes, SmolLM and
@@ -140,7 +140,7 @@ impl ChatTemplate {
         Ok(Self::new(source, special)?.with_control_tokens(control))
     }
 
-    fn of(sources: Vec<(&str, &str)>, special: SpecialTokens) -> Result<Self, Error> {
+    fn from_sources(sources: Vec<(&str, &str)>, special: SpecialTokens) -> Result<Self, Error> {
         let limits = Limits::default();
         let mut variants = Vec::new();
         for (name, source) in sources {

@@ -40,7 +40,7 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
     let mut missing = BTreeSet::new();
     let row = |model: &LocalModel, machine: &Machine, missing: &mut BTreeSet<_>| -> Result<Row, String> {
         let file = model.planned_file().map_err(|error| error.to_string())?;
-        let row = Row::of(&file, machine, &request);
+        let row = Row::new(&file, machine, &request);
         missing.extend(unmeasured([(&file, &row)], machine));
         Ok(row)
     };

@@ -53,7 +53,7 @@ fn installed_from(source: &str, sha256: Option<&str>, folder: &Path) -> Result<S
     let stop = Stop::listen()?;
     let cancelled = stop.flag();
     let bar = bar(0, "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
-    let set = install(&Source::of(source), sha256, folder, &mut |progress| {
+    let set = install(&Source::new(source), sha256, folder, &mut |progress| {
         bar.set_length(progress.total.unwrap_or(progress.done));
         bar.set_position(progress.done);
         !cancelled.load(Relaxed)

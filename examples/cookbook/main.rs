@@ -55,7 +55,7 @@ fn main() {
 fn with_adapter(model: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let takes = |name: &str| name.contains("attn_q");
-    let adapter = Adapter::of("llama").of_weights(&Header::open(model)?, 8, TensorType::F32, takes);
+    let adapter = Adapter::new("llama").of_weights(&Header::open(model)?, 8, TensorType::F32, takes);
     lora::run(model, &adapter.write_random(folder.path(), "style", 1, 0.2))
 }
 

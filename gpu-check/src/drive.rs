@@ -17,7 +17,7 @@ const LAST: usize = 8;
 pub(crate) fn main() -> Result<()> {
     let job: Job = serde_json::from_reader(std::io::stdin().lock()).context("no job on stdin")?;
     if let Err(error) = carry_out(&job) {
-        let judged = Failed::of(&error);
+        let judged = Failed::from_error(&error);
         say(&Stage::Failed {
             error: format!("{error:#}"),
             out_of_memory: judged.out_of_memory,
@@ -214,7 +214,7 @@ struct Failed {
 }
 
 impl Failed {
-    fn of(error: &anyhow::Error) -> Self {
+    fn from_error(error: &anyhow::Error) -> Self {
         let load = error.downcast_ref::<load::Error>();
         let generation = error.downcast_ref::<generate::Error>();
         let refused = load.is_some_and(|error| matches!(error, load::Error::Plan(_)));

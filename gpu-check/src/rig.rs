@@ -51,7 +51,7 @@ pub(crate) struct Free {
 }
 
 impl Free {
-    fn of(gpu: &Gpu) -> Self {
+    fn new(gpu: &Gpu) -> Self {
         Self { ggml: gpu.ggml.map(|reading| reading.free), nvml: gpu.nvml.map(|reading| reading.free) }
     }
 }
@@ -60,7 +60,7 @@ impl Rig {
     /// NVIDIA's figures for each card before any process of ours opens it; empty for simulated cards.
     pub(crate) fn unopened(&self) -> Vec<Free> {
         match self {
-            Self::Real => Machine::detect().gpus.iter().map(Free::of).collect(),
+            Self::Real => Machine::detect().gpus.iter().map(Free::new).collect(),
             Self::Simulated(_) => Vec::new(),
         }
     }
@@ -116,6 +116,6 @@ impl Opened {
 
     /// The free memory of each GPU now.
     pub(crate) fn free(&self) -> Result<Vec<Free>> {
-        Ok(self.machine()?.gpus.iter().map(Free::of).collect())
+        Ok(self.machine()?.gpus.iter().map(Free::new).collect())
     }
 }

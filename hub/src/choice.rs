@@ -171,7 +171,7 @@ pub struct Placed {
 
 impl Row {
     /// Plans a file for a machine, by arithmetic alone.
-    pub fn of(file: &PlannedFile, machine: &Machine, request: &Request) -> Self {
+    pub fn new(file: &PlannedFile, machine: &Machine, request: &Request) -> Self {
         let header = &file.header;
         let profile = match header.architecture() {
             Ok("clip") => Err("a projector (mmproj), which goes beside a model".to_owned()),
@@ -235,7 +235,7 @@ fn bits_per_weight(header: &Header) -> f64 {
 /// Plans each file for a machine and picks the one that meets the preference best. The planning is arithmetic: it takes
 /// milliseconds for each file and always gives the same answer.
 pub fn choose(files: &[PlannedFile], machine: &Machine, request: &Request, preference: Preference) -> Choice {
-    let rows = files.iter().map(|file| Row::of(file, machine, request)).collect();
+    let rows = files.iter().map(|file| Row::new(file, machine, request)).collect();
     decide(rows, preference)
 }
 

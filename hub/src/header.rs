@@ -64,7 +64,7 @@ pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) 
     let wrong = |source| Error::Header { file: of.shown(&of.files[0].name), source };
     let header = Header::parse_shards(shards).map_err(wrong)?;
     if known.is_none() {
-        *known = Vocabulary::of(&header, bytes);
+        *known = Vocabulary::from_header(&header, bytes);
     }
     Ok(header)
 }
@@ -97,7 +97,7 @@ fn is_whole(bytes: &[u8], file_bytes: u64) -> bool {
 
 impl Vocabulary {
     /// `None` if splicing would save nothing.
-    fn of(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
+    fn from_header(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
         let mut arrays: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
         for (key, value) in header.metadata() {
             let Value::Array(array) = value else { continue };

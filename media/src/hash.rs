@@ -19,7 +19,7 @@ impl MediaHash {
     }
 
     /// Hashes `parts` one after the other. `kind` keeps the hashes of pictures and of sounds apart.
-    pub(crate) fn of<'a>(kind: &str, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    pub(crate) fn new<'a>(kind: &str, parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new_with_prefix(kind);
         parts.into_iter().for_each(|part| hash.update(part));
         Self(hash.finalize().into())

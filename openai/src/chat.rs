@@ -53,10 +53,10 @@ impl ChatRequest {
     ) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::of(&body, (model, own), template).map_err(|error| reading::in_its_words(error, body.aliases()))
+        Self::new(&body, (model, own), template).map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
-    fn of(
+    fn new(
         body: &Body<'_>,
         (model, own): (&Model, &Sampling),
         template: Result<&ChatTemplate, &chat::Error>,

@@ -21,10 +21,10 @@ impl TextRequest {
     pub(super) fn read(body: &[u8], (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::of(&body, (model, own)).map_err(|error| reading::in_its_words(error, body.aliases()))
+        Self::new(&body, (model, own)).map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
-    fn of(body: &Body<'_>, (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
+    fn new(body: &Body<'_>, (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
         parameters::check(body, false)?;
         let options = Options::read(body)?;
         let logprobs = body.read("logprobs")?;

@@ -25,7 +25,7 @@ pub struct Held {
 impl Held {
     /// The bytes that `plan` takes of the devices of `machine`. Each placement of the plan is assigned to the first
     /// unassigned GPU with its name.
-    pub fn of(plan: &Plan, machine: &Machine) -> Self {
+    pub fn from_plan(plan: &Plan, machine: &Machine) -> Self {
         let none = vec![0; machine.gpus.len()];
         let mut held = Self { gpus: none.clone(), gpu_margins: none, ..Self::default() };
         let mut is_matched = vec![false; machine.gpus.len()];

@@ -29,7 +29,7 @@ pub struct Rung {
 impl Rung {
     /// The rung of this plan on this machine.
     pub fn new(plan: Plan, machine: &Machine) -> Self {
-        Self { held: Held::of(&plan, machine), plan: Arc::new(plan) }
+        Self { held: Held::from_plan(&plan, machine), plan: Arc::new(plan) }
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Source {
 
 impl Source {
     /// Parses an address, or the path of a folder or file.
-    pub fn of(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         #[cfg(feature = "fetch")]
         if text.starts_with("http://") || text.starts_with("https://") {
             return Self::Url(text.to_owned());

@@ -108,7 +108,7 @@ impl Manifest {
         self.files.clear();
         for name in files(folder)? {
             if name != MANIFEST {
-                self.files.insert(name.clone(), Entry::of(&folder.join(&name))?);
+                self.files.insert(name.clone(), Entry::read(&folder.join(&name))?);
             }
         }
         let path = folder.join(MANIFEST);
@@ -120,7 +120,7 @@ impl Manifest {
 
 impl Entry {
     /// Reads and hashes a file.
-    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Error> {
         let read = || -> io::Result<Self> {
             let mut hash = Xxh3::new();
             let bytes = io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut hash)?;

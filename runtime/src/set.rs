@@ -61,7 +61,7 @@ impl Set {
             if bytes != entry.bytes {
                 return damaged(format!("it has {bytes} bytes, by the manifest {}", entry.bytes));
             }
-            let found = Entry::of(&file)?;
+            let found = Entry::read(&file)?;
             if found != *entry {
                 return damaged(format!("its hash is {}, by the manifest {}", found.xxh3, entry.xxh3));
             }

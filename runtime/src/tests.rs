@@ -197,7 +197,7 @@ mod install {
     }
 
     impl World {
-        fn of(archive: &[u8]) -> Self {
+        fn new(archive: &[u8]) -> Self {
             let folder = TempDir::new().unwrap();
             let path = folder.path().join("archive.tar.gz");
             fs::write(&path, archive).unwrap();
@@ -209,7 +209,7 @@ mod install {
         }
 
         fn install(&self, sha256: Option<&str>) -> Result<Set, Error> {
-            let source = Source::of(self.archive.to_str().unwrap());
+            let source = Source::new(self.archive.to_str().unwrap());
             crate::install(&source, sha256, &self.home(), &mut |_| true)
         }
     }
@@ -220,7 +220,7 @@ mod install {
         let set = made(source.path(), "set-0.1.0", &["CPU"]);
         for name in ["any-name", "."] {
             let bytes = archive(&set.folder, name);
-            let world = World::of(&bytes);
+            let world = World::new(&bytes);
             let there = world.install(Some(&sha256(&bytes))).unwrap();
             assert_eq!(there.folder, world.home().join("set-0.1.0"));
             assert_eq!(there.manifest, set.manifest);
@@ -258,7 +258,7 @@ mod install {
             ("a link", &hostile("evil", EntryType::Symlink), None, "`evil`"),
             ("a device", &hostile("evil", EntryType::Char), None, "`evil`"),
         ] {
-            let world = World::of(bytes);
+            let world = World::new(bytes);
             let error = world.install(hash).unwrap_err().to_string();
             assert!(error.contains(expected), "{case}: {error}");
             assert!(installed(&world.home()).iter().all(Result::is_err), "{case}");
@@ -273,7 +273,7 @@ mod install {
     fn an_installation_that_is_ended_leaves_nothing_and_the_next_one_works() {
         let source = TempDir::new().unwrap();
         let set = made(source.path(), "set", &["CPU"]);
-        let world = World::of(&archive(&set.folder, "set"));
+        let world = World::new(&archive(&set.folder, "set"));
         let install = |from: &Source, most: u64| {
             let mut seen = Progress { done: 0, total: None };
             let ended = crate::install(from, None, &world.home(), &mut |progress| {
@@ -308,7 +308,7 @@ mod install {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/set.tar.gz?token=secret", server.local_addr().unwrap());
         let into = source.path().join("installed");
-        let fetch = |hash: Option<&str>| crate::install(&Source::of(&url), hash, &into, &mut |_| true);
+        let fetch = |hash: Option<&str>| crate::install(&Source::new(&url), hash, &into, &mut |_| true);
         let error = fetch(None).unwrap_err().to_string();
         assert!(error.contains("SHA-256") && !error.contains("secret"), "{error}");
         std::thread::scope(|scope| {

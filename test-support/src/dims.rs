@@ -14,7 +14,7 @@ pub struct Dims {
 
 impl Dims {
     /// Takes the sizes in the order of the fields.
-    pub const fn of(sizes: [u64; 7]) -> Self {
+    pub const fn new(sizes: [u64; 7]) -> Self {
         let [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab] = sizes;
         Self { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab }
     }
@@ -48,19 +48,19 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    const fn of(sizes: [u64; 7], [n, used, ff]: [u64; 3]) -> Self {
-        Self { dims: Dims::of(sizes), experts: Experts { n, used, ff } }
+    const fn new(sizes: [u64; 7], [n, used, ff]: [u64; 3]) -> Self {
+        Self { dims: Dims::new(sizes), experts: Experts { n, used, ff } }
     }
 }
 
 /// Llama 3.1.
-pub const LLAMA_8B: Dims = Dims::of([32, 4096, 14336, 32, 8, 128, 128_256]);
+pub const LLAMA_8B: Dims = Dims::new([32, 4096, 14336, 32, 8, 128, 128_256]);
 /// Llama 3.3.
-pub const LLAMA_70B: Dims = Dims::of([80, 8192, 28672, 64, 8, 128, 128_256]);
+pub const LLAMA_70B: Dims = Dims::new([80, 8192, 28672, 64, 8, 128, 128_256]);
 /// Llama 3.2.
-pub const LLAMA_1B: Dims = Dims::of([16, 2048, 8192, 32, 8, 64, 128_256]);
+pub const LLAMA_1B: Dims = Dims::new([16, 2048, 8192, 32, 8, 64, 128_256]);
 /// Qwen2.5 and its Coder.
-pub const QWEN_14B: Dims = Dims::of([48, 5120, 13824, 40, 8, 128, 152_064]);
-pub const QWEN3_8B: Dims = Dims::of([36, 4096, 12288, 32, 8, 128, 151_936]);
-pub const GEMMA3_27B: Dims = Dims::of([62, 5376, 21504, 32, 16, 128, 262_208]);
-pub const QWEN3_30B_A3B: Mixture = Mixture::of([48, 2048, 6144, 32, 4, 128, 151_936], [128, 8, 768]);
+pub const QWEN_14B: Dims = Dims::new([48, 5120, 13824, 40, 8, 128, 152_064]);
+pub const QWEN3_8B: Dims = Dims::new([36, 4096, 12288, 32, 8, 128, 151_936]);
+pub const GEMMA3_27B: Dims = Dims::new([62, 5376, 21504, 32, 16, 128, 262_208]);
+pub const QWEN3_30B_A3B: Mixture = Mixture::new([48, 2048, 6144, 32, 4, 128, 151_936], [128, 8, 768]);

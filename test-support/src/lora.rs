@@ -12,7 +12,7 @@ pub struct Adapter {
 
 impl Adapter {
     /// An adapter without tensors, for this architecture.
-    pub fn of(architecture: &str) -> Self {
+    pub fn new(architecture: &str) -> Self {
         let builder = Builder::new(architecture).str("general.type", "adapter").str("adapter.type", "lora");
         Self { builder }
     }

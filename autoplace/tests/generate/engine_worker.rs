@@ -55,7 +55,7 @@ fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
         let worker = model.worker_id().unwrap();
         assert!(Command::new("kill").args(["-KILL", &worker.to_string()]).status().unwrap().success());
         for ((first, mut answer), expected) in begun.into_iter().zip(answers).zip(&expected) {
-            let completion = Completion::of(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
+            let completion = Completion::from_pieces(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
             assert_eq!(completion, *expected);
         }
         assert_ne!(model.worker_id(), Some(worker));

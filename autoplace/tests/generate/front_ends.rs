@@ -50,7 +50,7 @@ fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Out
             let end = (stream.finish_reason(), stream.statistics());
             drop(stream);
             let mut stream = again.stream()?;
-            let completion = Completion::of(stream.pieces().map(Result::unwrap));
+            let completion = Completion::from_pieces(stream.pieces().map(Result::unwrap));
             assert_eq!(completion.statistics(), stream.statistics());
             (parts, end, completion)
         }
@@ -88,7 +88,7 @@ fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Out
             let mut stream = awaited(again)?;
             let pieces = futures::stream::poll_fn(|context| stream.poll_piece(context));
             let pieces: Vec<_> = block_on(pieces.map(Result::unwrap).collect()).0;
-            (parts, end, Completion::of(pieces))
+            (parts, end, Completion::from_pieces(pieces))
         }
     };
     let (mut text, mut error) = (String::new(), None);

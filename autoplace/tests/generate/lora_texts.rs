@@ -30,7 +30,7 @@ impl Files {
         let header = Header::open(demo_path()).unwrap();
         for (seed, name, part, most) in [(1, "one", "attn_q", 0.8), (2, "two", "attn_v", 1.2)] {
             let takes = |weight: &str| weight.contains(part);
-            let adapter = Adapter::of("llama").alpha(8.0).of_weights(&header, 8, TensorType::F32, takes);
+            let adapter = Adapter::new("llama").alpha(8.0).of_weights(&header, 8, TensorType::F32, takes);
             adapter.write_random(files.folder.path(), name, seed, most);
         }
         files
@@ -44,7 +44,7 @@ impl Files {
         let write = |number: usize| {
             let (name, part) = (format!("a{number}"), parts[number % parts.len()]);
             let takes = |weight: &str| weight.contains(part);
-            let adapter = Adapter::of("llama").alpha(8.0).of_weights(&header, 8, TensorType::F32, takes);
+            let adapter = Adapter::new("llama").alpha(8.0).of_weights(&header, 8, TensorType::F32, takes);
             adapter.write_random(files.folder.path(), &name, 10 + number as u64, 0.9);
             name
         };

@@ -74,7 +74,7 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
         // Mamba has no other.
         chosen.push(all.first().copied().unwrap_or("blk.0.ssm_in.weight"));
     }
-    let lora = Adapter::of(model.architecture().unwrap()).alpha(16.0);
+    let lora = Adapter::new(model.architecture().unwrap()).alpha(16.0);
     let mut lora = lora.of_weights(model, rank, ty, |name| chosen.contains(&name));
     if model.tensor("output.weight").is_some() && dice.percent(33) {
         // The factors of the token embedding are swapped.

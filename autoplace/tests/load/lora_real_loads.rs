@@ -27,7 +27,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
             let mut parts = "attn_q. attn_output. ffn_up ffn_down output.weight".split(' ');
             matrix && name.ends_with(".weight") && parts.any(|part| name.contains(part))
         };
-        let adapter = Adapter::of(sketch.arch).of_weights(&header, 8, TensorType::F32, takes);
+        let adapter = Adapter::new(sketch.arch).of_weights(&header, 8, TensorType::F32, takes);
         // Mamba has none of these.
         let is_empty = adapter.header().tensors().len() == 0;
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);

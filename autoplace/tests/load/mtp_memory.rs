@@ -50,7 +50,7 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
 fn adapters_come_and_go_while_contexts_that_predict_are_made() {
     let folder = tempfile::tempdir().unwrap();
     let path = prediction_heads::random(folder.path());
-    let adapter = Adapter::of("glm4moe");
+    let adapter = Adapter::new("glm4moe");
     let takes = |name: &str| name == "blk.0.attn_q.weight";
     let adapter = adapter.of_weights(&Header::open(&path).unwrap(), 4, TensorType::F32, takes);
     let adapter = adapter.write(folder.path(), "adapter");

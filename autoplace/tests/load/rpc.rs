@@ -268,7 +268,7 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
 #[ignore = "measures"]
 fn predicted_beside_measured() {
     let folder = tempfile::tempdir().unwrap();
-    let mut sketch = Sketch::new("llama", "of 400 MB", Dims::of([12, 1536, 4096, 12, 4, 128, 32_000]));
+    let mut sketch = Sketch::new("llama", "of 400 MB", Dims::new([12, 1536, 4096, 12, 4, 128, 32_000]));
     sketch.vocabulary();
     sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
     for il in 0..12 {

@@ -111,13 +111,13 @@ fn a_narrow_model_is_measured_in_each_matrix_size_and_a_wide_one_in_one() {
         })
     };
     // SmolLM2 135M's widths. By bytes, the feed-forward halves come first, and keys and values last.
-    let narrow = cases("narrow", Dims::of([3, 576, 1536, 9, 3, 64, 1024]));
+    let narrow = cases("narrow", Dims::new([3, 576, 1536, 9, 3, 64, 1024]));
     let sizes = [(576, 1536), (1536, 576), (576, 576), (576, 192)].map(|(n_in, n_out)| MatrixShape::new(n_in, n_out));
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 1), sizes);
     // Prompts are measured in the most common shape only.
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 512), sizes[..1]);
     assert_eq!(heads(&narrow), Some((64, 3, 3)));
-    let wide = cases("wide", Dims::of([2, 4096, 8192, 32, 32, 128, 1024]));
+    let wide = cases("wide", Dims::new([2, 4096, 8192, 32, 32, 128, 1024]));
     assert_eq!(shapes_of(&wide, TensorType::Q4_1, 1), [MatrixShape::default()]);
     assert_eq!(heads(&wide), Some((128, 1, 0)));
 }

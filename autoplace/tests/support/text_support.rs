@@ -107,7 +107,7 @@ impl PartialEq for Completion {
 }
 
 impl Completion {
-    pub(crate) fn of(pieces: impl IntoIterator<Item = Piece>) -> Self {
+    pub(crate) fn from_pieces(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut completion = Self::default();
         pieces.into_iter().for_each(|it| completion.push(&it));
         completion
@@ -181,7 +181,7 @@ pub(crate) fn complete(generate: GenerateRequest, model: &Model) -> Completion {
 
 /// Reads a text of an engine to its end.
 pub(crate) fn answered(mut answer: TokenStream) -> Completion {
-    Completion::of(answer.pieces().map(Result::unwrap))
+    Completion::from_pieces(answer.pieces().map(Result::unwrap))
 }
 
 pub(crate) fn text(generate: GenerateRequest) -> String {

@@ -21,7 +21,7 @@ use super::source::{ATTRIBUTE, ITEMS, LIST, PRINTF, PRIVATE, UNSET};
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
-        let dumped = Dumps::of(&arguments, &named)?.dump(state, value)?;
+        let dumped = Dumps::from_arguments(&arguments, &named)?.dump(state, value)?;
         named.assert_all_used()?;
         Ok::<_, Error>(dumped)
     });

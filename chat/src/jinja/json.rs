@@ -21,7 +21,7 @@ pub(super) struct Dumps {
 
 impl Dumps {
     /// Reads the filter's arguments, positional or named: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
-    pub(super) fn of(arguments: &[Value], named: &Kwargs) -> Result<Self, Error> {
+    pub(super) fn from_arguments(arguments: &[Value], named: &Kwargs) -> Result<Self, Error> {
         let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
             let value = match arguments.get(index) {
                 Some(value) => Some(value.clone()),

@@ -47,7 +47,7 @@ pub(super) struct Schema<'a> {
 
 impl<'a> Schema<'a> {
     /// The schema of a tool's arguments; `None` for an unknown tool.
-    pub(super) fn of(tools: &'a [Tool], name: &str) -> Option<Self> {
+    pub(super) fn find(tools: &'a [Tool], name: &str) -> Option<Self> {
         let whole = &tools.iter().find(|tool| tool.name == name)?.parameters;
         Some(Self::of_parameters(whole))
     }

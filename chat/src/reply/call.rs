@@ -234,7 +234,7 @@ fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
         Err(_) if name == PYTHON && !text.trim_start().starts_with('{') => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
-    Ok(vec![ToolCall::of(name, arguments)])
+    Ok(vec![ToolCall::new(name, arguments)])
 }
 
 fn begins_with(text: &str, mark: &str) -> Option<bool> {

@@ -19,7 +19,7 @@ pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
 /// The calls in `text`, written as `{"f": {..}}`.
 pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, |object| match object.iter().next() {
-        Some((name, arguments)) if object.len() == 1 => Ok(ToolCall::of(name, arguments::object(arguments.clone())?)),
+        Some((name, arguments)) if object.len() == 1 => Ok(ToolCall::new(name, arguments::object(arguments.clone())?)),
         _ => call(object),
     })
 }
@@ -103,14 +103,14 @@ pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     let so_far = if has_arguments { reader.0.trim_start() } else { "" };
     // The arguments are complete if only the end of the call is missing.
     let whole = serde_json::from_str(so_far).ok().filter(Value::is_object);
-    Some(ToolCall::of(name, whole.unwrap_or_else(|| so_far.into())))
+    Some(ToolCall::new(name, whole.unwrap_or_else(|| so_far.into())))
 }
 
 /// A call without arguments to the only tool whose name begins with this text.
 fn only(tools: &[Tool], beginning: &str) -> Option<ToolCall> {
     let mut named = tools.iter().filter(|tool| tool.name.starts_with(beginning));
     let tool = named.next()?;
-    named.next().is_none().then(|| ToolCall::of(tool.name.as_str(), "".into()))
+    named.next().is_none().then(|| ToolCall::new(tool.name.as_str(), "".into()))
 }
 
 /// Tracks JSON byte by byte: strings, brackets and the ends of values.

@@ -33,7 +33,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
         let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;
-        calls.push(ToolCall::of(arguments::tool_name(name)?, arguments));
+        calls.push(ToolCall::new(arguments::tool_name(name)?, arguments));
         Ok(())
     })
 }
@@ -53,7 +53,7 @@ pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
     let name = arguments::tool_name(reader.until("{")?)?;
     let arguments = reader.object(":", "}", Quotes::Gemma, DEPTH)?;
     reader.end()?;
-    Ok(ToolCall::of(name, arguments))
+    Ok(ToolCall::new(name, arguments))
 }
 
 impl Reader<'_> {

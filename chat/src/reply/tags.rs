@@ -87,7 +87,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
         _ => reader.until(name_end)?,
     };
     let name = arguments::tool_name(attribute(name))?;
-    let schema = Schema::of(tools, &name);
+    let schema = Schema::find(tools, &name);
     let mut object = Map::new();
     while reader.next_is(key) {
         let header = match reader.0.find(value).filter(|_| !value.is_empty()) {
@@ -119,7 +119,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     if !reader.0.is_empty() && !is_next_call {
         reader.expect(if close.is_empty() { key } else { close })?;
     }
-    Ok(ToolCall::of(name, object.into()))
+    Ok(ToolCall::new(name, object.into()))
 }
 
 impl Tags {
@@ -214,8 +214,8 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
         let name = tag.strip_prefix("invoke name=\"").and_then(|name| name.strip_suffix('"'));
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
-        let value = inner(reader, Schema::of(tools, &name), Around { schema: None, tag: "invoke" }, DEPTH)?;
-        calls.push(ToolCall::of(name, arguments::object(value)?));
+        let value = inner(reader, Schema::find(tools, &name), Around { schema: None, tag: "invoke" }, DEPTH)?;
+        calls.push(ToolCall::new(name, arguments::object(value)?));
         close(reader, "invoke", "")
     })
 }

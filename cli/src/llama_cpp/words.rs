@@ -26,7 +26,7 @@ pub(crate) struct Words {
 struct Own<'c>(BTreeMap<String, &'c Arg>);
 
 impl<'c> Own<'c> {
-    fn of(verb: &'c Command) -> Self {
+    fn new(verb: &'c Command) -> Self {
         let mut own = BTreeMap::new();
         for arg in verb.get_arguments() {
             let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
@@ -59,7 +59,7 @@ impl Words {
     pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
         let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
         let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
-        let own = Own::of(verb);
+        let own = Own::new(verb);
         let mut read = Self::default();
         let mut rest = said.into_iter();
         let begin: Vec<OsString> = rest.by_ref().take(2).collect();
@@ -248,7 +248,7 @@ impl Row {
 
 /// The verbs that have the flag at the start of the word.
 pub(super) fn verbs_with<'c>(program: &'c Command, word: &str) -> Vec<&'c str> {
-    let has = |verb: &&Command| Own::of(verb).has(word);
+    let has = |verb: &&Command| Own::new(verb).has(word);
     program.get_subcommands().filter(has).map(Command::get_name).collect()
 }
 

@@ -24,7 +24,7 @@ fn bytes(model: &str, args: &[&str]) -> (String, [u64; 3]) {
 fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
     let folder = tempfile::tempdir().unwrap();
     let header = Header::open(demo()).unwrap();
-    let adapter = Adapter::of("llama").of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
+    let adapter = Adapter::new("llama").of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
     let file = adapter.write(folder.path(), "style").display().to_string();
     for probing in [&[][..], &["--no-probe"]] {
         let (plain, without) = bytes(&demo(), probing);

@@ -62,7 +62,7 @@ impl Numbers {
 }
 
 impl Odd {
-    fn of(header: &Header) -> Self {
+    fn from_header(header: &Header) -> Self {
         let tensor = |it: &autoplace::gguf::Tensor| OddTensor {
             name: it.name().to_owned(),
             ty: it.ty(),
@@ -269,7 +269,7 @@ fn compare(model: &Path, count: usize) {
     let (mut made, mut taken) = (Vec::new(), 0);
     let (mut differ, mut theirs) = (Vec::new(), BTreeMap::new());
     while made.len() < count {
-        let mut odd = Odd::of(&header);
+        let mut odd = Odd::from_header(&header);
         for _ in 0..1 + numbers.below(5) / 4 {
             odd.change(&header, &mut numbers);
         }
@@ -343,7 +343,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
     ];
     let mut expected = BTreeMap::new();
     for (name, change, words) in changes {
-        let mut odd = Odd::of(&header);
+        let mut odd = Odd::from_header(&header);
         change(&mut odd);
         let path = folder.join(format!("{name}.gguf"));
         assert!(odd.write(&path), "{name}");

@@ -24,7 +24,7 @@ const BLOCKS: usize = 6;
 /// An adapter for the queries and values of the demo model.
 fn of_attention(architecture: &str) -> Adapter {
     let takes = |name: &str| name.contains("attn_q") || name.contains("attn_v");
-    Adapter::of(architecture).of_weights(&Header::open(demo_path()).unwrap(), 8, TensorType::F32, takes)
+    Adapter::new(architecture).of_weights(&Header::open(demo_path()).unwrap(), 8, TensorType::F32, takes)
 }
 
 /// The file of an adapter whose numbers are large enough to have an effect.
@@ -111,7 +111,7 @@ fn an_adapter_for_a_weight_with_a_scale_is_an_error_that_names_the_weight() {
     let params = ModelParams { no_alloc: true, load_mode: LoadMode::None, ..params(&[], 0) };
     let model = Model::load(&path, params).unwrap();
     let load = |weight: &str| {
-        let adapter = Adapter::of("llama").of_weights(&header, 8, TensorType::F32, |name| name == weight);
+        let adapter = Adapter::new("llama").of_weights(&header, 8, TensorType::F32, |name| name == weight);
         LoraAdapter::load(&model, adapter.write(folder.path(), "adapter"))
     };
     let error = load("blk.1.ffn_up.weight").unwrap_err();

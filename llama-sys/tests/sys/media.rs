@@ -94,7 +94,7 @@ fn a_prompt_of_text_and_an_image_is_computed_and_the_same_image_gives_the_same_r
 fn all_rows_of_a_non_causal_image_are_computed_at_once_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small Gemma 3", folder.path());
-    let memory = MediaMemory::of(&path, &on(None)).unwrap();
+    let memory = MediaMemory::ask(&path, &on(None)).unwrap();
     assert!(memory.is_non_causal);
     let mut projector = Projector::load(&demo_model(), &path, &on(None)).unwrap();
     let values = rows(&mut projector, 50, 90, 3);
@@ -121,7 +121,7 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small LLaVA", folder.path());
     let card = card(256 * MIB);
-    let asked = MediaMemory::of(&path, &on(Some(card.device()))).unwrap();
+    let asked = MediaMemory::ask(&path, &on(Some(card.device()))).unwrap();
     are_empty([&card]);
     let of_card = asked.bytes.iter().find(|(device, _)| *device == card.device()).unwrap().1;
     let model = load(&[&card], 0);

@@ -95,7 +95,7 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
 
 /// The share of the top speed by the share of layers on GPUs, comparable between machines and models.
 fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
-    let ours = Series::of(measurement, "measured here");
+    let ours = Series::from_measurement(measurement, "measured here");
     // A single point has no shape.
     if ours.points.len() < 2 {
         return None;

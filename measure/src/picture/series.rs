@@ -36,7 +36,7 @@ impl Series {
     /// A text that says why `text` has none of these forms.
     pub fn read(name: &str, text: &str) -> Result<Self, String> {
         let series = match Measurement::from_json(text) {
-            Ok(measurement) => Self::of(&measurement, name),
+            Ok(measurement) => Self::from_measurement(&measurement, name),
             Err(_) => {
                 let points = bench(text).or_else(|| table(text)).unwrap_or_default();
                 Self { name: name.to_owned(), layers: None, points }
@@ -51,7 +51,7 @@ impl Series {
 
     /// Generation speed at the smallest depth, for placements of whole layers only: other placements with the same
     /// number of layers would be another curve.
-    pub fn of(measurement: &Measurement, name: &str) -> Self {
+    pub fn from_measurement(measurement: &Measurement, name: &str) -> Self {
         let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
         let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
         let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));

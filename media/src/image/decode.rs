@@ -29,7 +29,7 @@ pub(super) fn decode(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<I
     if bytes.len() as u64 > limits.bytes {
         return Err(too_large(name, bytes.len() as u64, "bytes", limits.bytes));
     }
-    let input = Input { name, bytes, format: Format::of(name, bytes)?, limits, deadline };
+    let input = Input { name, bytes, format: Format::detect(name, bytes)?, limits, deadline };
     input.allow_memory(0)?;
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode()));
     // The time comes first: a decoder whose reader has ended reports a damaged file.

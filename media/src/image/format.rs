@@ -18,7 +18,7 @@ const FORMATS: &str = "a PNG, JPEG, WebP, GIF or BMP file";
 
 impl Format {
     /// The format of a file, or an error that names what the file is instead.
-    pub(super) fn of(name: &str, bytes: &[u8]) -> Result<Self, Error> {
+    pub(super) fn detect(name: &str, bytes: &[u8]) -> Result<Self, Error> {
         let found = match image::guess_format(bytes) {
             Ok(ImageFormat::Bmp) => return Ok(Self::Bmp),
             Ok(ImageFormat::Gif) => return Ok(Self::Gif),

@@ -111,7 +111,7 @@ impl Image {
     pub fn hash(&self) -> MediaHash {
         *self.0.hash.get_or_init(|| {
             let size = [self.width().to_le_bytes(), self.height().to_le_bytes()].concat();
-            MediaHash::of("image", [size.as_slice(), self.rgb()])
+            MediaHash::new("image", [size.as_slice(), self.rgb()])
         })
     }
 }

@@ -39,7 +39,7 @@ where
     let mut first = Vec::new();
     (&mut reader).take(16).read_to_end(&mut first).map_err(io)?;
     reader.seek(SeekFrom::Start(0)).map_err(io)?;
-    let input = Input { name, format: Format::of(name, &first)?, limits, deadline };
+    let input = Input { name, format: Format::detect(name, &first)?, limits, deadline };
     let decoded = catch_unwind(AssertUnwindSafe(|| input.decode(Timed::new(reader, bytes, &input.deadline))));
     // The time comes first: a decoder whose reader has ended reports a damaged file.
     input.deadline.check(name)?;

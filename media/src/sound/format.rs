@@ -16,7 +16,7 @@ const FORMATS: &str = "a WAV, MP3, FLAC or Ogg Vorbis file";
 impl Format {
     /// The format of a file that begins with `bytes`, or an error that names what the file is instead. An ID3 tag means
     /// MP3.
-    pub(super) fn of(name: &str, bytes: &[u8]) -> Result<Self, Error> {
+    pub(super) fn detect(name: &str, bytes: &[u8]) -> Result<Self, Error> {
         let found = match bytes {
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..] => return Ok(Self::Wav),
             [b'f', b'L', b'a', b'C', ..] => return Ok(Self::Flac),

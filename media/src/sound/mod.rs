@@ -131,7 +131,7 @@ impl Sound {
             let rate = self.rate().to_le_bytes();
             // Hashes pieces, because the bytes of all samples would be a second copy of the sound.
             let pieces: Vec<MediaHash> = self.samples().chunks(1 << 16).map(hash_of).collect();
-            MediaHash::of(
+            MediaHash::new(
                 "sound",
                 [rate.as_slice()].into_iter().chain(pieces.iter().map(|it| it.as_bytes().as_slice())),
             )
@@ -141,7 +141,7 @@ impl Sound {
 
 fn hash_of(samples: &[f32]) -> MediaHash {
     let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
-    MediaHash::of("samples", [bytes.as_slice()])
+    MediaHash::new("samples", [bytes.as_slice()])
 }
 
 /// The name, in errors, of a sound that is not a file.

@@ -78,11 +78,11 @@ impl InfillRequest {
         let marks = Marks::new(&vocab.fim()).map_err(|missing| no_infill(&missing))?;
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::of(&body, (model, own), (vocab, marks), is_suffix_first)
+        Self::new(&body, (model, own), (vocab, marks), is_suffix_first)
             .map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
-    fn of(
+    fn new(
         body: &Body<'_>,
         (model, own): (&Model, &Sampling),
         (vocab, marks): (&Vocab, Marks),

@@ -17,7 +17,7 @@ const PROMPT: &str = "And the king said unto his servants,";
 fn model(folder: &std::path::Path) -> Model {
     let header = Header::open(demo_path()).unwrap();
     let file = |name: &str, part: &str, seed| {
-        let adapter = Adapter::of("llama").alpha(8.0);
+        let adapter = Adapter::new("llama").alpha(8.0);
         let adapter = adapter.of_weights(&header, 8, TensorType::F32, |weight| weight.contains(part));
         adapter.write_random(folder, name, seed, 0.9)
     };

@@ -27,7 +27,7 @@ enum Peer {
 }
 
 impl Peer {
-    fn of(setting: &Setting) -> Outcome<Self> {
+    fn start(setting: &Setting) -> Outcome<Self> {
         Ok(match LlamaServer::start(setting)? {
             Some(server) => Self::Server(server),
             None => Self::Library(Plain::load(&setting.path, 512)?),
@@ -51,7 +51,7 @@ impl Peer {
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     let model = setting.load(512)?;
-    let peer = Peer::of(setting)?;
+    let peer = Peer::start(setting)?;
     let texts = texts(TEXTS, &controls(&model)?);
     let mut rows = vec![ways(&model, &peer, &texts)?, chats(&model, &setting.template()?, &peer)?];
     if let Peer::Server(server) = &peer {

@@ -65,7 +65,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Self {
+    fn new(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Self {
         let gpus: Vec<&Gpu> = machine.gpus.iter().filter(|_| plan.n_gpu_layers > 0).collect();
         let model = SpeedModel::new(profile, &plan.context, Rates::for_devices(&gpus, &machine.host));
         let model = model.overrides(profile, &plan.overrides).unwrap();
@@ -184,7 +184,7 @@ fn following_the_depth_is_never_far_behind_the_better_placement_and_ahead_of_the
         assert_ne!(shallow.split(), deep.split());
         let fit = Request::new().policy(Policy::MostLayers).host_parts(HostParts::None).n_gpu_layers(GpuLayers::Auto);
         let [shallow_times, deep_times, fit_times] =
-            [&shallow, &deep, &plan_for(fit)].map(|plan| Times::of(&profile, &machine, plan));
+            [&shallow, &deep, &plan_for(fit)].map(|plan| Times::new(&profile, &machine, plan));
         let times = [shallow_times, deep_times];
         let moving = plan.by_depth.as_deref().unwrap().moving_seconds;
         for (trace_name, trace) in traces() {
@@ -293,7 +293,7 @@ fn a_stated_depth_is_planned_for_and_one_beyond_the_context_is_refused() {
         let plan = planned(depth).unwrap();
         // A plan for a fixed depth is at least as fast there as the better one of two placements by depth.
         let [fixed, of_two] =
-            [&plan, &follows.clone().for_depth(tokens)].map(|plan| Times::of(&profile, &machine, plan));
+            [&plan, &follows.clone().for_depth(tokens)].map(|plan| Times::new(&profile, &machine, plan));
         let at = |times: Times| times.seconds(DepthWork::token(tokens));
         assert!(at(fixed) <= 1.02 * at(of_two), "{depth}: {plan}");
     }

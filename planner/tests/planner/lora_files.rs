@@ -15,7 +15,7 @@ const MODEL: Shape = Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (
 
 /// An adapter of rank 4 for the first block's keys.
 fn keys() -> Adapter {
-    Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32)
+    Adapter::new("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32)
 }
 
 #[track_caller]
@@ -52,14 +52,15 @@ fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
     );
     let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
-    assert!(refused(&Adapter::of("llama")).contains("no tensor"));
+    assert!(refused(&Adapter::new("llama")).contains("no tensor"));
 }
 
 #[test]
 fn every_tensor_is_held_against_its_weight_and_its_other_half() {
-    let pair = |arch: &str, weight: &str, high, ty| Adapter::of(arch).pair(weight, [64, high, 1, 1], 4, ty);
-    let half =
-        |suffix: &str, shape: &[u64]| Adapter::of("llama").tensor(&format!("blk.1.attn_k.weight.{suffix}"), F32, shape);
+    let pair = |arch: &str, weight: &str, high, ty| Adapter::new(arch).pair(weight, [64, high, 1, 1], 4, ty);
+    let half = |suffix: &str, shape: &[u64]| {
+        Adapter::new("llama").tensor(&format!("blk.1.attn_k.weight.{suffix}"), F32, shape)
+    };
     let with_b = |a: &[u64]| half("lora_a", a).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
     for (adapter, words) in [
         (pair("qwen2", "blk.0.attn_k.weight", 32, F32), "adapter for `qwen2`"),
@@ -83,7 +84,7 @@ fn every_tensor_is_held_against_its_weight_and_its_other_half() {
 #[test]
 fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     let embedding = |a: &[u64], b: &[u64]| {
-        Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
+        Adapter::new("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
     };
     let lora = Lora::from_header(&embedding(&[4, 128], &[4, 64]).header()).unwrap();
     MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap();

@@ -17,7 +17,7 @@ pub use blocks::{Dice, Random};
 pub use large::fill as fill_large;
 
 /// The sizes of most models.
-pub const DIMS: Dims = Dims::of([4, 256, 768, 4, 2, 64, 512]);
+pub const DIMS: Dims = Dims::new([4, 256, 768, 4, 2, 64, 512]);
 
 /// Writes the model's files into `folder`. Returns the first.
 pub fn write(sketch: &Sketch, folder: &Path) -> PathBuf {

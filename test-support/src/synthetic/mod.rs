@@ -16,7 +16,7 @@ pub use crate::dims::Dims;
 pub use models::{all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, without_attention};
 
 /// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
-pub const SMALL: Dims = Dims::of([4, 2048, 2816, 16, 4, 128, 32000]);
+pub const SMALL: Dims = Dims::new([4, 2048, 2816, 16, 4, 128, 32000]);
 
 /// The kinds of tokens, by their numbers in files.
 const NORMAL: i32 = 1;

@@ -115,7 +115,7 @@ impl Line {
         let mut line = Self {
             arch,
             name,
-            dims: Dims::of(numbers(dims).try_into().unwrap()),
+            dims: Dims::new(numbers(dims).try_into().unwrap()),
             ends: (type_called(embedding), output),
             block: match types.split_once('/') {
                 Some((ty, fine)) => Block::new(type_called(ty), type_called(fine)),

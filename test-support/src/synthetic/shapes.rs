@@ -35,18 +35,18 @@ pub struct Shape {
     pub types: (T, T, T),
 }
 
-pub const LLAMA_8B: Shape = Shape::of("Llama 3.1 8B Instruct", dims::LLAMA_8B);
+pub const LLAMA_8B: Shape = Shape::new("Llama 3.1 8B Instruct", dims::LLAMA_8B);
 
-pub const LLAMA_70B: Shape = Shape::of("Llama 3.3 70B Instruct", dims::LLAMA_70B);
+pub const LLAMA_70B: Shape = Shape::new("Llama 3.3 70B Instruct", dims::LLAMA_70B);
 
-pub const LLAMA_1B: Shape = Shape { tied: true, ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B) };
+pub const LLAMA_1B: Shape = Shape { tied: true, ..Shape::new("Llama 3.2 1B Instruct", dims::LLAMA_1B) };
 
 pub const QWEN_14B: Shape = Shape {
     arch: "qwen2",
     n_ctx_train: 32_768,
     rope_freqs: false,
     qkv_bias: true,
-    ..Shape::of("Qwen2.5 Coder 14B Instruct", dims::QWEN_14B)
+    ..Shape::new("Qwen2.5 Coder 14B Instruct", dims::QWEN_14B)
 };
 
 pub const QWEN3_8B: Shape = Shape {
@@ -54,7 +54,7 @@ pub const QWEN3_8B: Shape = Shape {
     n_ctx_train: 40_960,
     rope_freqs: false,
     qk_norm: true,
-    ..Shape::of("Qwen3 8B", dims::QWEN3_8B)
+    ..Shape::new("Qwen3 8B", dims::QWEN3_8B)
 };
 
 pub const QWEN3_30B_A3B: Shape = Shape {
@@ -63,7 +63,7 @@ pub const QWEN3_30B_A3B: Shape = Shape {
     rope_freqs: false,
     qk_norm: true,
     experts: Some(dims::QWEN3_30B_A3B.experts),
-    ..Shape::of("Qwen3 30B A3B", dims::QWEN3_30B_A3B.dims)
+    ..Shape::new("Qwen3 30B A3B", dims::QWEN3_30B_A3B.dims)
 };
 
 /// A model small enough to count by hand: two blocks in `F32`, with `Q8_0` rows that CUDA pads.
@@ -84,7 +84,7 @@ pub const TINY: Shape = Shape {
 impl Shape {
     /// A shape of these sizes; its other properties are those of Llama 3.
     #[allow(clippy::cast_possible_truncation, reason = "models have few blocks")]
-    const fn of(name: &'static str, dims: Dims) -> Self {
+    const fn new(name: &'static str, dims: Dims) -> Self {
         Self {
             name,
             arch: "llama",

@@ -36,7 +36,7 @@ pub(crate) struct Blueprint {
 
 impl Blueprint {
     /// A model of this architecture with these keys and matrices of half floats.
-    fn of(arch: &str, keys: Builder) -> Self {
+    fn new(arch: &str, keys: Builder) -> Self {
         Self {
             arch: arch.to_owned(),
             name: "",

@@ -38,7 +38,7 @@ impl Case {
         let index = dice.below(models.all.len());
         let model = &models.all[index];
         let mut request = request(&mut dice);
-        let needs = Needs::of(model, &request);
+        let needs = Needs::new(model, &request);
         if let Headroom::Bytes(bytes) = &mut request.headroom {
             *bytes += needs.growth();
         }
@@ -174,7 +174,7 @@ impl Needs {
         usable + taken + headroom.total()
     }
 
-    fn of(model: &Model, request: &Request) -> Self {
+    fn new(model: &Model, request: &Request) -> Self {
         let profile = &model.profile;
         let mut params = request.params.clone();
         params.n_ctx = request.context.tokens(profile);

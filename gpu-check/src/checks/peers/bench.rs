@@ -38,7 +38,7 @@ pub(super) struct Loop {
 
 impl Loop {
     /// Runs with all layers on the card (`by` 1) or half of them (`by` 2).
-    pub(super) fn of(setting: &Setting, model: &Written, by: u32, work: Work) -> Result<Self> {
+    pub(super) fn new(setting: &Setting, model: &Written, by: u32, work: Work) -> Result<Self> {
         let threads = threads(setting);
         // The weights are loaded twice.
         let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));

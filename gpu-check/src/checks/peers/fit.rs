@@ -62,7 +62,7 @@ pub(super) struct Found {
 
 impl Fit {
     /// Runs both sides in turns: first the questions alone, then the splits.
-    pub(super) fn of(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
+    pub(super) fn new(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
         let margin = if setting.simulated { SIM_HEADROOM } else { MARGIN };
         let (mut ours, mut theirs) = (Found::nothing(), Found::nothing());
         for round in 0..=ASKED {

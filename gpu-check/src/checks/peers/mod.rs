@@ -104,7 +104,7 @@ impl Peers {
             self.skipped.push(format!("{name}, layers by {by}: {why}"));
             return Ok(());
         }
-        self.loops.push(Loop::of(setting, model, by, work)?);
+        self.loops.push(Loop::new(setting, model, by, work)?);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Peers {
                 }
             }
         }
-        self.fits.push(Fit::of(setting, shape, model, &rig)?);
+        self.fits.push(Fit::new(setting, shape, model, &rig)?);
         drop(ballast);
         Ok(())
     }

@@ -30,7 +30,7 @@ impl MediaMemory {
     ///
     /// [`Error::Unreadable`], [`Error::InvalidParameter`], and [`Error::ProjectorLoad`] for a file that is no
     /// projector.
-    pub fn of(path: impl AsRef<Path>, params: &ProjectorParams) -> Result<Self, Error> {
+    pub fn ask(path: impl AsRef<Path>, params: &ProjectorParams) -> Result<Self, Error> {
         let path = path.as_ref();
         let native = params.to_native()?;
         readable(path)?;

@@ -46,7 +46,7 @@ pub(super) struct Turn {
 }
 
 pub(super) async fn forward(State(pooled): State<Pooled>, request: Request) -> Result<Response, Failed> {
-    let query = Query::of(request.uri());
+    let query = Query::new(request.uri());
     forward_as(pooled, request, query).await
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    pub(super) fn of(uri: &Uri) -> Self {
+    pub(super) fn new(uri: &Uri) -> Self {
         let mut query = Self::default();
         for (name, value) in uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
             match name {

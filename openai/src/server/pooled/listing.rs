@@ -109,7 +109,7 @@ pub(super) async fn delete_response(
 
 /// The facts about one model, or those that llama-server's router gives of itself.
 pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Result<Response, Failed> {
-    if Query::of(request.uri()).model.is_some() || only(&pooled.of.pool).is_ok() {
+    if Query::new(request.uri()).model.is_some() || only(&pooled.of.pool).is_ok() {
         return forward(State(pooled), request).await;
     }
     Ok(Json(json!({
@@ -123,7 +123,7 @@ pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Res
 /// The counts of one model if it is loaded, or those of the pool. A program that asks for them again and again keeps no
 /// model loaded.
 pub(super) async fn metrics(State(pooled): State<Pooled>, uri: Uri, request: Request) -> Result<Response, Failed> {
-    let mut query = Query::of(&uri);
+    let mut query = Query::new(&uri);
     if query.model.is_some() {
         query.autoload.get_or_insert(false);
         return super::forward::forward_as(pooled, request, query).await;
