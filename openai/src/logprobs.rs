@@ -44,7 +44,7 @@ pub(super) struct TokenInfo {
 
 impl TokenInfo {
     #[cfg(test)]
-    pub(super) fn new(text: &str, logprob: f32) -> Self {
+    pub(super) fn from_text(text: &str, logprob: f32) -> Self {
         Self { bytes: text.as_bytes().to_vec(), logprob, top: Vec::new() }
     }
 

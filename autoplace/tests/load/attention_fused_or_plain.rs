@@ -31,7 +31,7 @@ fn logits(path: &Path, gpu: &[&Card], flash_attn: FlashAttention) -> Vec<f32> {
 fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let gpu = Card::new((Rules::Cuda, false), gib(1));
+    let gpu = Card::with_memory((Rules::Cuda, false), gib(1));
     let mut left_plain = Vec::new();
     for sketch in test_support::random_weights::all() {
         let path = test_support::random_weights::write(&sketch, folder.path());

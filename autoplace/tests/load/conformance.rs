@@ -44,7 +44,7 @@ fn estimates_are_what_llama_cpp_allocates_over_the_large_grid() {
 
 fn grid(thorough: bool) {
     own_process!();
-    let card = |rules, asynchronous, size| Card::new((rules, asynchronous), gib(size));
+    let card = |rules, asynchronous, size| Card::with_memory((rules, asynchronous), gib(size));
     let [large, small] = [400, 150].map(|size| card(Rules::Cuda, true, size));
     let slow = card(Rules::Cuda, false, 230);
     let [wide, fine] = [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
@@ -130,7 +130,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     // 64 blocks over as many GPUs as llama.cpp schedules.
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
-    let cards = [(); 15].map(|()| Card::new((Rules::Metal, true), gib(24)));
+    let cards = [(); 15].map(|()| Card::with_memory((Rules::Metal, true), gib(24)));
     let params = &settings()[0];
     let mut dice = Dice::new(7);
     for n_gpus in [1, 2, 3, 7, 15] {
@@ -167,7 +167,7 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let path = written("llama", "gqa q4_k", folder.path());
     let profile = profile(&path);
-    let card = Card::new((Rules::Metal, true), gib(24));
+    let card = Card::with_memory((Rules::Metal, true), gib(24));
     let params = &settings()[0];
     let mut seen = std::collections::BTreeSet::new();
     for pattern in PATTERNS.split_whitespace().chain([""]) {

@@ -301,7 +301,7 @@ mod tests {
     }
 
     fn said(text: &str) -> Step {
-        let logprobs = vec![TokenInfo::new(text, -0.5)];
+        let logprobs = vec![TokenInfo::from_text(text, -0.5)];
         Step { parts: vec![ReplyPart::Content(text.to_owned())], logprobs, ..Step::default() }
     }
 

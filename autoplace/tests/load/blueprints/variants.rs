@@ -101,7 +101,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     let (small, large) = (dims(arch, false), dims(arch, true));
     let mut all = Vec::new();
     let mut push = |name, dims, experts, matrices, lacks| {
-        all.push(Blueprint { name, matrices, lacks, ..Blueprint::of(arch, keys(arch, dims, experts, &[]).build()) });
+        all.push(Blueprint { name, matrices, lacks, ..Blueprint::new(arch, keys(arch, dims, experts, &[]).build()) });
     };
     if dense {
         push("dense", small, false, TensorType::F32, &[][..]);
@@ -170,7 +170,7 @@ fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) ->
     for pair in said.filter(|it| !it.starts_with('-')) {
         keys.say(pair);
     }
-    Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::of(arch, keys.build()) }
+    Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::new(arch, keys.build()) }
 }
 
 /// A model whose last block predicts further tokens.
@@ -181,7 +181,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
         let dims = Dims { n_layer, n_nextn, ..dims };
         keys(arch, dims, experts, &[]).build()
     };
-    let mut model = Blueprint { name: "nextn", predicts_from: il, ..Blueprint::of(arch, of(1)) };
+    let mut model = Blueprint { name: "nextn", predicts_from: il, ..Blueprint::new(arch, of(1)) };
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }

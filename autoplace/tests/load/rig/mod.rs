@@ -37,11 +37,11 @@ pub(crate) struct Card {
 impl Card {
     /// A card with room for everything.
     pub(crate) fn new(kind: CardKind) -> Self {
-        Self::new(kind, gib(400))
+        Self::with_memory(kind, gib(400))
     }
 
     /// A card with `total` bytes.
-    pub(crate) fn new((rules, asynchronous): CardKind, total: u64) -> Self {
+    pub(crate) fn with_memory((rules, asynchronous): CardKind, total: u64) -> Self {
         let backend = backend(rules);
         let sim = SimGpu::builder(format!("SIM {backend}")).total(total).rules(rules).backend(backend);
         let sim = sim.asynchronous(asynchronous).register().unwrap();
