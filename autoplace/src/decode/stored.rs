@@ -72,9 +72,12 @@ impl Stored {
     fn root(&mut self, scales: &Scales) -> Id {
         let root = match &self.root {
             Some((of, root)) if of == scales => *root,
-            _ => self.of.store.root(&self.of.key(scales)),
+            _ => {
+                let root = self.of.store.root(&self.of.key(scales));
+                self.root = Some((scales.clone(), root));
+                root
+            }
         };
-        self.root = Some((scales.clone(), root));
         self.of.store.learn(root, &self.of.label, self.seconds_per_token, self.of.needs_rest);
         root
     }

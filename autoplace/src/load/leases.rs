@@ -57,9 +57,7 @@ impl Leases {
         self.patience = Some(patience);
         self
     }
-}
 
-impl Leases {
     /// Sets whether other processes are told that this one unloads idle models when others lack memory, as a pool does.
     /// Default: no.
     pub const fn gives(mut self, gives: bool) -> Self {

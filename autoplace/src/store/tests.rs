@@ -280,6 +280,25 @@ fn memory_is_given_back_and_the_bound_stays() {
 }
 
 #[test]
+fn a_cleared_store_is_empty_in_memory_and_on_disk_and_takes_texts_again() {
+    let folder = TempDir::new().unwrap();
+    let store = in_folder(&folder, 1 << 30);
+    let of = |text: i32| -> Vec<Token> { (100 * text..100 * text + 40).collect() };
+    for text in 0..20 {
+        put(&store, "one", &of(text), true);
+    }
+    store.flush();
+    assert!(store.usage().folder_bytes > 0);
+    store.clear();
+    let usage = store.usage();
+    assert_eq!((usage.pieces, usage.tokens, usage.folder_bytes), (0, 0, 0));
+    assert_eq!(pieces(&folder.path().join("store")), [] as [PathBuf; 0]);
+    assert_eq!(get(&store, "one", &of(3), true), 0);
+    assert_eq!(put(&store, "one", &of(3), true), 40);
+    assert_eq!(get(&store, "one", &of(3), true), 40);
+}
+
+#[test]
 fn what_belongs_to_one_owner_is_not_found_by_another() {
     let folder = TempDir::new().unwrap();
     let of = |owner: &str| {

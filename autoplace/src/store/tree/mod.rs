@@ -399,11 +399,13 @@ impl Tree {
     }
 
     pub(super) fn clear(&mut self, folder: Option<&Folder>) {
-        let all: Vec<Id> = self.nodes.keys().copied().collect();
-        for id in all {
-            self.take(id, folder);
+        // No piece stays, so none is unlinked from its siblings, whose list would be searched for each.
+        let nodes = std::mem::take(&mut self.nodes);
+        self.of_nodes = 0;
+        self.roots.values_mut().for_each(|root| root.first_child = NONE);
+        for (id, node) in nodes {
+            self.remove_file(id, node.file, folder);
         }
-        self.nodes = HashMap::new();
     }
 
     /// Takes a piece out of the tree, and removes its file.
