@@ -8,9 +8,8 @@ use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
 
 use super::prefix::Prefix;
-use crate::load::Checkpoint;
+use crate::load::{Checkpoint, host_margin};
 use crate::machine::Host;
-use crate::memory::{Headroom, PeakSizes};
 
 /// Distance of a checkpoint from the end of a prompt, in tokens. The next prompt may differ near this end, because some
 /// templates open the reasoning in the prompt and leave it out of the history. The last token is computed again in any
@@ -134,8 +133,7 @@ impl Checkpoints {
 /// Free bytes of the host beyond the margin that a plan leaves.
 pub(super) fn free() -> u64 {
     let host = Host::detect_memory();
-    let margin = Headroom::of_host(&host, &PeakSizes::default(), false, 0).margin;
-    host.available.saturating_sub(margin)
+    host.available.saturating_sub(host_margin(&host))
 }
 
 /// The places where a prompt is interrupted for checkpoints.

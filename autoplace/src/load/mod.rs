@@ -96,7 +96,7 @@ pub use replace::BetterPlan;
 pub use report::{GpuReport, HostReport, LoadReport, NotLearnedReason, WarmUp};
 pub use requested::Replacement;
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
-pub(crate) use stored::ModelStore;
+pub(crate) use stored::{ModelStore, host_margin};
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads};
 

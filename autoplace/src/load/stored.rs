@@ -43,7 +43,7 @@ impl Model {
         if store.options().memory_bytes.is_none() {
             store.limit_memory(self.left_of_host() / 2);
         }
-        let files = self.files_key(store.options().folder.is_some());
+        let files = self.files_key(&store);
         let files =
             files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no prompts: {error}"));
         let (files, header) = (files.ok()?, self.header().ok()?);
@@ -74,13 +74,14 @@ impl Model {
             && store.is_opened()
         {
             let host = Host::detect_memory();
-            store.give_back(margin(&host).saturating_sub(host.available));
+            store.give_back(host_margin(&host).saturating_sub(host.available));
         }
     }
 
     /// Identifies the files of the model and of its adapters: by their bytes where texts outlive the process, and
     /// otherwise by their names, lengths and times.
-    fn files_key(&self, by_bytes: bool) -> io::Result<String> {
+    fn files_key(&self, store: &PromptStore) -> io::Result<String> {
+        let by_bytes = store.options().folder.is_some();
         let adapters = &self.options().adapters;
         let header = self.header().map_err(io::Error::other)?;
         let shards = header.shards().iter().map(Shard::path);
@@ -88,7 +89,8 @@ impl Model {
         let vectors = adapters.control_vectors.iter().map(|(path, _)| &**path);
         let mut key = String::new();
         for path in shards.chain(lora).chain(vectors) {
-            key.push_str(&if by_bytes { self.hash_of(path) } else { stamp(path) }?);
+            let stamp = stamp(path)?;
+            key.push_str(&if by_bytes { store.file_hash(&stamp, || self.hash_of(path, &stamp))? } else { stamp });
             key.push_str("; ");
         }
         let directions: Vec<u32> = adapters.control_vectors.iter().map(|(_, scale)| scale.to_bits()).collect();
@@ -96,27 +98,26 @@ impl Model {
         Ok(key)
     }
 
-    /// The hash of a file's bytes. The user's cache keeps it until the file changes, because a large file takes
-    /// seconds.
-    fn hash_of(&self, path: &Path) -> io::Result<String> {
-        let stamp = stamp(path)?;
+    /// The hash of the bytes of a file with this stamp. The user's cache keeps it until the file changes, because a
+    /// large file takes seconds.
+    fn hash_of(&self, path: &Path, stamp: &str) -> io::Result<String> {
         let cache = self.options().learn.cache(false);
-        if let Some(hash) = cache.as_ref().and_then(|cache| cache.file_hash(&stamp)) {
+        if let Some(hash) = cache.as_ref().and_then(|cache| cache.file_hash(stamp)) {
             return Ok(hash);
         }
         let hash = hash(path)?;
-        // Not for a file that was written meanwhile.
-        if let Some(cache) = cache
-            && self::stamp(path)? == stamp
-        {
-            cache.put_file_hash(&stamp, &hash);
+        if self::stamp(path)? != stamp {
+            return Err(io::Error::other(format!("{} was written while it was read", path.display())));
+        }
+        if let Some(cache) = cache {
+            cache.put_file_hash(stamp, &hash);
         }
         Ok(hash)
     }
 }
 
 /// Bytes that a plan leaves of the host.
-fn margin(host: &Host) -> u64 {
+pub(crate) fn host_margin(host: &Host) -> u64 {
     Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
 }
 

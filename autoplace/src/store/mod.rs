@@ -19,6 +19,7 @@ mod tree;
 mod value;
 mod writer;
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -71,6 +72,8 @@ struct Inner {
     options: StoreOptions,
     /// Opened on first use, so that a worker can open the folder of a store that its application only describes.
     opened: OnceLock<Opened>,
+    /// Hashes of model files, by their stamps.
+    file_hashes: Mutex<HashMap<String, String>>,
 }
 
 #[derive(Debug)]
@@ -102,7 +105,7 @@ impl PromptStore {
     }
 
     fn described(options: StoreOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, opened: OnceLock::new() }) }
+        Self { inner: Arc::new(Inner { options, opened: OnceLock::new(), file_hashes: Mutex::default() }) }
     }
 
     fn opened(&self) -> &Opened {
@@ -158,6 +161,17 @@ impl PromptStore {
     pub(crate) fn give_back(&self, bytes: u64) {
         let Shared { tree, folder } = self.shared();
         lock(tree).give_back(bytes, folder.as_ref());
+    }
+
+    /// The hash of a model's file with this stamp, which `compute` reads once for all loads with this store.
+    pub(crate) fn file_hash(&self, stamp: &str, compute: impl FnOnce() -> io::Result<String>) -> io::Result<String> {
+        if let Some(known) = lock(&self.inner.file_hashes).get(stamp) {
+            return Ok(known.clone());
+        }
+        // Without the lock, because a large file takes seconds.
+        let hash = compute()?;
+        lock(&self.inner.file_hashes).insert(stamp.to_owned(), hash.clone());
+        Ok(hash)
     }
 
     /// The root of the texts of one owner that depend on all that `key` says.

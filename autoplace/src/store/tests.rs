@@ -299,6 +299,24 @@ fn a_cleared_store_is_empty_in_memory_and_on_disk_and_takes_texts_again() {
 }
 
 #[test]
+fn a_models_file_is_hashed_once_for_all_loads_with_a_store() {
+    let store = PromptStore::new(1 << 20);
+    let mut hashed = 0;
+    for clone in [store.clone(), store.clone(), store] {
+        for stamp in ["one", "other"] {
+            let hash = clone.file_hash(stamp, || {
+                hashed += 1;
+                Ok(stamp.repeat(2))
+            });
+            assert_eq!(hash.unwrap(), stamp.repeat(2));
+        }
+        // A failure is tried again.
+        assert!(clone.file_hash("gone", || Err(std::io::ErrorKind::NotFound.into())).is_err());
+    }
+    assert_eq!(hashed, 2);
+}
+
+#[test]
 fn what_belongs_to_one_owner_is_not_found_by_another() {
     let folder = TempDir::new().unwrap();
     let of = |owner: &str| {
