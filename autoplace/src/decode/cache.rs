@@ -8,6 +8,7 @@ use super::error::Error;
 use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered, Scales};
+use crate::store::{Brought, Found};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
 /// of one.
@@ -130,7 +131,7 @@ impl Cache {
         } else {
             if running.is_empty() && context.kv_unified() {
                 // Gives the text the same cells as the first text had.
-                self.make_room(context, 0)?;
+                self.make_room(context, 0, is_alone)?;
             }
             (None, 0)
         };
@@ -139,6 +140,8 @@ impl Cache {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
+        // A beginning that the context has refused may have displaced the donor.
+        let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
             (None, Some(donor)) => self.take_over(context, free, donor, prompt, is_alone)?,
@@ -277,12 +280,13 @@ impl Cache {
         checkpoints.take(context, seq, held);
     }
 
-    /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens.
-    pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
+    /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens. `is_alone` says that
+    /// no text waits for its next token meanwhile.
+    pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize, is_alone: bool) -> Result<(), Error> {
         while self.len() > tokens
             && let Some(idle) = self.idle.first()
         {
-            self.forget(context, idle.seq, false)?;
+            self.forget(context, idle.seq, is_alone)?;
         }
         Ok(())
     }
@@ -293,7 +297,8 @@ impl Cache {
     }
 
     /// Restores the longest stored beginning of a prompt into the sequence `free`, if that saves enough beside the
-    /// `shared` tokens that the context holds. `None` leaves everything as it was, or the sequence empty.
+    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory.
+    /// `None` leaves everything as it was, or the sequence empty if the context refuses the pieces.
     fn restore(
         &mut self,
         context: &mut Context,
@@ -303,20 +308,16 @@ impl Cache {
         prompt: Prefix<'_>,
         shared: usize,
     ) -> Result<Option<Restored>, Error> {
-        // After a damaged piece, another search finds the pieces before it.
-        for _ in 0..MOST_SEARCHES {
-            let Some(found) = self.stored.as_mut().and_then(|stored| stored.find(prompt, shared)) else { break };
-            self.forget(context, free, running.is_empty())?;
-            if context.kv_unified() {
-                let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
-                self.make_room(context, room.all.saturating_sub(others + found.tokens))?;
-            }
-            let restored = self.stored.as_mut().and_then(|stored| stored.restore(context, free, &found));
-            if restored.is_some() {
-                return Ok(restored);
-            }
+        let Some((found, brought)) = self.stored.as_mut().and_then(|stored| bring(stored, prompt, shared)) else {
+            return Ok(None);
+        };
+        let is_alone = running.is_empty();
+        self.forget(context, free, is_alone)?;
+        if context.kv_unified() {
+            let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
+            self.make_room(context, room.all.saturating_sub(others + found.tokens), is_alone)?;
         }
-        Ok(None)
+        Ok(self.stored.as_mut().and_then(|stored| stored.restore(context, free, &found, &brought)))
     }
 
     /// Stores the next pieces of the idle sequence that is displaced first. Returns whether more is left.
@@ -371,6 +372,18 @@ impl Cache {
         context.kv_seq_remove(seq, 0..Position::MAX)?;
         Ok(())
     }
+}
+
+/// The pieces of the longest stored beginning of a prompt, in memory. After a damaged piece, another search finds the
+/// pieces before it.
+fn bring(stored: &mut Stored, prompt: Prefix<'_>, shared: usize) -> Option<(Found, Brought)> {
+    for _ in 0..MOST_SEARCHES {
+        let found = stored.find(prompt, shared)?;
+        if let Some(brought) = stored.bring(&found) {
+            return Some((found, brought));
+        }
+    }
+    None
 }
 
 /// Whether the memory of a sequence can drop all tokens after the first `keep`.

@@ -209,11 +209,11 @@ impl Step<'_> {
             // Idle texts occupy cells of the same cache.
             let drafted = self.work.batch.len() - queued;
             let wanted = cells(self.sequences) + drafted;
-            self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
+            self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted), false)?;
         }
         match context.decode(&self.work.batch) {
             Err(llama_sys::Error::NoKvSlot { .. }) => {
-                self.cache.make_room(context, 0)?;
+                self.cache.make_room(context, 0, false)?;
                 for sequence in self.sequences.iter() {
                     context.kv_leave_window(sequence.held.seq)?;
                 }

@@ -12,7 +12,7 @@ use llama_sys::{Context, RowPiece, RowShape, SeqId};
 use super::checkpoints;
 use super::prefix::Prefix;
 use crate::load::{Checkpoint, ModelStore, Remembered, Scales};
-use crate::store::{Added, Found, Id, NewPiece, block_tokens, smoothed};
+use crate::store::{Added, Brought, Found, Id, NewPiece, block_tokens, smoothed};
 
 /// Fewest tokens that a restored beginning must have more than what the context holds.
 const WORTH_RESTORING: usize = 16;
@@ -100,10 +100,20 @@ impl Stored {
         is_faster.then_some(found)
     }
 
-    /// Restores a beginning into an empty sequence. `None` leaves the sequence empty: a piece is damaged or gone, or
-    /// the context refuses it.
-    pub(crate) fn restore(&mut self, context: &mut Context, seq: SeqId, found: &Found) -> Option<Restored> {
-        let brought = self.of.store.bring(found)?;
+    /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; another search then
+    /// finds less.
+    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
+        self.of.store.bring(found)
+    }
+
+    /// Restores a beginning into an empty sequence. `None` leaves the sequence empty: the context refuses the pieces.
+    pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        found: &Found,
+        brought: &Brought,
+    ) -> Option<Restored> {
         let begun = Instant::now();
         let (first, _, _) = brought.pieces.first()?;
         let (shape_bytes, _) = split(first)?;

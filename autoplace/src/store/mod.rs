@@ -29,8 +29,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_128;
 
 use self::folder::Folder;
-use self::found::Brought;
-pub(crate) use self::found::{Added, Found, Id, NewPiece};
+pub(crate) use self::found::{Added, Brought, Found, Id, NewPiece};
 pub use self::options::{StoreOptions, StoreUse, StoredModel};
 use self::tree::Tree;
 use self::writer::{Shared, Writer};

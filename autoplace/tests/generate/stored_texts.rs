@@ -125,6 +125,26 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
 }
 
 #[test]
+fn a_beginning_that_cannot_be_brought_displaces_no_text_that_shares_less() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("store");
+    let path = random("llama", None, folder.path());
+    let (shared, long) = (words(1, 100), [words(1, 100), words(2, 100)].concat());
+    turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &long);
+    let model = load(&path, request(1024, 1, false), &in_folder(&files));
+    // Computed, so that the beginning of the long text stays in the folder alone.
+    complete(generate(&model, &[&shared[..], &words(3, 40)].concat()).cache_prompt(false), &model);
+    for file in fs::read_dir(&files).unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_some_and(|ending| ending == "piece") {
+            fs::remove_file(file).unwrap();
+        }
+    }
+    let (_, next) = turn("", &model, &[&long[..], &words(4, 20)].concat());
+    assert!(next.restored_tokens == 0 && next.cached_tokens >= shared.len(), "{next:?}");
+}
+
+#[test]
 fn a_replacement_keeps_the_texts_that_were_idle() {
     let store = PromptStore::new(256 * MIB);
     let builder = Model::builder(demo_path()).request(request(1024, 1, false)).n_threads(1);
