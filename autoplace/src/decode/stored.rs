@@ -36,6 +36,8 @@ pub(crate) struct Stored {
     seconds_per_token: Option<f64>,
     /// Seconds to restore a byte from memory.
     seconds_per_byte: Option<f64>,
+    /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
+    later_at: Option<usize>,
 }
 
 /// What is still to be stored of a sequence.
@@ -59,7 +61,7 @@ pub(crate) struct Restored {
 
 impl Stored {
     pub(crate) fn new(of: ModelStore) -> Self {
-        Self { of, root: None, seconds_per_token: None, seconds_per_byte: None }
+        Self { of, root: None, seconds_per_token: None, seconds_per_byte: None, later_at: None }
     }
 
     /// Learns the cost of a prompt from a batch.
@@ -146,8 +148,16 @@ impl Stored {
         idle: &Remembered,
         checkpoints: &[Checkpoint],
     ) -> Progress {
+        // Asked before anything is copied, because the steps come back here for each token.
+        let unwritten = self.of.store.unwritten();
+        if is_behind(self.later_at, unwritten) {
+            return Progress::Later;
+        }
         match self.try_part(context, idle, checkpoints) {
-            Ok(progress) => progress,
+            Ok(progress) => {
+                self.later_at = (progress == Progress::Later).then_some(unwritten);
+                progress
+            }
             Err(error) => {
                 tracing::debug!(target: "autoplace::store", "sequence {} is not stored: {error}", idle.seq);
                 Progress::Done
@@ -223,6 +233,12 @@ impl Stored {
     }
 }
 
+/// Whether the folder's thread has written nothing since the store had no room because of the pieces that waited for
+/// it.
+fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
+    unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
+}
+
 /// Rows with their shape before them, and the length of that.
 fn piece(shape: &[u8], rows: &[u8]) -> Vec<u8> {
     let mut data = Vec::with_capacity(4 + shape.len() + rows.len());
@@ -236,4 +252,18 @@ fn piece(shape: &[u8], rows: &[u8]) -> Vec<u8> {
 fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_behind;
+
+    #[test]
+    fn nothing_is_copied_again_before_the_folders_thread_has_written_something() {
+        assert!(!is_behind(None, 5));
+        assert!(is_behind(Some(5), 5) && is_behind(Some(5), 6));
+        assert!(!is_behind(Some(5), 4));
+        // The thread may have ended its work before it was asked.
+        assert!(!is_behind(Some(0), 0) && is_behind(Some(0), 1));
+    }
 }

@@ -144,6 +144,11 @@ impl PromptStore {
         }
     }
 
+    /// Number of pieces that wait for the folder's thread.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.opened().writer.as_ref().map_or(0, Writer::unwritten)
+    }
+
     /// The options that the store was opened with.
     pub fn options(&self) -> &StoreOptions {
         &self.inner.options

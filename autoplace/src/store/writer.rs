@@ -70,6 +70,11 @@ impl Writer {
         }
     }
 
+    /// Number of queued pieces that are not written yet.
+    pub(super) fn unwritten(&self) -> usize {
+        *lock(&self.waiting.pieces)
+    }
+
     /// Waits until all queued pieces are written.
     pub(super) fn wait(&self) {
         let pieces = lock(&self.waiting.pieces);

@@ -78,8 +78,15 @@ impl LocalSession {
             None => self.plan_with_room()?.1,
         };
         let live = self.live_tokens();
-        let (begun, model) = (Instant::now(), self.model.clone());
+        let model = self.model.clone();
         let _replacing = model.replacing();
+        self.check_holders()?;
+        // Idle sequences do not survive the context. The time to store them is not the move's, because later moves are
+        // predicted by what moves take.
+        if let Some(lent) = &mut self.lent {
+            self.cache.store_all(&mut lent.context);
+        }
+        let begun = Instant::now();
         let saved = self.release()?;
         let mut reload = |plan| self.resume(model.reload(plan, (tokens, live))?);
         let resumed = reload(plan);
@@ -134,6 +141,16 @@ impl LocalSession {
         Ok(())
     }
 
+    /// Refuses to release a model that others than this session hold.
+    fn check_holders(&self) -> Result<(), Error> {
+        let Some(lent) = &self.lent else { return Ok(()) };
+        // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
+        // drafters.
+        let ours = self.model.slot()?.holders() + 2 + self.drafters.drafts.holders();
+        let holders = lent.context.model().holders().saturating_sub(ours);
+        if holders > 0 { Err(Error::NativeHeld { holders }) } else { Ok(()) }
+    }
+
     /// Saves the state of all texts and releases every holder of the model. Returns the saved bytes, and the time to
     /// save them.
     fn release(&mut self) -> Result<StateCopy, Error> {
@@ -143,15 +160,6 @@ impl LocalSession {
             let bytes = self.sequences.iter().map(Sequence::saved_bytes).sum();
             return Ok(StateCopy { bytes, ..StateCopy::default() });
         };
-        // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
-        // drafters.
-        let ours = self.model.slot()?.holders() + 2 + self.drafters.drafts.holders();
-        let holders = lent.context.model().holders().saturating_sub(ours);
-        if holders > 0 {
-            return Err(Error::NativeHeld { holders });
-        }
-        // Idle sequences do not survive the context.
-        self.cache.store_all(&mut lent.context);
         let (context, begun) = (&mut lent.context, Instant::now());
         let saved = self.sequences.iter_mut().map(|it| it.save(context));
         let saved = match saved.sum::<Result<u64, Error>>() {
