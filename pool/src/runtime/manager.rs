@@ -141,9 +141,7 @@ fn task(state: &State, now: Duration) -> Option<Task> {
     let is_idle = |entry: &&Entry| {
         let idle = entry.spec.idle.filter(|_| !entry.spec.keep);
         let is_over = idle.is_some_and(|idle| now >= entry.used + idle);
-        // A model stays loaded while a loaded model names it in `beside`.
-        let is_beside = |other: &Entry| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name);
-        is_over && !state.entries.iter().any(is_beside)
+        is_over && !state.is_beside_a_loaded_one(entry)
     };
     state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
 }
@@ -345,11 +343,11 @@ fn error_for(name: &str, reason: &Reason) -> Error {
 
 /// Shrinks or parks models for other programs, grows models into free memory, and loads parked models again.
 fn look(shared: &Arc<Shared>) {
-    shared.give_to_others();
     let is_empty = shared.lock().entries.iter().all(|entry| entry.loaded.is_none() && !entry.is_parked);
     if is_empty {
         return;
     }
+    shared.give_to_others();
     let Ok(machine) = shared.bare_machine() else { return };
     let Ok(plan) = decide(shared, &machine, None) else { return };
     let unloaded = plan.steps.iter().filter_map(|step| match step {

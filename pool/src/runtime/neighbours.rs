@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use autoplace::load::{DeviceBytes, LoadedModel, MemoryLack, loaded_models, memory_lacks};
 use autoplace::machine::Machine;
 
-use super::state::{Entry, Id, Shared, Work};
+use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
 
 /// How long a pool waits for others to give memory: two looks of theirs, and a little.
@@ -29,21 +29,20 @@ impl Shared {
     /// it does not fit at all. Returns whether some has become free.
     pub(super) fn others_gave(&self, id: Id, machine: &Machine, plan: Option<&PoolPlan>) -> bool {
         let now = self.now();
-        let others = self.of_others();
-        let devices = {
+        let lack = {
             let mut state = self.lock();
-            let Some(entry) = state.entry(id).filter(|entry| entry.loaded.is_none()) else { return false };
-            if entry.asked.is_some_and(|asked| now < asked + PAUSE) {
-                return false;
-            }
-            let devices = lacking(entry, machine, plan, &others);
-            if !devices.is_empty() {
-                entry.asked = Some(now);
-            }
-            devices
+            let entry = state.entry(id).filter(|entry| entry.loaded.is_none());
+            entry.filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE)).and_then(|it| Lack::of(it, plan))
         };
+        // The folder of the notices is read only for a model that lacks something.
+        let Some(lack) = lack else { return false };
+        let others = self.of_others();
+        let devices = lack.on_devices(machine, &others);
         if devices.is_empty() {
             return false;
+        }
+        if let Some(entry) = self.lock().entry(id) {
+            entry.asked = Some(now);
         }
         let held = |models: &[LoadedModel]| -> u64 {
             devices.iter().flat_map(|lack| models.iter().map(|model| bytes_on(model, &lack.name))).sum()
@@ -83,6 +82,10 @@ impl Shared {
 
     /// Unloads models that nobody uses for other pools that lack their memory, the one that is missed least first.
     pub(super) fn give_to_others(&self) {
+        // Without the folder of the notices, because each look comes here.
+        if !self.has_something_to_give() {
+            return;
+        }
         let lacks = memory_lacks(&self.settings.leases);
         for lack in lacks.iter().filter(|lack| lack.pool != self.settings.id).flat_map(|lack| &lack.devices) {
             let mut missing = lack.bytes;
@@ -94,21 +97,20 @@ impl Shared {
         }
     }
 
+    fn has_something_to_give(&self) -> bool {
+        let now = self.now();
+        let state = self.lock();
+        !held_off(&state, now) && state.entries.iter().any(|entry| may_be_given(&state, entry, now))
+    }
+
     /// The idle model on this device that is missed least, and its bytes there; `None` if there is none, or if enough
     /// models were unloaded lately.
     fn least_missed(&self, device: &str) -> Option<(Id, u64)> {
         let now = self.now();
         let state = self.lock();
-        let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
-        if recent >= state.limits.reloads_per_minute as usize {
+        if held_off(&state, now) {
             return None;
         }
-        let is_free = |entry: &&Entry| {
-            let is_wanted = state.waiters.iter().any(|waiter| waiter.id == entry.id);
-            let is_needed = |other: &Entry| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name);
-            let is_idle = entry.handles == 0 && entry.work == Work::None && now >= entry.used + IDLE;
-            is_idle && !entry.spec.keep && !is_wanted && !state.entries.iter().any(is_needed)
-        };
         let on_device = |entry: &Entry| {
             let plan = &entry.loaded.as_ref()?.rung.plan;
             let placements = plan.placements.iter().filter(|placement| placement.name == device);
@@ -116,23 +118,54 @@ impl Shared {
             Some((entry.id, bytes)).filter(|(_, bytes)| *bytes > 0)
         };
         let price = |entry: &Entry| entry.demand.rate(now) * entry.load_time.unwrap_or_default().as_secs_f64();
-        let mut free: Vec<&Entry> = state.entries.iter().filter(is_free).collect();
+        let mut free: Vec<&Entry> = state.entries.iter().filter(|entry| may_be_given(&state, entry, now)).collect();
         free.sort_by(|one, other| price(one).total_cmp(&price(other)));
         free.into_iter().find_map(on_device)
     }
 }
 
-/// The devices on which other pools have memory that the model lacks.
-fn lacking(entry: &Entry, machine: &Machine, plan: Option<&PoolPlan>, others: &[LoadedModel]) -> Vec<DeviceBytes> {
-    let (bytes, on_host) = match plan.and_then(|plan| plan.model(&entry.label)) {
-        Some(planned) if planned.plan.n_gpu_layers >= planned.plan.layers() => return Vec::new(),
-        Some(planned) => (planned.held.host, false),
-        None => (std::fs::metadata(&entry.spec.model).map_or(0, |file| file.len()).saturating_add(BESIDE_FILE), true),
-    };
-    let is_gpu = |name: &str| machine.gpus.iter().any(|gpu| gpu.name == name);
-    let names: BTreeSet<&str> = others.iter().flat_map(|model| &model.devices).map(|on| on.name.as_str()).collect();
-    let has_any = |name: &&str| (on_host || is_gpu(name)) && others.iter().any(|model| bytes_on(model, name) > 0);
-    names.into_iter().filter(has_any).map(|name| DeviceBytes { name: name.to_owned(), bytes }).collect()
+/// Whether as many models were unloaded or moved in the last minute as the pool may.
+fn held_off(state: &State, now: Duration) -> bool {
+    let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
+    recent >= state.limits.reloads_per_minute as usize
+}
+
+/// Whether the model is loaded, and nobody uses, wants or needs it.
+fn may_be_given(state: &State, entry: &Entry, now: Duration) -> bool {
+    let is_wanted = || state.waiters.iter().any(|waiter| waiter.id == entry.id);
+    let is_idle = entry.handles == 0 && entry.work == Work::None && now >= entry.used + IDLE;
+    entry.loaded.is_some() && is_idle && !entry.spec.keep && !is_wanted() && !state.is_beside_a_loaded_one(entry)
+}
+
+/// What a model lacks.
+struct Lack {
+    bytes: u64,
+    /// Whether memory of the host is lacked too, because the model does not fit at all.
+    on_host: bool,
+}
+
+impl Lack {
+    /// `None` for a model all of whose layers are planned on GPUs.
+    fn of(entry: &Entry, plan: Option<&PoolPlan>) -> Option<Self> {
+        match plan.and_then(|plan| plan.model(&entry.label)) {
+            Some(planned) if planned.plan.n_gpu_layers >= planned.plan.layers() => None,
+            Some(planned) => Some(Self { bytes: planned.held.host, on_host: false }),
+            None => {
+                let file = std::fs::metadata(&entry.spec.model).map_or(0, |file| file.len());
+                Some(Self { bytes: file.saturating_add(BESIDE_FILE), on_host: true })
+            }
+        }
+    }
+
+    /// The devices on which other pools have such memory.
+    fn on_devices(&self, machine: &Machine, others: &[LoadedModel]) -> Vec<DeviceBytes> {
+        let is_gpu = |name: &str| machine.gpus.iter().any(|gpu| gpu.name == name);
+        let names: BTreeSet<&str> = others.iter().flat_map(|model| &model.devices).map(|on| on.name.as_str()).collect();
+        let has_any =
+            |name: &&str| (self.on_host || is_gpu(name)) && others.iter().any(|model| bytes_on(model, name) > 0);
+        let lacked = names.into_iter().filter(has_any);
+        lacked.map(|name| DeviceBytes { name: name.to_owned(), bytes: self.bytes }).collect()
+    }
 }
 
 fn bytes_on(model: &LoadedModel, device: &str) -> u64 {

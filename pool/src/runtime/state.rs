@@ -257,6 +257,11 @@ impl State {
         self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
+    /// Whether a loaded model names this one in `beside`, so that this one stays loaded too.
+    pub(super) fn is_beside_a_loaded_one(&self, entry: &Entry) -> bool {
+        self.entries.iter().any(|other| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name))
+    }
+
     /// The id of the model with this name. A model that is not removed comes before one that is.
     pub(super) fn id_of(&self, name: &str) -> Option<Id> {
         self.entries.iter().find(|entry| entry.label == name).map(|entry| entry.id)

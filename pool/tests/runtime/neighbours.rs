@@ -72,3 +72,22 @@ pub(crate) fn both_ask() -> Result<(), Failed> {
     assert!(card.peak() <= total);
     Ok(())
 }
+
+pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let folder = folder.path().join("leases");
+    // What a pool that was killed has left: whoever looks at it removes it.
+    let left = folder.join("lacking/1-0.json");
+    std::fs::create_dir_all(left.parent().expect("a folder"))?;
+    std::fs::write(&left, "{}")?;
+    let card = Card::new(64 << 20);
+    let pool = pool(&card, &Leases::in_dir(&folder), "a")?;
+    thread::sleep(Duration::from_millis(500));
+    assert!(left.exists(), "nothing is loaded");
+    let held = pool.get("a").wait()?;
+    thread::sleep(Duration::from_millis(1500));
+    assert!(left.exists(), "the model is in use");
+    drop(held);
+    until(|| !left.exists());
+    Ok(())
+}
