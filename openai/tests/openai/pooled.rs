@@ -339,6 +339,32 @@ fn a_text_that_runs_is_not_cut_off_by_an_unload_or_by_a_file_that_has_changed() 
 }
 
 #[test]
+fn a_model_that_only_finishes_its_texts_takes_no_name_from_the_one_that_replaces_it() {
+    let server = Running::start(Pool::builder().model(spec("a").alias("gpt-4o")), same);
+    let held = server.pool.get("a").wait().unwrap();
+    let other = spec("a").alias("gpt-4o").request(Request::new().n_ctx(128));
+    server.pool.set_models(vec![other], Limits::default()).unwrap();
+    // Both are listed, and one has the names.
+    let (_, listed) = server.get("/v1/models");
+    let listed = listed["data"].as_array().unwrap();
+    let named = |name: &str| {
+        let is_named = |it: &&Value| it["id"] == name || it["aliases"].as_array().unwrap().contains(&name.into());
+        listed.iter().filter(is_named).count()
+    };
+    assert_eq!((listed.len(), named("a"), named("gpt-4o")), (2, 1, 1), "{listed:?}");
+    for name in ["a", "gpt-4o"] {
+        assert_eq!(server.get(&format!("/v1/models/{name}")).1["status"]["value"], "unloaded");
+    }
+    let replaced = server.pool.status().into_iter().find(|model| model.is_replaced).unwrap();
+    assert_eq!(server.get(&format!("/v1/models/{}", replaced.name.replace(' ', "%20"))).0, 404);
+    // It is still a pool of one model, which needs no name.
+    let (status, answer) = server.post("/v1/completions", &json!({"prompt": "a", "max_tokens": 2}));
+    assert_eq!((status, &answer["model"]), (200, &json!("a")), "{answer}");
+    assert_eq!(server.get("/v1/models/gpt-4o").1["meta"]["n_ctx"], 128);
+    drop(held);
+}
+
+#[test]
 fn more_requests_than_can_be_under_way_are_refused_at_once() {
     let server = Running::start(three(), |server| server.requests(1));
     let body = json!({"model": "a", "prompt": "In the beginning", "max_tokens": 200, "stream": true,

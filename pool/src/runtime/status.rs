@@ -11,10 +11,13 @@ use crate::held::Held;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelStatus {
-    /// Its name.
+    /// Its name; for a replaced model, a text that no request can name.
     pub name: String,
-    /// Its other names.
+    /// Its other names; none for a replaced model.
     pub aliases: Vec<String>,
+    /// Whether its specification was changed or removed while it was loaded. It only finishes its texts: its names are
+    /// those of the model that replaces it, if there is one.
+    pub is_replaced: bool,
     /// Whether it is loaded.
     pub residence: Residence,
     /// The number of layers on GPUs and of all layers, while it is loaded.
@@ -68,7 +71,8 @@ fn status(entry: &Entry, waiting: usize) -> ModelStatus {
     let plan = loaded.map(|loaded| &loaded.rung.plan);
     ModelStatus {
         name: entry.label.clone(),
-        aliases: entry.spec.aliases.clone(),
+        aliases: if entry.is_removed { Vec::new() } else { entry.spec.aliases.clone() },
+        is_replaced: entry.is_removed,
         residence: match (entry.work, loaded) {
             (Work::Loading, _) => Residence::Loading,
             (Work::Moving, _) => Residence::Moving,

@@ -242,16 +242,20 @@ fn waiting() -> Result<(), Failed> {
 
 fn replaced() -> Result<(), Failed> {
     let card = Card::new(64 << 20);
-    let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
+    let pool = builder(&[&card]).model(spec("a").alias("gpt-4o")).model(spec("b")).start()?;
     let held = pool.get("a").wait()?;
     drop(pool.get("b").wait()?);
     // `a` is gone, `b` stays, `c` is new.
-    pool.set_models(vec![spec("b"), spec("c")], Limits::default())?;
+    pool.set_models(vec![spec("b"), spec("c").alias("gpt-4o")], Limits::default())?;
     assert!(matches!(pool.get("a").wait(), Err(Error::Unknown { .. })));
     assert_eq!(state(&pool, "b"), Residence::Loaded);
     assert_eq!(text(&held)?, TEXT.as_str());
+    // It has no name or alias that another model may have now.
+    let gone = pool.status().into_iter().find(|model| model.is_replaced).expect("it is loaded");
+    assert!(gone.residence == Residence::Loaded && gone.name != "a" && gone.aliases.is_empty(), "{gone:?}");
     drop(held);
     until(|| pool.status().len() == 2);
+    assert!(pool.status().iter().all(|model| !model.is_replaced));
     assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
     let twice = pool.set_models(vec![spec("b"), spec("b")], Limits::default());
     assert!(matches!(twice, Err(Error::Specification { .. })));

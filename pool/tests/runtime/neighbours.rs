@@ -78,16 +78,19 @@ pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
     let folder = folder.path().join("leases");
     // What a pool that was killed has left: whoever looks at it removes it.
     let left = folder.join("lacking/1-0.json");
-    std::fs::create_dir_all(left.parent().expect("a folder"))?;
-    std::fs::write(&left, "{}")?;
+    let leave = || std::fs::create_dir_all(folder.join("lacking")).and_then(|()| std::fs::write(&left, "{}"));
     let card = Card::new(64 << 20);
     let pool = pool(&card, &Leases::in_dir(&folder), "a")?;
-    thread::sleep(Duration::from_millis(500));
-    assert!(left.exists(), "nothing is loaded");
     let held = pool.get("a").wait()?;
+    leave()?;
     thread::sleep(Duration::from_millis(1500));
     assert!(left.exists(), "the model is in use");
     drop(held);
     until(|| !left.exists());
+    pool.unload("a")?;
+    until(|| pool.status()[0].residence == Residence::Unloaded);
+    leave()?;
+    thread::sleep(Duration::from_millis(500));
+    assert!(left.exists(), "nothing is loaded");
     Ok(())
 }

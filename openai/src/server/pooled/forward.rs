@@ -166,7 +166,8 @@ pub(super) fn model_of(body: &Body) -> Result<Option<String>, ApiError> {
 
 /// The name of the only model.
 pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
-    let status = pool.status();
+    let mut status = pool.status();
+    status.retain(|model| !model.is_replaced);
     if let [model] = &status[..] {
         return Ok(model.name.clone());
     }

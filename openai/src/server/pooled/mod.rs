@@ -176,7 +176,8 @@ fn api_error(error: &PoolError) -> ApiError {
 
 /// The status of the model with this name or alias.
 fn status_of(pool: &Pool, name: &str) -> Result<ModelStatus, ApiError> {
-    let all = pool.status();
+    let mut all = pool.status();
+    all.retain(|model| !model.is_replaced);
     let known = || all.iter().map(|model| model.name.clone()).collect::<Vec<String>>();
     let found = all.iter().find(|model| model.name == name || model.aliases.iter().any(|alias| alias == name));
     found.cloned().ok_or_else(|| unknown(name, &known()))
