@@ -7,7 +7,7 @@ use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
 /// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
-/// without its margin. The margin is listed apart, because all models on a device share one.
+/// without its margin, which includes what its prompt store may take. The margin is listed apart, because all models on a device share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Held {
@@ -31,8 +31,9 @@ impl Held {
         let mut is_matched = vec![false; machine.gpus.len()];
         for placement in &plan.placements {
             let headroom = placement.headroom;
-            let bytes = [placement.footprint.total(), placement.companions, headroom.driver, headroom.growth];
-            let bytes = bytes.into_iter().fold(0, u64::saturating_add);
+            let of_headroom = [headroom.driver, headroom.growth, headroom.prompt_store];
+            let bytes = [placement.footprint.total(), placement.companions].into_iter().chain(of_headroom);
+            let bytes = bytes.fold(0, u64::saturating_add);
             if placement.kind == PlacementKind::Host {
                 held.host = held.host.saturating_add(bytes);
                 held.host_margin = headroom.margin;

@@ -40,7 +40,8 @@ pub struct LoadedModel {
     pub since: SystemTime,
     /// Layers on GPUs, and all layers.
     pub layers: (u32, u32),
-    /// The bytes on each device: weights, cache, compute buffers and companions. The host is the last one.
+    /// The bytes on each device: weights, cache, compute buffers and companions, and on the host what the prompt store
+    /// may take. The host is the last one.
     pub devices: Vec<DeviceBytes>,
     /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
     pub tokens_per_second: Option<f64>,
@@ -66,7 +67,9 @@ impl LoadedModel {
         let program = executable.as_deref().and_then(Path::file_stem).unwrap_or_default();
         let on = |placement: &Placement| DeviceBytes {
             name: placement.name.clone(),
-            bytes: placement.footprint.total().saturating_add(placement.companions),
+            bytes: [placement.footprint.total(), placement.companions, placement.headroom.prompt_store]
+                .into_iter()
+                .fold(0, u64::saturating_add),
         };
         Self {
             name: plan.model.name.clone(),
@@ -152,6 +155,16 @@ fn read<T: serde::de::DeserializeOwned>(leases: &Leases, folder: &str) -> Vec<T>
 mod tests {
     use super::*;
     use crate::load::test_plan::plan;
+    use crate::plan::PlacementKind;
+
+    #[test]
+    fn what_a_prompt_store_may_take_counts_with_the_host() {
+        let on_host = |plan: &Plan| LoadedModel::now(plan, false).devices.last().unwrap().bytes;
+        let mut stored = plan();
+        let host = stored.placements.iter_mut().find(|placement| placement.kind == PlacementKind::Host).unwrap();
+        host.headroom.prompt_store = 5 << 20;
+        assert_eq!(on_host(&stored), on_host(&plan()) + (5 << 20));
+    }
 
     #[test]
     fn a_loaded_model_and_a_lack_of_memory_are_seen_by_others_until_they_are_withdrawn() {

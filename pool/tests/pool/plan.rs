@@ -74,6 +74,18 @@ fn names(steps: &[Step]) -> Vec<String> {
 }
 
 #[test]
+fn what_a_prompt_store_may_take_counts_as_taken_of_the_host() {
+    let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
+    let held = |bytes| {
+        let mut request = request(CTX);
+        request.prompt_store = bytes;
+        Rung::new(planned("3b", &request, &machine).unwrap(), &machine).held
+    };
+    assert_eq!(held(gib(2)).host, held(0).host + gib(2));
+    assert_eq!(held(gib(2)).gpus, held(0).gpus);
+}
+
+#[test]
 fn what_fits_beside_the_others_is_loaded_and_nothing_else_moves() {
     let mut state = pool(&desktop(), &["8b", "1b"], CTX);
     for name in ["8b", "1b"] {
