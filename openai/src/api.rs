@@ -22,8 +22,9 @@ use super::text::TextRequest;
 use super::timings::Totals;
 use super::translation::{Places, Translation};
 use autoplace::chat::{self, ChatTemplate};
-use autoplace::generate::{Engine, GenerateRequest, Sampling, WhenFull};
+use autoplace::generate::{Engine, GenerateRequest, Sampling, Speculation, WhenFull};
 use autoplace::load::Model;
+use autoplace::memory::companion::CompanionRole;
 
 /// A model that an [`Engine`] runs, behind OpenAI's API. Clones are handles of the same API.
 ///
@@ -56,7 +57,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// Serves the model under this name, with its own chat template.
+    /// Serves the model under this name, with its own chat template. A draft model that is loaded beside it drafts for
+    /// all texts.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
         let shipped = || ChatTemplate::from_header(model.header()?);
         Self {
@@ -271,6 +273,7 @@ impl Api {
             [] => self.set(),
             entries => Some(adapters::set(entries, self.model.adapters(), "lora")?),
         };
+        let speculation = self.speculation();
         let mut choices = Vec::with_capacity(asked);
         for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
@@ -278,7 +281,7 @@ impl Api {
                 if let Some(set) = &set {
                     generate = generate.lora(set.iter().cloned());
                 }
-                let generate = generate.when_full(options.when_full(self.when_full));
+                let generate = generate.when_full(options.when_full(self.when_full)).speculate(speculation);
                 let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
                 let totals = Arc::clone(&self.totals);
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone(), totals));
@@ -287,6 +290,15 @@ impl Api {
         let stream = options.stream.then_some(options.stream_options.include_usage == Some(true));
         let frame = Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
         Ok(Completion::new(frame, choices, stream))
+    }
+
+    /// The source of draft tokens: the draft model, if one is loaded beside the model.
+    fn speculation(&self) -> Speculation {
+        let plan = self.model.placement();
+        match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {
+            true => Speculation::draft_model(),
+            false => Speculation::Off,
+        }
     }
 
     fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use autoplace::Isolation;
 use autoplace::chat::ChatTemplate;
 use autoplace::machine::{Host, Machine};
-use autoplace::memory::Pooling;
+use autoplace::memory::{FlashAttention, KvType, Pooling};
 use autoplace::plan::Request;
 use autoplace_openai::Server;
 use autoplace_openai::server::ManyModels;
@@ -286,6 +286,26 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
         }
         assert!(told.starts_with(": b ") && told.contains(&format!("\n\n{event}")), "{path}: {told}");
     }
+}
+
+#[test]
+fn a_draft_model_of_the_file_drafts_and_the_text_is_the_one_without_it() {
+    // Without operations that round differently for many tokens than for one.
+    let mut request = Request::new().n_ctx(256);
+    request.params.flash_attn = FlashAttention::Off;
+    (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+    let spec = |name: &str| spec(name).request(request.clone());
+    let server = Running::start(Pool::builder().model(spec("plain")).model(spec("fast").draft(demo_path())), same);
+    let text = |name: &str| {
+        let body = json!({"model": name, "prompt": "And it came to pass", "max_tokens": 60, "temperature": 0});
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let (plain, fast) = (text("plain"), text("fast"));
+    assert_eq!(plain["choices"][0]["text"], fast["choices"][0]["text"]);
+    assert_eq!(plain["timings"]["draft_n"], Value::Null);
+    assert!(fast["timings"]["draft_n_accepted"].as_u64().unwrap_or(0) > 0, "{fast}");
 }
 
 #[test]
