@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use autoplace::machine::{Bytes, ParseError};
+
 /// What a time is, for errors.
 pub(crate) const TIME: &str = "a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\"";
 
@@ -20,29 +22,9 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(seconds).map(Duration::from_secs)
 }
 
-/// Parses bytes as the program's arguments have them: `24GiB` or `24G` (1024-based), `24GB` (1000-based), `600MiB`, or
-/// a number of bytes.
+/// Parses bytes as [`Bytes`] do.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("`{text}` is not a size: sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, unit) = lower.split_at(lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len()));
-    let unit: u64 = match unit {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "t" | "tib" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = digits.trim_end().parse().map_err(|_| wrong())?;
-    let bytes = (number * unit as f64).round();
-    let is_size = digits.starts_with(|c: char| c.is_ascii_digit()) && bytes < u64::MAX as f64;
-    if is_size { Ok(bytes as u64) } else { Err(wrong()) }
+    text.parse().map(|Bytes(bytes)| bytes).map_err(|error: ParseError| error.to_string())
 }
 
 #[cfg(test)]
