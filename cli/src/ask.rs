@@ -67,7 +67,7 @@ pub(crate) struct AskArgs {
     pub(crate) headroom: Option<Headroom>,
     /// Host memory for what was computed of earlier prompts and answers, so that a text goes on although others have
     /// taken its sequence: `auto` is half of what the plan leaves, and at most 8 GiB; a size is kept free by the plan
-    /// [default: auto for `serve`, otherwise off]
+    /// [default: auto for `serve` of one model, otherwise off]
     #[arg(long, value_name = "SIZE|auto|off", value_parser = cache_ram)]
     pub(crate) cache_ram: Option<CacheRam>,
     /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token

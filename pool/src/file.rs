@@ -30,8 +30,9 @@ use toml::Spanned;
 use autoplace::chat::FAMILIES;
 use autoplace::memory::{KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+use autoplace::store::StoreOptions;
 
-use crate::amounts::{TIME, duration, size};
+use crate::amounts::{self, TIME, duration};
 use crate::error::Error;
 use crate::spec::{self, ModelSpec};
 use crate::state::Limits;
@@ -57,6 +58,15 @@ impl PoolFile {
     /// [`Error::Read`] if the file cannot be read; [`Error::Line`], with the line, the key and the valid values, if a
     /// line is invalid or two models do not agree.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::read_over(path, &Request::new())
+    }
+
+    /// Reads a file as [`read`](Self::read) does. What it leaves open of a model that writes texts is as in `defaults`.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_over(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
         let mut text = String::new();
@@ -64,7 +74,7 @@ impl PoolFile {
         if text.len() as u64 > MAX_BYTES {
             return Err(error(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MAX_BYTES} bytes"))));
         }
-        Self::parse(&text, path)
+        Self::parse_over(&text, path, defaults)
     }
 
     /// Parses the text of a file. `path` is named in errors, and paths in the text are relative to its folder.
@@ -73,13 +83,22 @@ impl PoolFile {
     ///
     /// As [`read`](Self::read).
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::parse_over(text, path, &Request::new())
+    }
+
+    /// Parses the text of a file as [`parse`](Self::parse) does, over the defaults of [`read_over`](Self::read_over).
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn parse_over(text: &str, path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let source = Source { text, path: path.as_ref() };
         let raw: Raw = toml::from_str(text).map_err(|error| source.error(error.span(), error.message()))?;
         let limits = raw.pool.limits(&source)?;
         let mut models = Vec::new();
         let mut places = Vec::new();
         for (name, model) in &raw.models {
-            models.push(model.get_ref().specification(name.get_ref(), &source)?);
+            models.push(model.get_ref().specification(name.get_ref(), &source, defaults)?);
             places.push(name.span());
         }
         match spec::check(&models) {
@@ -121,6 +140,7 @@ struct RawModel {
     #[serde(default)]
     lora: Vec<PathBuf>,
     template: Option<String>,
+    cache_ram: Option<Spanned<Size>>,
     #[serde(default)]
     aliases: Vec<String>,
     #[serde(default)]
@@ -153,11 +173,7 @@ impl RawPool {
     fn limits(&self, source: &Source<'_>) -> Result<Limits, Error> {
         let mut limits = Limits::default();
         limits.reloads_per_minute = self.reloads_per_minute.unwrap_or(limits.reloads_per_minute);
-        let ram = self.ram.as_ref().map(|ram| match ram.get_ref() {
-            Size::Bytes(bytes) => Ok(*bytes),
-            Size::Text(text) => size(text).map_err(|problem| source.error(Some(ram.span()), &problem)),
-        });
-        limits.ram = ram.transpose()?;
+        limits.ram = self.ram.as_ref().map(|ram| source.size(ram)).transpose()?;
         Ok(limits)
     }
 }
@@ -181,6 +197,13 @@ impl Source<'_> {
         Error::Line { file: self.path.to_owned(), line, key, problem: problem.trim().replace('\n', "; ") }
     }
 
+    fn size(&self, size: &Spanned<Size>) -> Result<u64, Error> {
+        match size.get_ref() {
+            Size::Bytes(bytes) => Ok(*bytes),
+            Size::Text(text) => amounts::size(text).map_err(|problem| self.error(Some(size.span()), &problem)),
+        }
+    }
+
     /// A template's family as it is, or the path of a file with a template.
     fn template_of(&self, name: &str) -> String {
         let is_source = name.contains("{{") || name.contains("{%");
@@ -201,8 +224,9 @@ impl Source<'_> {
 }
 
 impl RawModel {
-    fn specification(&self, name: &str, source: &Source<'_>) -> Result<ModelSpec, Error> {
-        let mut request = Request::new();
+    fn specification(&self, name: &str, source: &Source<'_>, defaults: &Request) -> Result<ModelSpec, Error> {
+        // Defaults such as the context are of texts.
+        let mut request = if self.embed.is_some() { Request::new() } else { defaults.clone() };
         if self.model.get_ref().is_empty() {
             return Err(source.error(Some(self.model.span()), "it is empty: a path or `hf:OWNER/NAME` is needed"));
         }
@@ -221,12 +245,12 @@ impl RawModel {
         if let Some(kv) = &self.kv {
             let text = kv.get_ref();
             let bad = |error: &dyn std::fmt::Display| source.error(Some(kv.span()), &error.to_string());
-            if text == "auto" {
-                request = request.kv_cache(KvCache::Auto);
-            } else {
-                let ty: KvType = text.parse().map_err(|error| bad(&format!("{error}, or auto")))?;
-                (request.params.type_k, request.params.type_v) = (ty, ty);
-            }
+            let (ty, choice) = match text.as_str() {
+                "auto" => (KvType::default(), KvCache::Auto),
+                _ => (text.parse::<KvType>().map_err(|error| bad(&format!("{error}, or auto")))?, KvCache::Given),
+            };
+            (request.params.type_k, request.params.type_v) = (ty, ty);
+            request = request.kv_cache(choice);
         }
         if let Some(layers) = self.ngl {
             request.gpu_layers = GpuLayers::AtMost(layers);
@@ -240,6 +264,10 @@ impl RawModel {
             };
             request = request.embeddings(pooling);
         }
+        if let Some(ram) = self.cache_ram.as_ref().filter(|_| request.params.embeddings.is_some()) {
+            return Err(source.error(Some(ram.span()), "a model for vectors keeps no texts"));
+        }
+        let cache_ram = self.cache_ram.as_ref().map(|ram| source.size(ram)).transpose()?;
         let idle = self.idle.as_ref().map(|idle| match idle.get_ref() {
             Idle::Seconds(seconds) => Ok(Duration::from_secs(*seconds)),
             Idle::Text(text) => duration(text)
@@ -252,6 +280,7 @@ impl RawModel {
             preload: self.preload,
             lora: self.lora.iter().map(|file| source.path_of(file)).collect(),
             template: self.template.as_ref().map(|name| source.template_of(name)),
+            prompt_store: cache_ram.map(StoreOptions::new),
             idle: idle.transpose()?,
             priority: self.priority.unwrap_or(1.0),
             beside: self.beside.clone(),

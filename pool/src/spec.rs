@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use autoplace::plan::Request;
+use autoplace::store::StoreOptions;
 
 use crate::error::Error;
 
@@ -42,6 +43,8 @@ pub struct ModelSpec {
     /// The family of the chat template, or a file with one; `None` for the model's own. The pool does not use it: it is
     /// for servers.
     pub template: Option<String>,
+    /// Where what was computed of its texts is kept; `None` keeps nothing.
+    pub prompt_store: Option<StoreOptions>,
 }
 
 impl ModelSpec {
@@ -60,6 +63,7 @@ impl ModelSpec {
             lora: Vec::new(),
             preload: false,
             template: None,
+            prompt_store: None,
         }
     }
 
@@ -120,6 +124,15 @@ impl ModelSpec {
     /// Names the family of the chat template, or a file with one, for servers.
     pub fn template(mut self, template: impl Into<String>) -> Self {
         self.template = Some(template.into());
+        self
+    }
+
+    /// Keeps what is computed of the model's texts in a prompt store of its own, which later texts use, also after the
+    /// model was unloaded and loaded again. The memory of a worker ends with it, so a model in a worker needs a
+    /// [folder](StoreOptions::folder) for that; each model needs another folder, because one process writes to it. The
+    /// pool's plans leave the store's [memory](StoreOptions::memory) free.
+    pub fn prompt_store(mut self, options: StoreOptions) -> Self {
+        self.prompt_store = Some(options);
         self
     }
 

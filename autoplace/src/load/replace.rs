@@ -96,8 +96,9 @@ impl Model {
         }
     }
 
-    /// The machine with the memory that this model takes counted as free, as llama.cpp reports it: what the machine
-    /// would be if the model were released. The driver's own memory does not count.
+    /// The machine with the memory that this model takes counted as free, as llama.cpp reports it, and what its prompt
+    /// store takes of the memory that plans leave for it: what the machine would be if the model were released. The
+    /// driver's own memory does not count.
     #[must_use]
     pub fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_in_worker() && self.native().is_err() {
@@ -111,7 +112,22 @@ impl Model {
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
         let of_draft = draft.map_or(0, |draft| unmapped(draft.bytes.host, mapped));
-        released(machine, &on_gpus, unmapped(allocated.host, mapped).saturating_add(of_draft))
+        let on_host = unmapped(allocated.host, mapped).saturating_add(of_draft);
+        released(machine, &on_gpus, on_host.saturating_add(self.stored(on_host)))
+    }
+
+    /// Bytes of host memory that the prompt store takes now, of those that plans leave for it. `loaded` are the bytes
+    /// of the model itself that are no mapped file.
+    fn stored(&self, loaded: u64) -> u64 {
+        let Some(store) = &self.options().prompt_store else { return 0 };
+        let taken = match self.worker_id() {
+            // A worker's memory beyond the model is its store's, but for some megabytes. Where the system does not tell
+            // it, the store counts as full: its plan leaves these bytes for it in any case.
+            Some(process) => anonymous_memory(process).map_or(u64::MAX, |bytes| bytes.saturating_sub(loaded)),
+            None if store.is_opened() => store.usage().memory_bytes,
+            None => 0,
+        };
+        taken.min(store.options().reserved())
     }
 
     /// Re-places the model: releases it and loads it again by this plan. Without a plan, makes one for the memory that
@@ -265,6 +281,14 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
 /// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights are ordinary memory.
 fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
+}
+
+/// Resident bytes of a process that are no files (proc_pid_status(5), `RssAnon`); `None` on systems other than Linux.
+fn anonymous_memory(process: u32) -> Option<u64> {
+    let status = cfg!(target_os = "linux").then(|| std::fs::read_to_string(format!("/proc/{process}/status")))?.ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 /// Free bytes after releasing `held`; a total of 0 is unknown.

@@ -161,6 +161,23 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
 }
 
 #[test]
+fn what_the_store_takes_would_be_free_once_the_model_is_released() {
+    use autoplace::machine::{Host, Machine};
+
+    let store = PromptStore::new(256 * MIB);
+    let model = load(&demo_path(), request(1024, 1, false), &store);
+    let free = || model.once_released(Machine::new(Host::new(1 << 40).available(1 << 30))).host.available;
+    turn("", &model, &words(1, 80));
+    let (before, stored) = (free(), store.usage().memory_bytes);
+    for seed in 2..5 {
+        turn("", &model, &words(seed, 200));
+    }
+    let more = store.usage().memory_bytes - stored;
+    assert!(more > 0);
+    assert_eq!(free(), before + more);
+}
+
+#[test]
 fn nine_conversations_in_two_places_compute_their_new_words_only() {
     for kv_unified in [false, true] {
         let store = PromptStore::new(256 * MIB);

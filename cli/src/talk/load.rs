@@ -13,7 +13,7 @@ use clap::value_parser;
 
 use super::screen::note;
 use super::source::SourceArgs;
-use super::store::StoreArgs;
+use super::store::{PoolStores, StoreArgs};
 use crate::adapters::AdapterArgs;
 use crate::ask::{AskArgs, CacheRam};
 use crate::settings::{DeviceArgs, SettingArgs};
@@ -72,6 +72,11 @@ impl LoadArgs {
     /// they are.
     pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
         self.store.open(self.ask.cache_ram.unwrap_or(usual), owner)
+    }
+
+    /// The prompt stores of several models.
+    pub(super) fn pool_stores(&self, owner: Option<&str>) -> Result<PoolStores, &'static str> {
+        self.store.of_pool(self.ask.cache_ram, owner)
     }
 
     /// Loads the model, with `more` applied to the load, and prints its placement; `None` if Ctrl-C came first.

@@ -21,6 +21,7 @@ use autoplace_pool::{ModelHandle, ModelSpec, Pool, PoolFile};
 
 use super::screen::note;
 use super::serve::{ServeArgs, name_of, until_stopped};
+use super::store::PoolStores;
 use super::{pool_page, source};
 use crate::stop::Stop;
 use crate::template;
@@ -44,7 +45,7 @@ pub(crate) struct PoolArgs {
 }
 
 /// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
-const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc", "cache_ram", "cache_dir"];
+const ONE_MODEL: [&str; 6] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc", "lora_init_without_apply"];
 
 impl PoolArgs {
     /// Whether there is more than one model.
@@ -61,7 +62,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         Some(running) => running.read_again(),
         None => note("SIGHUP came before the models were known: they are read now"),
     })?;
-    let sources = Sources::new(args);
+    let sources = Sources::new(args, args.load.pool_stores(key.as_deref())?);
     let Some(models) = sources.read(|name, request| args.load.source.path_of(name, request, &stop))? else {
         return Ok(ExitCode::from(130));
     };
@@ -121,8 +122,9 @@ impl Running {
         let read = self.sources.read(here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
-            self.pool.set_models(models.clone(), limits)?;
-            self.templates.set(&models);
+            // A model that is loaded at once finds its template.
+            let before = self.templates.set(&models);
+            self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
             Ok(count)
         });
         match read {
@@ -140,15 +142,18 @@ struct Sources {
     named: Vec<String>,
     embed: Option<PathBuf>,
     reranker: Option<PathBuf>,
-    /// The request of models that the file does not have.
+    /// The request of models that write texts; the file's keys come before it.
     request: Request,
+    stores: PoolStores,
+    /// The files of names that have been looked up.
+    files: Mutex<BTreeMap<String, PathBuf>>,
 }
 
 /// Finds the file of a model by its name or path.
 type Find<'f> = &'f dyn Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>;
 
 impl Sources {
-    fn new(args: &ServeArgs) -> Self {
+    fn new(args: &ServeArgs, stores: PoolStores) -> Self {
         let named = args.load.source.model().into_iter().map(str::to_owned).chain(args.pool.more.iter().cloned());
         Self {
             file: args.pool.models.clone(),
@@ -156,7 +161,10 @@ impl Sources {
             named: named.collect(),
             embed: args.embed.clone(),
             reranker: args.reranker.clone(),
-            request: args.request(),
+            // What a store takes is said by the store of each model.
+            request: Request { prompt_store: 0, ..args.request() },
+            stores,
+            files: Mutex::default(),
         }
     }
 
@@ -165,13 +173,15 @@ impl Sources {
         &self,
         find: impl Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>,
     ) -> Result<Option<PoolFile>, Box<dyn Error>> {
-        let mut all = self.file.as_ref().map(PoolFile::read).transpose()?.unwrap_or_default();
+        let read = |file: &PathBuf| PoolFile::read_over(file, &self.request);
+        let mut all = self.file.as_ref().map(read).transpose()?.unwrap_or_default();
         for model in &mut all.models {
-            let Some(path) = found(&model.model, &model.request, &find)? else { return Ok(None) };
+            let Some(name) = model.model.to_str().filter(|name| Name::is_meant(name)) else { continue };
+            let Some(path) = self.found(name, &model.request, &find)? else { return Ok(None) };
             model.model = path;
         }
         for name in &self.named {
-            let Some(path) = find(name, &self.request)? else { return Ok(None) };
+            let Some(path) = self.found(name, &self.request, &find)? else { return Ok(None) };
             let spec = ModelSpec::new(name_of(&path), &path).request(self.request_of(&path)).preload(true);
             all.models.push(spec);
         }
@@ -183,11 +193,28 @@ impl Sources {
         if let Some(folder) = &self.folder {
             self.read_folder(folder, &mut all)?;
         }
+        for model in all.models.iter_mut().filter(|model| model.request.params.embeddings.is_none()) {
+            model.prompt_store = self.stores.of(&model.name, model.prompt_store.as_ref());
+        }
         if all.models.is_empty() {
             return Err("there is no model: neither the file nor the folder has one".into());
         }
         autoplace_pool::check(&all.models)?;
         Ok(Some(all))
+    }
+
+    /// The file of a model by its name or path. A name keeps the file that it was found to have, because another choice
+    /// would unload a model whose settings are unchanged.
+    fn found(&self, name: &str, request: &Request, find: Find<'_>) -> Result<Option<PathBuf>, Box<dyn Error>> {
+        let known = self.files.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(file) = known.filter(|file| file.exists()) {
+            return Ok(Some(file));
+        }
+        let found = find(name, request)?;
+        if let Some(file) = &found {
+            self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), file.clone());
+        }
+        Ok(found)
     }
 
     /// Adds the models of the folder, except files that another specification has already.
@@ -220,13 +247,6 @@ impl Sources {
     }
 }
 
-fn found(model: &Path, request: &Request, find: Find<'_>) -> Result<Option<PathBuf>, Box<dyn Error>> {
-    match model.to_str().filter(|name| Name::is_meant(name)) {
-        Some(name) => find(name, request),
-        None => Ok(Some(model.to_owned())),
-    }
-}
-
 /// The path without links, to know a file that was named twice.
 fn one_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
@@ -255,9 +275,14 @@ impl Templates {
         templates
     }
 
-    fn set(&self, models: &[ModelSpec]) {
+    /// Sets the templates of these models, and returns those before.
+    fn set(&self, models: &[ModelSpec]) -> BTreeMap<String, String> {
         let named = models.iter().filter_map(|model| Some((model.name.clone(), model.template.clone()?)));
-        *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
+        std::mem::replace(&mut *self.by_name.lock().unwrap_or_else(PoisonError::into_inner), named.collect())
+    }
+
+    fn put_back(&self, before: BTreeMap<String, String>) {
+        *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = before;
     }
 
     /// The template of a model: the one that is named for it, or its own. `None` if it has none, so that it answers

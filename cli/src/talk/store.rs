@@ -12,7 +12,7 @@ use crate::sizes;
 #[derive(Debug, clap::Args)]
 pub(super) struct StoreArgs {
     /// Also keeps what --cache-ram keeps in this folder, for this user alone, so that texts go on after a restart. The
-    /// files hold the texts' tokens. SIZE limits them [default: 16GiB]
+    /// files hold the texts' tokens. SIZE limits them [default: 16GiB]. Each of several models has a folder there
     #[arg(long, value_name = "DIR[:SIZE]", value_parser = folder)]
     cache_dir: Option<(PathBuf, u64)>,
 }
@@ -37,6 +37,58 @@ impl StoreArgs {
         }
         PromptStore::open(options).map(Some).map_err(|error| format!("--cache-dir: {error}").into())
     }
+
+    /// The stores of several models.
+    pub(super) fn of_pool(&self, ram: Option<CacheRam>, owner: Option<&str>) -> Result<PoolStores, &'static str> {
+        let ram = match ram {
+            None | Some(CacheRam::Off) => 0,
+            Some(CacheRam::Bytes(bytes)) => bytes,
+            // What one model leaves of the host is for the others.
+            Some(CacheRam::Auto) => {
+                return Err("--cache-ram auto is of one model: each of several needs a size, such as 2GiB");
+            }
+        };
+        Ok(PoolStores { ram, folder: self.cache_dir.clone(), owner: owner.map(str::to_owned) })
+    }
+}
+
+/// The prompt stores of a pool's models, which do not share one.
+#[derive(Debug, Clone)]
+pub(super) struct PoolStores {
+    /// Most bytes of memory of a model that states none.
+    ram: u64,
+    folder: Option<(PathBuf, u64)>,
+    owner: Option<String>,
+}
+
+impl PoolStores {
+    /// The store of the model with this name, which may state its memory; `None` if none is asked for.
+    pub(super) fn of(&self, name: &str, stated: Option<&StoreOptions>) -> Option<StoreOptions> {
+        let ram = stated.and_then(|stated| stated.memory_bytes).unwrap_or(self.ram);
+        let mut options = StoreOptions::new(ram);
+        match &self.folder {
+            Some((folder, bytes)) => options = options.folder(folder.join(file_name(name)), *bytes),
+            None if ram == 0 => return None,
+            None => {}
+        }
+        Some(match &self.owner {
+            Some(owner) => options.owner(owner),
+            None => options,
+        })
+    }
+}
+
+/// A name as one of a folder: other bytes than letters, digits, `-`, `_` and inner dots are percent-encoded.
+fn file_name(name: &str) -> String {
+    let mut encoded = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => encoded.push(byte.into()),
+            b'.' if !encoded.is_empty() => encoded.push('.'),
+            _ => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    encoded
 }
 
 /// Parses a folder, and its size behind the last colon if a size is there.
@@ -54,7 +106,21 @@ fn folder(text: &str) -> Result<(PathBuf, u64), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDER_BYTES, folder};
+    use super::{FOLDER_BYTES, PoolStores, file_name, folder};
+    use autoplace::store::StoreOptions;
+
+    #[test]
+    fn each_model_of_a_pool_has_its_own_store_and_its_stated_memory_comes_first() {
+        let stores = |ram, folder| PoolStores { ram, folder, owner: None };
+        let stated = |bytes| Some(StoreOptions::new(bytes));
+        assert_eq!(stores(0, None).of("a", None), None);
+        assert_eq!(stores(0, None).of("a", stated(5).as_ref()), stated(5));
+        assert_eq!(stores(7, None).of("a", None), stated(7));
+        assert_eq!(stores(7, None).of("a", stated(0).as_ref()), None);
+        let in_folder = stores(7, Some(("dir".into(), 9))).of("org/a:b", None).unwrap();
+        assert_eq!(in_folder, StoreOptions::new(7).folder("dir/org%2Fa%3Ab", 9));
+        assert_eq!(["..", ".a.b", "a%"].map(file_name), ["%2E.", "%2Ea.b", "a%25"]);
+    }
 
     #[test]
     fn a_folder_is_read_with_its_size_or_without() {

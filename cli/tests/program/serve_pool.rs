@@ -136,6 +136,40 @@ fn ctrl_c_ends_the_server_and_the_processes_of_its_models() {
     until("its worker has ended", || !Path::new("/proc").exists() || !Path::new("/proc").join(&process).exists());
 }
 
+#[test]
+fn flags_of_a_plan_are_what_the_file_leaves_open() {
+    let place = Place::new(&(POOL.to_owned() + "[models.open]\nmodel = \"DEMO\"\n"));
+    let server = Server::start_pool(&["--models", &place.file(), "--ctx", "192"]);
+    for (name, n_ctx) in [("open", 192), ("coder", 256)] {
+        assert_eq!(server.post(TEXT, &asked(name, 2)).0, 200, "{name}");
+        assert_eq!(model(&server, name)["meta"]["n_ctx"], n_ctx, "{name}");
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_from_its_folder_after_an_unload_and_a_reload() {
+    let place = Place::new(POOL);
+    let folder = place.path("prompts");
+    let server = Server::start_pool(&["--models", &place.file(), "--cache-dir", &folder]);
+    let prompt = "In the beginning God created the heaven and the earth. ".repeat(6);
+    let body = json!({"model": "coder", "prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
+    let text = || {
+        let (status, answer) = server.post(TEXT, &body);
+        assert_eq!(status, 200, "{answer}");
+        (answer["choices"][0]["text"].clone(), answer["timings"]["cache_n"].as_u64().unwrap())
+    };
+    let (first, cached) = text();
+    assert_eq!(cached, 0);
+    assert_eq!(server.post("/models/unload", r#"{"model": "coder"}"#).0, 200);
+    until("it is unloaded", || model(&server, "coder")["status"]["value"] == "unloaded");
+    let (again, cached) = text();
+    assert_eq!(again, first);
+    assert!(cached > 32, "{cached}");
+    // Only models that write texts have a store, each a folder of its own.
+    let folders: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(folders, ["coder"]);
+}
+
 #[cfg(unix)]
 #[test]
 fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
@@ -164,8 +198,16 @@ fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
     serve(&["--models-dir", &place.path("nowhere")], 1, &["nowhere"]);
     serve(&[FILE, FILE], 1, &["another model is named"]);
     // Settings of one placement are keys of the file.
-    for one in [&["--alias", "x"][..], &["--device", "none"], &["--lora", "x.gguf"], &["--plan", "x.json"]] {
+    for one in [
+        &["--alias", "x"][..],
+        &["--device", "none"],
+        &["--lora", "x.gguf"],
+        &["--plan", "x.json"],
+        &["--lora-init-without-apply"],
+    ] {
         serve(&[&["--models", &file], one].concat(), 2, &[one[0]]);
     }
+    place.write(POOL);
+    serve(&["--models", &file, "--cache-ram", "auto"], 1, &["--cache-ram auto", "2GiB"]);
     fails(&["serve", "--port", "0"], 2, &["<MODEL>"]);
 }

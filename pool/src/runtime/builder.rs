@@ -112,10 +112,10 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Specification`] if the models do not agree with each other; [`Error::Thread`] if the pool's thread
-    /// cannot start.
+    /// [`Error::Specification`] if the models do not agree with each other, or if the folder of a prompt store cannot
+    /// be used; [`Error::Thread`] if the pool's thread cannot start.
     pub fn start(self) -> Result<Pool, Error> {
         check(&self.models)?;
-        Pool::start(Shared::new(self.models, self.limits, self.settings)).map_err(Error::Thread)
+        Pool::start(Shared::new(self.models, self.limits, self.settings)?).map_err(Error::Thread)
     }
 }

@@ -126,10 +126,10 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::Specification`] if the models do not agree with each other. The pool is unchanged then.
+    /// [`Error::Specification`] if the models do not agree with each other, or if the folder of a prompt store cannot
+    /// be used. The pool is unchanged then.
     pub fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) -> Result<(), Error> {
         check(&models)?;
-        self.inner.shared.set_models(models, limits);
-        Ok(())
+        self.inner.shared.set_models(models, limits)
     }
 }

@@ -37,6 +37,9 @@ impl Shared {
         for adapter in &spec.lora {
             builder = builder.lora(adapter.clone(), 1.0);
         }
+        if let Some(store) = self.store_of(spec) {
+            builder = builder.prompt_store(store);
+        }
         let builder = (self.settings.configure)(&spec.name, builder);
         builder.machine(machine.clone()).isolation(self.settings.isolation.clone()).leases(self.settings.leases.clone())
     }
@@ -56,6 +59,8 @@ impl Shared {
     /// the estimate knows the model's memory and there is neither a draft model nor an adapter; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let alone = self.probed(spec, &spec.request, machine)?;
+        // The estimate leaves out what the load's options add to the request.
+        let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(path)?)?;
         let is_estimated = spec.draft.is_none()
@@ -68,7 +73,9 @@ impl Shared {
                 return Ok(alone);
             }
             if is_estimated {
-                return Planner::new(&profile, machine).request(request.clone()).plan();
+                let mut request = request.clone();
+                request.prompt_store = prompt_store;
+                return Planner::new(&profile, machine).request(request).plan();
             }
             self.probed(spec, request, machine).map_err(|error| match error {
                 load::Error::Plan(error) => error,

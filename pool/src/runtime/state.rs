@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use autoplace::Model;
 use autoplace::generate::Engine;
+use autoplace::store::{PromptStore, StoreOptions};
 
 use super::handle::ModelHandle;
 use super::settings::Settings;
@@ -68,6 +69,8 @@ pub(super) struct Entry {
     pub(super) spec: ModelSpec,
     /// Its name in plans: the specification's, until another specification takes that name.
     pub(super) label: String,
+    /// Its prompt store, which outlives the loads.
+    store: Option<PromptStore>,
     pub(super) ladder: Option<Ladder>,
     pub(super) loaded: Option<Loaded>,
     pub(super) demand: Demand,
@@ -123,9 +126,10 @@ impl fmt::Debug for Loaded {
 }
 
 impl Entry {
-    fn new(id: Id, spec: ModelSpec, now: Duration) -> Self {
+    fn new(id: Id, spec: ModelSpec, store: Option<PromptStore>, now: Duration) -> Self {
         Self {
             id,
+            store,
             label: spec.name.clone(),
             asked: None,
             is_preloaded: spec.preload,
@@ -160,11 +164,11 @@ impl Entry {
 }
 
 impl Shared {
-    pub(super) fn new(models: Vec<ModelSpec>, limits: Limits, settings: Settings) -> Self {
+    pub(super) fn new(models: Vec<ModelSpec>, limits: Limits, settings: Settings) -> Result<Self, Error> {
         let state = State { limits, ..State::default() };
         let shared = Self { state: Mutex::new(state), changed: Condvar::new(), begun: Instant::now(), settings };
-        shared.set_models(models, limits);
-        shared
+        shared.set_models(models, limits)?;
+        Ok(shared)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -206,10 +210,18 @@ impl Shared {
         })
     }
 
-    pub(super) fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) {
+    /// The prompt store of this specification; `None` if it has none.
+    pub(super) fn store_of(&self, spec: &ModelSpec) -> Option<PromptStore> {
+        self.lock().entries.iter().find(|entry| entry.spec == *spec)?.store.clone()
+    }
+
+    pub(super) fn set_models(&self, models: Vec<ModelSpec>, limits: Limits) -> Result<(), Error> {
         let now = self.now();
+        let stores = models.iter().map(store).collect::<Result<Vec<_>, Error>>()?;
         self.change(|state| {
             state.limits = limits;
+            let stored = |entry: &Entry| Some((entry.spec.name.clone(), entry.store.clone()?));
+            let known: Vec<(String, PromptStore)> = state.entries.iter().filter_map(stored).collect();
             for entry in state.entries.iter_mut().filter(|entry| !entry.is_removed && !models.contains(&entry.spec)) {
                 (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
                 // Plans go by names, and another specification may have this name from now on.
@@ -217,10 +229,15 @@ impl Shared {
             }
             // A model that is gone and not loaded has nothing to wait for.
             state.entries.retain(|entry| !entry.is_removed || entry.loaded.is_some() || entry.work != Work::None);
-            for spec in models {
+            for (spec, store) in models.into_iter().zip(stores) {
                 if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {
                     state.next_id += 1;
-                    state.entries.push(Entry::new(state.next_id, spec, now));
+                    // A model whose other settings have changed finds what it had stored.
+                    let is_same = |known: &&(String, PromptStore)| {
+                        known.0 == spec.name && Some(known.1.options()) == spec.prompt_store.as_ref()
+                    };
+                    let store = known.iter().find(is_same).map(|known| known.1.clone()).or(store);
+                    state.entries.push(Entry::new(state.next_id, spec, store, now));
                 }
             }
             // Who waits for a specification that was replaced waits for the new one.
@@ -234,7 +251,19 @@ impl Shared {
                 }
             }
         });
+        Ok(())
     }
+}
+
+/// Opens the prompt store of a specification.
+fn store(spec: &ModelSpec) -> Result<Option<PromptStore>, Error> {
+    let open = |options: &StoreOptions| {
+        PromptStore::open(options.clone()).map_err(|error| Error::Specification {
+            name: spec.name.clone(),
+            problem: format!("the folder of its prompt store cannot be used: {error}"),
+        })
+    };
+    spec.prompt_store.as_ref().map(open).transpose()
 }
 
 impl State {

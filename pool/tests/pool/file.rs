@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use autoplace::memory::{KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers};
+use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+use autoplace::store::StoreOptions;
 use autoplace_pool::PoolFile;
 
 #[test]
@@ -23,6 +24,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         draft = "draft.gguf"
         lora = ["style.gguf"]
         template = "chatml"
+        cache_ram = "2GiB"
         aliases = ["gpt-4o", "code"]
         keep = true
         idle = "30m"
@@ -48,6 +50,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
     let templates = [coder, embedder].map(|model| model.template.as_deref());
     assert_eq!(templates, [Some("chatml"), Some("/etc/autoplace/own.jinja")]);
     assert_eq!((coder.preload, embedder.preload), (false, true));
+    assert_eq!((&coder.prompt_store, &embedder.prompt_store), (&Some(StoreOptions::new(2 << 30)), &None));
     assert!(coder.is_named("gpt-4o") && coder.is_named("coder") && !coder.is_named("embedder"));
     assert_eq!(embedder.model, Path::new("hf:nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"));
     assert_eq!(
@@ -55,6 +58,34 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         (Some(Pooling::Mean), Some(Duration::from_secs(90)))
     );
     assert_eq!(PoolFile::parse("", "pool.toml").unwrap(), PoolFile::default());
+}
+
+#[test]
+fn keys_come_before_defaults_and_vectors_have_none() {
+    let text = r#"
+        [models.a]
+        model = "a.gguf"
+
+        [models.b]
+        model = "b.gguf"
+        ctx = 512
+        kv = "f16"
+        parallel = 3
+        ngl = 5
+
+        [models.vectors]
+        model = "c.gguf"
+        embed = "cls"
+    "#;
+    let mut defaults = Request::new().context(Context::Tokens(2048)).n_seq_max(2).kv_cache(KvCache::Auto);
+    (defaults.params.type_k, defaults.gpu_layers) = (KvType::Q8_0, GpuLayers::Exactly(7));
+    let pool = PoolFile::parse_over(text, "pool.toml", &defaults).unwrap();
+    let [a, b, vectors] = &pool.models[..] else { panic!("{pool:?}") };
+    assert_eq!(a.request, defaults);
+    assert_eq!((b.request.context, b.request.params.n_seq_max), (Context::Tokens(512), 3));
+    assert_eq!((b.request.params.type_k, b.request.kv_cache), (KvType::F16, KvCache::Given));
+    assert_eq!(b.request.gpu_layers, GpuLayers::AtMost(5));
+    assert_eq!(vectors.request, Request::new().embeddings(Pooling::Cls));
 }
 
 #[test]
@@ -71,6 +102,8 @@ fn an_error_names_the_file_the_line_the_key_and_what_is_valid() {
         (format!("{model}idle = \"soon\"\n"), 3, &["`idle`", "`soon`", "10m"]),
         (format!("{model}idle = -1\n"), 3, &["`idle`", "number of seconds"]),
         (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is not a time"]),
+        (format!("{model}cache_ram = \"much\"\n"), 3, &["`cache_ram`", "not a size", "24GiB"]),
+        (format!("{model}embed = \"mean\"\ncache_ram = 5\n"), 4, &["`cache_ram`", "vectors"]),
         (format!("{model}priority = 0\n"), 1, &["models.a", "above 0"]),
         (format!("{model}priority = nan\n"), 1, &["above 0"]),
         (format!("{model}beside = [\"b\"]\n"), 1, &["models.a", "`beside` lists `b`", "it has a"]),

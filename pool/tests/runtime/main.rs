@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use autoplace::Isolation;
+use autoplace::store::StoreOptions;
 use autoplace_pool::{Error, Limits, ModelSpec, Pool, Residence};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -21,7 +22,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 15] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -32,6 +33,7 @@ fn main() {
         ("an_idle_model_is_unloaded_and_a_kept_one_is_not", idle),
         ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
+        ("a_conversation_goes_on_from_its_store_after_an_unload_and_a_reload", stored),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("a_pool_looks_at_what_others_lack_only_with_something_to_give", neighbours::looks_only_with_something_to_give),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
@@ -259,5 +261,40 @@ fn replaced() -> Result<(), Failed> {
     assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
     let twice = pool.set_models(vec![spec("b"), spec("b")], Limits::default());
     assert!(matches!(twice, Err(Error::Specification { .. })));
+    Ok(())
+}
+
+fn stored() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    // In this process memory is enough; that of a worker ends with it.
+    let in_folder = StoreOptions::new(8 << 20).folder(folder.path().join("a"), 1 << 30);
+    let prompt = support::PROMPT.repeat(20);
+    for (isolated, options) in [(false, StoreOptions::new(8 << 20)), (true, in_folder)] {
+        let card = Card::new(64 << 20);
+        let builder = builder(&[&card]).model(spec("a").prompt_store(options));
+        let pool = if isolated { builder } else { builder.isolation(Isolation::None) }.start()?;
+        let text = || -> Result<(String, usize), Failed> {
+            let held = pool.get("a").wait()?;
+            let generate = held.generate(&*prompt).temp(0.0).max_tokens(support::TOKENS).cache_prompt(true);
+            let (text, statistics) = generate.stream()?.into_text()?;
+            Ok((text, statistics.restored_tokens))
+        };
+        let (first, restored) = text()?;
+        assert_eq!(restored, 0);
+        assert!(pool.unload("a")?);
+        until(|| state(&pool, "a") == Residence::Unloaded);
+        let (again, restored) = text()?;
+        assert_eq!(again, first);
+        assert!(restored > 64, "{isolated}: {restored}");
+        // What the store may take is a part of what the model holds.
+        let held = pool.status().remove(0).held.expect("it is loaded").host;
+        assert!(held >= if isolated { 64 << 20 } else { 8 << 20 }, "{held}");
+    }
+    // A folder that others can use, or that is none, is named before anything is loaded.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "")?;
+    let error = builder(&[]).model(spec("a").prompt_store(StoreOptions::new(0).folder(&file, 1 << 30))).start();
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the model `a`") && error.contains("file"), "{error}");
     Ok(())
 }
