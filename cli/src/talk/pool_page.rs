@@ -7,10 +7,11 @@ use autoplace_pool::{ModelStatus, Pool, Residence};
 
 pub(super) fn html(pool: &Pool) -> String {
     let heads = ["model", "state", "layers on GPUs", "memory", "tok/s, predicted", "in use", "waiting", "process"];
-    let rows = pool.status().iter().map(row).collect::<Vec<_>>();
+    let models = pool.status();
+    let rows = models.iter().map(row).collect::<Vec<_>>();
     let table: Vec<Vec<String>> = [heads.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
-    let failures = pool.status().into_iter().filter_map(|model| Some(format!("{}: {}", model.name, model.failure?)));
-    let failures: Vec<String> = failures.collect();
+    let failure = |model: &ModelStatus| Some(format!("{}: {}", model.name, model.failure.as_ref()?));
+    let failures: Vec<String> = models.iter().filter_map(failure).collect();
     let mut below = String::new();
     if !failures.is_empty() {
         below += &page::text(&format!("failed:\n{}", failures.join("\n")));

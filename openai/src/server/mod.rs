@@ -18,6 +18,7 @@ mod connections;
 mod http;
 mod metrics;
 mod page;
+mod paths;
 #[cfg(feature = "pool")]
 mod pooled;
 
@@ -31,7 +32,7 @@ pub use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -209,45 +210,48 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
     let rerank = move |body| embed(reranking, body, RerankRequest::read, RerankRequest::answer);
     let embed = move |body| embed(embedding, body, EmbeddingRequest::read, EmbeddingRequest::answer);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
-    Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(complete))
-        .route("/v1/responses", post(respond))
-        .route("/v1/responses/input_tokens", post(count_response))
-        .route("/v1/responses/{id}", get(kept_response).delete(delete_response))
-        .route("/v1/messages", post(message))
-        .route("/v1/messages/count_tokens", post(count))
-        .route("/v1/embeddings", post(embed))
-        .route("/v1/rerank", post(rerank.clone()))
-        .route("/v2/rerank", post(rerank.clone()))
-        .route("/rerank", post(rerank))
-        .route(
-            "/v1/chat/completions/input_tokens",
-            post(move |body| reply(body, move |body| counted_chat.count_chat_tokens(body))),
-        )
-        .route("/tokenize", post(move |body| reply(body, move |body| tokenize.tokenize(body))))
-        .route("/detokenize", post(move |body| reply(body, move |body| detokenize.detokenize(body))))
-        .route("/apply-template", post(move |body| reply(body, move |body| template.apply_template(body))))
-        .route("/infill", post(move |body| answer(body, move |body| infill.infill(body))))
-        .route("/metrics", get(metrics))
-        .route("/props", get(props))
-        .route("/slots", get(slots))
-        .route("/v1/models", get(async move || Json(models)))
-        .route("/models", get(async move || Json(listed_models)))
-        .route("/v1/models/{*name}", get(model))
-        .route("/lora-adapters", get(list_adapters).post(apply_adapters))
-        .route("/health", get(health))
-        .fallback(not_found)
-        .method_not_allowed_fallback(not_allowed)
+    let count_chat = move |body| reply(body, move |body| counted_chat.count_chat_tokens(body));
+    let routes = [
+        ("/v1/chat/completions", post(chat)),
+        ("/v1/chat/completions/input_tokens", post(count_chat)),
+        ("/v1/completions", post(complete)),
+        ("/v1/responses", post(respond)),
+        ("/v1/responses/input_tokens", post(count_response)),
+        ("/v1/responses/{id}", get(kept_response).delete(delete_response)),
+        ("/v1/messages", post(message)),
+        ("/v1/messages/count_tokens", post(count)),
+        ("/v1/embeddings", post(embed)),
+        ("/v1/rerank", post(rerank.clone())),
+        ("/v2/rerank", post(rerank.clone())),
+        ("/rerank", post(rerank)),
+        ("/tokenize", post(move |body| reply(body, move |body| tokenize.tokenize(body)))),
+        ("/detokenize", post(move |body| reply(body, move |body| detokenize.detokenize(body)))),
+        ("/apply-template", post(move |body| reply(body, move |body| template.apply_template(body)))),
+        ("/infill", post(move |body| answer(body, move |body| infill.infill(body)))),
+        ("/metrics", get(metrics)),
+        ("/props", get(props)),
+        ("/slots", get(slots)),
+        ("/v1/models", get(async move || Json(models))),
+        ("/models", get(async move || Json(listed_models))),
+        ("/v1/models/{*name}", get(model)),
+        ("/lora-adapters", get(list_adapters).post(apply_adapters)),
+        ("/health", get(health)),
+    ];
+    let add = |router: Router, (path, methods): (&str, MethodRouter)| {
+        debug_assert!(paths::PATHS.iter().any(|(listed, _)| *listed == path), "{path} is missing in `PATHS`");
+        router.route(path, methods)
+    };
+    let router = routes.into_iter().fold(Router::new(), add);
+    router.fallback(not_found).method_not_allowed_fallback(not_allowed)
 }
 
 async fn not_found(method: Method, uri: Uri) -> Failed {
-    let message = format!("there is nothing at {method} {}: there is {PATHS}", uri.path());
+    let message = format!("there is nothing at {method} {}: there is {}", uri.path(), paths::listed());
     failed(StatusCode::NOT_FOUND, message)
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> Failed {
-    let message = format!("{} does not take {method}: there is {PATHS}", uri.path());
+    let message = format!("{} does not take {method}: there is {}", uri.path(), paths::listed());
     failed(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
@@ -281,13 +285,6 @@ async fn reply(
     under_way.is_answered();
     Ok(Json(answer))
 }
-
-/// The server's paths, for the error of an unknown path.
-const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, \
-    POST /v1/responses/input_tokens, GET /v1/responses/ID, DELETE /v1/responses/ID, POST /v1/messages, \
-    POST /v1/messages/count_tokens, POST /v1/embeddings, POST /v1/rerank, GET /v1/models, \
-    GET /v1/models/NAME, POST /v1/chat/completions/input_tokens, POST /tokenize, POST /detokenize, \
-    POST /apply-template, POST /infill, GET /metrics, GET /props, GET /slots, GET /lora-adapters, POST /lora-adapters, GET /health";
 
 /// Computes a request with the model that it needs. Without that model the response is 404, with this message.
 async fn embed<R: Send + 'static>(

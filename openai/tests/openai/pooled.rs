@@ -190,6 +190,33 @@ fn llama_servers_native_paths_take_the_model_from_the_query() {
 }
 
 #[test]
+fn a_path_that_no_model_has_loads_none() {
+    let server = Running::start(three(), same);
+    let body = json!({"model": "a", "prompt": "a"});
+    for path in ["/v1/complete", "/v1/completions/", "/v1/images/generations", "/chat"] {
+        let (status, answer) = server.post(path, &body);
+        assert_eq!(status, 404, "{path}: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("POST /v1/completions"), "{answer}");
+    }
+    assert_eq!([server.get("/favicon.ico?model=a").0, server.get("/v1/completions?model=a").0], [404, 405]);
+    assert_eq!(server.post("/slots", &body).0, 405);
+    assert!(server.pool.status().iter().all(|model| model.residence == Residence::Unloaded));
+    assert!(server.pool.last_plan().is_none());
+}
+
+#[test]
+fn the_body_names_the_model_before_the_path_does() {
+    let server = Running::start(three(), same);
+    let (status, vectors) = server.post("/v1/embeddings?model=a", &json!({"model": "ada", "input": "a"}));
+    assert_eq!((status, &vectors["model"]), (200, &json!("vectors")), "{vectors}");
+    let (status, vectors) = server.post("/v1/embeddings?model=ada", &json!({"input": "a"}));
+    assert_eq!((status, &vectors["model"]), (200, &json!("vectors")), "{vectors}");
+    let (status, text) = server.post("/v1/completions?model=b", &json!({"model": "a", "prompt": "a", "max_tokens": 1}));
+    assert_eq!((status, &text["model"]), (200, &json!("a")), "{text}");
+    assert_eq!(server.post("/v1/completions?model=a", &json!({"model": "nobody", "prompt": "a"})).0, 404);
+}
+
+#[test]
 fn models_are_listed_with_their_state_loaded_and_unloaded_as_by_llama_servers_router() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.gguf");

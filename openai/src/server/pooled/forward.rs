@@ -23,7 +23,8 @@ use tower::ServiceExt;
 
 use super::{Pooled, Routed, api_error, names, waiting};
 use crate::server::http::{Body, Carried, Failed, blocking};
-use crate::server::{NO_EMBEDDER, embed, routes};
+use crate::server::paths::{self, Known};
+use crate::server::{NO_EMBEDDER, embed, not_allowed, not_found, routes};
 use crate::timings::Totals;
 use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
 
@@ -52,6 +53,12 @@ pub(super) async fn forward(State(pooled): State<Pooled>, request: Request) -> R
 
 /// Hands a request over by these parameters of its path.
 pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -> Result<Response, Failed> {
+    // No model is loaded for a path that it does not have.
+    match paths::known(request.method(), request.uri().path()) {
+        Known::Yes => {}
+        Known::OtherMethod => return Err(not_allowed(request.method().clone(), request.uri().clone()).await),
+        Known::No => return Err(not_found(request.method().clone(), request.uri().clone()).await),
+    }
     let place = place(&pooled)?;
     let (head, body) = request.into_parts();
     let (mut named, mut read) = (Named::default(), None);
@@ -62,7 +69,8 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
         whole.under_way.is_answered();
         (read, named) = (Some(whole), found);
     }
-    let name = match query.model.or(named.model).filter(|name| !name.is_empty()) {
+    // As in llama-server's router, the body comes first.
+    let name = match [named.model, query.model].into_iter().flatten().find(|name| !name.is_empty()) {
         Some(name) => name,
         None => only(&pooled.of.pool)?,
     };
