@@ -293,7 +293,7 @@ impl Api {
     }
 
     /// The source of draft tokens: the draft model, if one is loaded beside the model.
-    fn speculation(&self) -> Speculation {
+    pub(super) fn speculation(&self) -> Speculation {
         let plan = self.model.placement();
         match plan.companions.iter().any(|beside| beside.role == CompanionRole::Draft) {
             true => Speculation::draft_model(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::api::Api;
 use super::error::{ApiError, check_length};
 use super::reading::{self, List};
-use autoplace::generate::Error;
+use autoplace::generate::{Error, Speculation};
 use autoplace::llama_sys::{Token, Vocab};
 
 /// Maximum tokens of a list, and maximum texts and tokens of a mixed list.
@@ -156,8 +156,8 @@ impl Api {
     /// compute.
     pub fn slots(&self) -> Value {
         let running = self.engine.metrics().running;
-        let slot =
-            |id: usize| json!({"id": id, "n_ctx": self.context(), "speculative": false, "is_processing": id < running});
+        let drafts = self.speculation() != Speculation::Off;
+        let slot = |id: usize| json!({"id": id, "n_ctx": self.context(), "speculative": drafts, "is_processing": id < running});
         (0..self.sequences()).map(slot).collect()
     }
 

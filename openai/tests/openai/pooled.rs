@@ -332,6 +332,8 @@ fn a_draft_model_of_the_file_drafts_and_the_text_is_the_one_without_it() {
     let (plain, fast) = (text("plain"), text("fast"));
     assert_eq!(plain["choices"][0]["text"], fast["choices"][0]["text"]);
     assert_eq!(plain["timings"]["draft_n"], Value::Null);
+    let is_speculative = |name: &str| server.get(&format!("/slots?model={name}")).1[0]["speculative"].clone();
+    assert_eq!(["plain", "fast"].map(is_speculative), [false, true]);
     assert!(fast["timings"]["draft_n_accepted"].as_u64().unwrap_or(0) > 0, "{fast}");
 }
 
