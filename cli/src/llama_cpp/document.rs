@@ -181,6 +181,8 @@ fn llama_cpps_command_lines_become_ours() {
         ("plan a --n_gpu_layers=7 -ub=256", "plan a --ngl=7 --ubatch=256"),
         ("serve a -np 4 -kvu -t 8 -tb 9", "serve a --parallel=4 --kv-unified --threads=8 --threads-batch=9"),
         ("run a -np -1 -t -1 x", "run a x"),
+        ("serve a -cram 512 --no-cache-idle-slots --cache-idle-slots", "serve a --cache-ram=512MiB"),
+        ("serve a -cram 0", "serve a --cache-ram=off"),
         ("plan a -nkvo", "plan a --kv-offload=off"),
         ("plan a -nkvo 0 --kv-offload on", "plan a --kv-offload=on --kv-offload=on"),
         ("plan a --repack 0 -nr", "plan a --no-repack --no-repack"),
@@ -231,6 +233,14 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
         ("run -m a -hf b/c", &["-hf: the model is a already"]),
         ("serve a --cors-origins '*'", &["--cors-origins: `*`"]),
         ("run a -cram -5", &["-cram: `-5` is not a size in MiB"]),
+        (
+            "run a --prompt-cache x --prompt-cache-all --prompt-cache-ro",
+            &[
+                "--prompt-cache: prompts are kept in a folder and not in one file: --cache-dir",
+                "--prompt-cache-all: --cache-dir keeps",
+                "--prompt-cache-ro: a folder",
+            ],
+        ),
         ("run a --hellaswag -pg 1,2", &["--hellaswag: llama-perplexity", "-pg: `autoplace measure`"]),
     ] {
         let refused = words(line).unwrap_err();

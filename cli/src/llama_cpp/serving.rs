@@ -60,10 +60,10 @@ pub(super) const ROWS: &[Row] = &[
     Row::only(&["--cache-reuse"], &["0"], "what is moved in the context would be computed of other tokens"),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
-    Row::always(
-        [&["--cache-idle-slots"], &["--no-cache-idle-slots"]],
-        "idle sequences are stored as far as --cache-ram says, which may be `off`",
-    ),
+    // Either way a sequence is stored before another text takes its place, as far as --cache-ram says; here it also
+    // stays in the context until then.
+    Row::on_off([&["--cache-idle-slots"], &["--no-cache-idle-slots"]], ["", ""])
+        .library("an idle sequence stays in the context until another text takes its place, and is stored before that"),
     Row::refused(&["--kv-unified-per-slot"], "-c and -np say how many tokens each has, and -kvu shares all"),
     Row::refused(
         &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],

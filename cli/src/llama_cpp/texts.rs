@@ -31,8 +31,9 @@ pub(super) const ROWS: &[Row] = &[
     Row::on_off([&["--skip-chat-parsing"], &["--no-skip-chat-parsing"]], ["--plain", ""]).library("the same"),
     Row::reads(&["--reasoning-budget"], reasoning_budget, "-1: no limit, which is so anyway. 0: `--template-kwargs` turns thinking off. Another number is refused: cut short, a model answers worse").library("`.variable(name, value)` of a chat: a template's own switch is what the model was trained with"),
     Row::refused(&["--reasoning-budget-message"], "reasoning is not cut short"),
-    Row::refused(&["--prompt-cache"], "a prompt is computed again in the next process; within one what the context holds is reused").library("within a process `.cache_prompt(true)` reuses what the context holds"),
-    Row::refused_switch(&["--prompt-cache-all", "--prompt-cache-ro"], "a prompt is computed again in the next process"),
+    Row::refused(&["--prompt-cache"], "prompts are kept in a folder and not in one file: --cache-dir").library("`StoreOptions::folder` of `.prompt_store(..)`"),
+    Row::refused_switch(&["--prompt-cache-all"], "--cache-dir keeps prompts with their answers").library("the same"),
+    Row::refused_switch(&["--prompt-cache-ro"], "a folder of --cache-dir is written by the first process that uses it, and read by others").library("the same"),
     Row::refused_switch(&["--in-prefix-bos"], "the chat template frames messages"),
     Row::refused(&["--in-prefix", "--in-suffix"], "the chat template frames messages"),
 ];
