@@ -15,6 +15,7 @@ mod rope;
 mod rows;
 mod state;
 mod state_rows;
+mod stream;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;

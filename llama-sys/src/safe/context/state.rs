@@ -7,9 +7,9 @@
 //! layers with a shorter cache (`swa_full` off). Full attention keeps every token separately. So a sequence can go back
 //! to the point where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
 
-use std::ffi::c_void;
 use std::fmt;
 
+use super::stream::{self, put, refused};
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -164,21 +164,11 @@ impl Context {
 
     /// Reads the state into the sequence. After a failure the sequence is empty.
     fn read_part(&mut self, seq: SeqId, part: Part, data: &[u8]) -> Result<(), Error> {
-        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        let mut left = data;
-        let user = (&raw mut left).cast();
-        // SAFETY: as above. Every length that llama.cpp reads is compared with the bytes that are left
-        // (native/shim.cpp, stream_reader).
-        let read = call::checked(|error| unsafe {
-            raw::shim_state_read(ctx, seq, partial, data.len(), Some(take), user, error)
-        });
-        let reason = match read {
-            Ok(read) if read == data.len() => return Ok(()),
-            Ok(read) => format!("llama.cpp read only {read} of its {} bytes", data.len()),
-            Err(failure) => failure.to_string(),
-        };
-        self.kv_seq_remove(seq, 0..Position::MAX)?;
-        Err(refused(reason))
+        let read = self.read_parts(seq, part == Part::Partial, &[stream::Part::Given(data)]);
+        if read.is_err() {
+            self.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        read
     }
 
     pub(super) fn check_state(&self, seq: SeqId) -> Result<(), Error> {
@@ -214,32 +204,4 @@ impl Context {
         let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
     }
-}
-
-pub(super) fn refused(reason: impl Into<String>) -> Error {
-    Error::State { reason: reason.into() }
-}
-
-pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: `write_part` passes its bytes, which nobody else uses meanwhile.
-    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
-    // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
-    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // Never grows the vector: growing could panic, and a panic must not unwind into C++.
-    let has_room = to.capacity() - to.len() >= size;
-    if has_room {
-        to.extend_from_slice(data);
-    }
-    has_room
-}
-
-unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
-    // SAFETY: `read_part` passes the bytes that are left, which nobody else uses meanwhile.
-    let left = unsafe { &mut *user.cast::<&[u8]>() };
-    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
-    let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
-    let Some((first, rest)) = left.split_at_checked(size) else { return false };
-    data.copy_from_slice(first);
-    *left = rest;
-    true
 }

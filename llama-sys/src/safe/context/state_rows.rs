@@ -9,10 +9,9 @@
 //! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
 //! its last byte is [`None`]: such a state is not divided.
 
-use std::ffi::c_void;
 use std::ops::Range;
 
-use super::state::{put, refused};
+use super::stream::{Part, put, refused};
 use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
@@ -278,8 +277,7 @@ impl Context {
         let end = Position::try_from(tokens).map_err(|_| refused(format!("{tokens} tokens are too many")))?;
         let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
         let parts = assemble(shape, streams, pieces, tokens, rest);
-        let size = parts.iter().map(Part::len).sum();
-        self.read_parts(seq, size, &parts)?;
+        self.read_parts(seq, false, &parts)?;
         let held = self.kv_seq_end(seq)?.unwrap_or(0);
         if held == end {
             return Ok(());
@@ -287,31 +285,15 @@ impl Context {
         Err(refused(format!("it has {end} tokens, and the restored sequence ends at {held}")))
     }
 
-    fn read_parts(&mut self, seq: SeqId, size: usize, parts: &[Part<'_>]) -> Result<(), Error> {
-        let ctx = self.as_ptr();
-        let mut left = Left { parts, at: 0 };
-        let user = (&raw mut left).cast();
-        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `take_parts` is called
-        // only during the call. Every length that llama.cpp reads is compared with the bytes that are left.
-        let read = call::checked(|error| unsafe {
-            raw::shim_state_read(ctx, seq, false, size, Some(take_parts), user, error)
-        });
-        match read {
-            Ok(read) if read == size => Ok(()),
-            Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
-            Err(failure) => Err(refused(failure.to_string())),
-        }
-    }
-
     /// The bytes that lie between the rows of tensors in a state, and the length of the whole state.
     fn between_rows(&mut self, seq: SeqId, partial: bool) -> Result<(Vec<u8>, u64), Error> {
         let mut data: Vec<u8> = Vec::new();
         let ctx = self.as_ptr();
         let user = (&raw mut data).cast();
-        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put_any` is called
-        // only during the call, with bytes that outlive it.
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put` is called only
+        // during the call, with bytes that outlive it. No ranges are read without a pointer to them.
         let total = call::checked(|error| unsafe {
-            raw::shim_state_write_ranges(ctx, seq, partial, std::ptr::null(), 0, Some(put_any), user, error)
+            raw::shim_state_write_ranges(ctx, seq, partial, std::ptr::null(), 0, Some(put), user, error)
         });
         let total = total.map_err(|failure| Error::Call { what: "measuring the state", failure })?;
         Ok((data, total as u64))
@@ -327,7 +309,8 @@ impl Context {
         }
         let (ctx, user) = (self.as_ptr(), (&raw mut data).cast());
         let (first, n) = (ranges.as_ptr(), ranges.len());
-        // SAFETY: as in `between_rows`; the ranges outlive the call.
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put` is called only
+        // during the call, with bytes that outlive it, and so do the `n` ranges.
         call::checked(|error| unsafe {
             raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(put), user, error)
         })
@@ -337,33 +320,6 @@ impl Context {
         }
         Err(refused(format!("the sequence has changed: {} of {bytes} bytes", data.len())))
     }
-}
-
-/// A part of the stream that is restored.
-#[derive(Debug)]
-enum Part<'a> {
-    Made(Vec<u8>),
-    Given(&'a [u8]),
-}
-
-impl Part<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Made(bytes) => bytes,
-            Self::Given(bytes) => bytes,
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.bytes().len()
-    }
-}
-
-/// The parts that llama.cpp has not read yet.
-struct Left<'a> {
-    parts: &'a [Part<'a>],
-    /// Bytes of the first part that were read.
-    at: usize,
 }
 
 /// The stream of a sequence with the wanted tokens of the pieces at the positions from 0 on. `streams` is the number of
@@ -560,37 +516,4 @@ impl<'a> Fields<'a> {
         }
         Some((fixed, lanes, places, cells))
     }
-}
-
-unsafe extern "C" fn put_any(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: `between_rows` passes its bytes, which nobody else uses meanwhile.
-    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
-    // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, range_writer).
-    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // A failed reservation must not panic, because a panic must not unwind into C++.
-    let has_room = to.try_reserve(size).is_ok();
-    if has_room {
-        to.extend_from_slice(data);
-    }
-    has_room
-}
-
-unsafe extern "C" fn take_parts(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
-    // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
-    let left = unsafe { &mut *user.cast::<Left<'_>>() };
-    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
-    let mut data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
-    while !data.is_empty() {
-        let Some((first, others)) = left.parts.split_first() else { return false };
-        let bytes = &first.bytes()[left.at..];
-        let n = bytes.len().min(data.len());
-        let (now, later) = data.split_at_mut(n);
-        now.copy_from_slice(&bytes[..n]);
-        data = later;
-        left.at += n;
-        if n == bytes.len() {
-            (left.parts, left.at) = (others, 0);
-        }
-    }
-    true
 }

@@ -1,0 +1,94 @@
+//! The stream in which llama.cpp writes and reads the state of a sequence: the two callbacks of the shim.
+
+use std::ffi::c_void;
+
+use super::{Context, SeqId};
+use crate::raw;
+use crate::safe::call::{self, Error};
+
+/// A part of a stream that is restored.
+#[derive(Debug)]
+pub(super) enum Part<'a> {
+    Made(Vec<u8>),
+    Given(&'a [u8]),
+}
+
+impl Part<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Made(bytes) => bytes,
+            Self::Given(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes().len()
+    }
+}
+
+/// The parts that llama.cpp has not read yet.
+struct Left<'a> {
+    parts: &'a [Part<'a>],
+    /// Bytes of the first part that were read.
+    at: usize,
+}
+
+impl Context {
+    /// Reads a stream into a sequence that exists, of a context with a memory. A failure may leave a part of it there.
+    pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
+        let size = parts.iter().map(Part::len).sum();
+        let ctx = self.as_ptr();
+        let mut left = Left { parts, at: 0 };
+        let user = (&raw mut left).cast();
+        // SAFETY: the context lives and is borrowed mutably; the caller has checked its memory and the sequence. `take`
+        // is called only during the call, with parts that outlive it. Every length that llama.cpp reads is compared
+        // with the bytes that are left (native/shim.cpp, stream_reader).
+        let read =
+            call::checked(|error| unsafe { raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error) });
+        match read {
+            Ok(read) if read == size => Ok(()),
+            Ok(read) => Err(refused(format!("llama.cpp read only {read} of its {size} bytes"))),
+            Err(failure) => Err(refused(failure.to_string())),
+        }
+    }
+}
+
+pub(super) fn refused(reason: impl Into<String>) -> Error {
+    Error::State { reason: reason.into() }
+}
+
+/// Appends bytes that llama.cpp writes to the `Vec<u8>` that `user` points to.
+pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: each call of the shim that gets this function gets a `Vec<u8>` of its caller, which nobody else uses
+    // during that call.
+    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
+    // SAFETY: there are `size` bytes (native/shim.cpp, stream_writer and range_writer).
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    // A failed reservation must not panic, because a panic must not unwind into C++.
+    let has_room = to.try_reserve(size).is_ok();
+    if has_room {
+        to.extend_from_slice(data);
+    }
+    has_room
+}
+
+/// Gives llama.cpp the next bytes of the parts that are left.
+unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
+    // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
+    let left = unsafe { &mut *user.cast::<Left<'_>>() };
+    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
+    let mut data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
+    while !data.is_empty() {
+        let Some((first, others)) = left.parts.split_first() else { return false };
+        let bytes = &first.bytes()[left.at..];
+        let n = bytes.len().min(data.len());
+        let (now, later) = data.split_at_mut(n);
+        now.copy_from_slice(&bytes[..n]);
+        data = later;
+        left.at += n;
+        if n == bytes.len() {
+            (left.parts, left.at) = (others, 0);
+        }
+    }
+    true
+}
