@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
-use super::conditions::{RateConditions, disturbance};
+use super::conditions::{RateConditions, is_worse};
 use crate::gguf::TensorType;
 use crate::json::is_default;
 
@@ -105,16 +105,17 @@ impl MeasuredRates {
         update(&mut self.prompt_attention, later.prompt_attention);
         let (mine, theirs) = (&mut self.conditions, later.conditions);
         // 0 means unmeasured.
-        let single = |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under| {
-            if later > 0 && (*mine == 0 || !is_worse(&under, conditions)) {
-                (*mine, *conditions) = (later, under);
-            }
-        };
+        let single =
+            |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under: Option<RateConditions>| {
+                if later > 0 && (*mine == 0 || !is_worse(under.as_ref(), conditions.as_ref())) {
+                    (*mine, *conditions) = (later, under);
+                }
+            };
         single(&mut self.layer_ns, &mut mine.layer, later.layer_ns, theirs.layer);
         single(&mut self.routing_ns, &mut mine.routing, later.routing_ns, theirs.routing);
         let activations = later.activations_per_second;
         single(&mut self.activations_per_second, &mut mine.activations, activations, theirs.activations);
-        if later.link.is_some() && (self.link.is_none() || !is_worse(&theirs.link, &mine.link)) {
+        if later.link.is_some() && (self.link.is_none() || !is_worse(theirs.link.as_ref(), mine.link.as_ref())) {
             (self.link, mine.link) = (later.link, theirs.link);
         }
     }
@@ -157,11 +158,6 @@ impl MeasuredRates {
     }
 }
 
-/// Whether the later conditions are more disturbed than the earlier ones.
-fn is_worse(later: &Option<RateConditions>, earlier: &Option<RateConditions>) -> bool {
-    disturbance(later.as_ref()) > disturbance(earlier.as_ref())
-}
-
 /// A figure in a list of [`MeasuredRates`].
 trait Figure {
     type Key: PartialEq;
@@ -183,7 +179,7 @@ fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
         };
         let seen = [old.used().and_then(|used| *used), figure.used().and_then(|used| *used)];
         let latest = seen.into_iter().flatten().max_by_key(|used| used.at);
-        if !is_worse(figure.conditions(), old.conditions()) {
+        if !is_worse(figure.conditions().as_ref(), old.conditions().as_ref()) {
             *old = figure;
         }
         if let Some(used) = old.used() {

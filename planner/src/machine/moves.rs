@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::conditions::{RateConditions, disturbance};
+use super::conditions::{RateConditions, is_worse};
 
 /// The parts of a move, measured for one file on one machine; empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ impl MoveRates {
     pub fn merge(&mut self, later: Self) {
         let put = |mine: &mut Option<MoveFigure>, later: Option<MoveFigure>| {
             let Some(later) = later.filter(|later| later.value > 0) else { return };
-            let of = |figure: &MoveFigure| disturbance(Some(&figure.conditions));
-            if mine.as_ref().is_none_or(|mine| of(&later) <= of(mine)) {
+            let is_kept = |mine: &MoveFigure| is_worse(Some(&later.conditions), Some(&mine.conditions));
+            if !mine.as_ref().is_some_and(is_kept) {
                 *mine = Some(later);
             }
         };

@@ -162,9 +162,11 @@ impl fmt::Display for RateConditions {
     }
 }
 
-/// The disturbance of a figure with these conditions; a figure without stored conditions may have been disturbed.
-pub(super) fn disturbance(conditions: Option<&RateConditions>) -> u32 {
-    conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance)
+/// Whether a later figure is more disturbed than an earlier one, by their conditions. A figure without stored
+/// conditions may have been disturbed.
+pub(super) fn is_worse(later: Option<&RateConditions>, earlier: Option<&RateConditions>) -> bool {
+    let [later, earlier] = [later, earlier].map(|it| it.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
+    later > earlier
 }
 
 /// Watches the machine during a measurement.
