@@ -37,6 +37,7 @@ pub mod embed;
 mod error;
 pub mod generate;
 pub mod load;
+mod private;
 mod run;
 mod serve;
 pub mod store;

@@ -20,6 +20,7 @@ use super::options::LoadOptions;
 use super::progress::{LoadProgress, Progress};
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
+use crate::private::{create, is_of, of_file};
 
 /// Default patience: about the time to read a model of 100 GB from a hard disk. A load that does not wait puts layers
 /// on the host, and they stay there.
@@ -177,11 +178,6 @@ fn file_name(device: &str) -> String {
     name + ".lease"
 }
 
-/// The error with its file.
-fn of_file(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
-
 const NAME: &str = "autoplace";
 
 /// The folder in the user's runtime directory, created if missing.
@@ -204,31 +200,12 @@ fn user_folder() -> io::Result<PathBuf> {
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can write to, because that user
 /// could block our GPUs.
 fn private(folder: &Path, user: u32) -> io::Result<()> {
-    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
-    let mut options = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
-    let made = options.create(folder);
-    if let Some(error) = made.err().filter(|error| error.kind() != io::ErrorKind::AlreadyExists) {
-        return Err(of_file(folder, &error));
-    }
+    create(folder)?;
     // Checks the entry itself and not the target of a link.
     let there = fs::symlink_metadata(folder)?;
     let error = || format!("{} does not belong to this user alone", folder.display());
-    let is_ours = there.is_dir() && is_alone(&there, user);
+    let is_ours = there.is_dir() && is_of(&there, user, 0o022);
     if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, error())) }
-}
-
-#[cfg(unix)]
-fn is_alone(folder: &fs::Metadata, user: u32) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    folder.uid() == user && folder.mode() & 0o022 == 0
-}
-
-#[cfg(not(unix))]
-const fn is_alone(_: &fs::Metadata, _: u32) -> bool {
-    true
 }
 
 #[cfg(test)]

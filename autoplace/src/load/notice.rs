@@ -36,8 +36,9 @@ impl Notice {
         let notice = Self { lock, lock_path, path };
         // Others find the whole content or none.
         let new = at("new");
-        fs::write(&new, serde_json::to_vec(content).map_err(io::Error::other)?)?;
-        fs::rename(new, &notice.path)?;
+        let content = serde_json::to_vec(content).map_err(io::Error::other)?;
+        let written = fs::write(&new, content).and_then(|()| fs::rename(&new, &notice.path));
+        written.inspect_err(|_| drop(fs::remove_file(&new)))?;
         Ok(notice)
     }
 }
@@ -54,17 +55,20 @@ impl Drop for Notice {
 /// The notices in a folder. Whatever cannot be read is left out.
 pub(super) fn read<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json" || ending == "new"));
     files.take(MAX_NOTICES).filter_map(|path| living(&path)).collect()
 }
 
-/// The content of this file; `None` if its process has ended, which removes the file.
+/// The content of this file; `None` if its process has not finished it, or has ended, which removes the file.
 fn living<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let lock_path = path.with_extension("lock");
     let is_held = File::options().write(true).open(&lock_path).is_ok_and(|lock| lock.try_lock().is_err());
     if !is_held {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(&lock_path);
+        return None;
+    }
+    if path.extension().is_some_and(|ending| ending == "new") {
         return None;
     }
     let mut bytes = Vec::new();
@@ -93,10 +97,27 @@ mod tests {
             assert_eq!(read::<String>(folder), ["here"]);
             assert!(!left.exists() && !left.with_extension("lock").exists());
         }
+        let unfinished = folder.join("3-0.new");
+        fs::write(&unfinished, "\"ol").unwrap();
+        assert_eq!(read::<String>(folder), ["here"]);
+        assert!(!unfinished.exists());
         // Another content than the reader's is left out, and stays.
         assert_eq!(read::<u32>(folder), Vec::<u32>::new());
         assert_eq!(read::<String>(folder), ["here"]);
         drop(notice);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_notice_that_cannot_be_written_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        // Where the notices would be put, there is a folder.
+        for number in 0..1000 {
+            let name = format!("{}-{number}.json", std::process::id());
+            fs::create_dir_all(folder.path().join(name).join("taken")).unwrap();
+        }
+        assert!(Notice::write(folder.path(), &"here").is_err());
+        let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        assert_eq!(left.filter(|path| !path.is_dir()).count(), 0);
     }
 }

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use super::found::Id;
 use super::piece::Header;
+use crate::private::{create, is_of, of_file};
 
 /// Whoever has locked this file writes to the folder. Others only read there.
 const LOCK: &str = "lock";
@@ -26,7 +27,7 @@ impl Folder {
     /// Creates a folder for this user alone if it is missing, and checks that it is.
     pub(super) fn create(path: &Path) -> io::Result<()> {
         if let Some(above) = path.parent() {
-            fs::create_dir_all(above).map_err(|error| of(above, &error))?;
+            fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
         }
         private(path)
     }
@@ -37,7 +38,7 @@ impl Folder {
         Self::create(path)?;
         let file = path.join(LOCK);
         let file = private_file(File::options().read(true).write(true).create(true).truncate(false), &file)
-            .map_err(|error| of(&file, &error))?;
+            .map_err(|error| of_file(&file, &error))?;
         let lock = match file.try_lock() {
             Ok(()) => Some(file),
             Err(error) => {
@@ -49,7 +50,7 @@ impl Folder {
             }
         };
         let folder = Self { path: path.to_owned(), lock };
-        let found = folder.scan().map_err(|error| of(path, &error))?;
+        let found = folder.scan().map_err(|error| of_file(path, &error))?;
         Ok((folder, found))
     }
 
@@ -101,7 +102,7 @@ impl Folder {
             drop(to);
             fs::rename(&unfinished, &file)
         };
-        write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(|error| of(&file, &error))
+        write().inspect_err(|_| drop(fs::remove_file(&unfinished))).map_err(|error| of_file(&file, &error))
     }
 
     /// Reads the data of a piece.
@@ -124,7 +125,7 @@ impl Folder {
             }
             Ok(data)
         };
-        let data = read().map_err(|error| of(&path, &error))?;
+        let data = read().map_err(|error| of_file(&path, &error))?;
         if self.is_ours() {
             // The next process finds out when the piece was used.
             let touched = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
@@ -183,34 +184,17 @@ fn damaged(reason: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, reason)
 }
 
-fn of(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-}
-
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because whoever reads it
 /// reads the texts, and whoever writes to it decides what the model has read.
 fn private(folder: &Path) -> io::Result<()> {
-    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
-    let mut options = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
-    if let Err(error) = options.create(folder)
-        && error.kind() != ErrorKind::AlreadyExists
-    {
-        return Err(of(folder, &error));
-    }
-    let there = fs::metadata(folder).map_err(|error| of(folder, &error))?;
+    create(folder)?;
+    let there = fs::metadata(folder).map_err(|error| of_file(folder, &error))?;
     if !there.is_dir() {
-        return Err(of(folder, &io::Error::new(ErrorKind::NotADirectory, "not a folder")));
+        return Err(of_file(folder, &io::Error::new(ErrorKind::NotADirectory, "not a folder")));
     }
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-
-        if there.uid() != llama_sys::user_id() || there.mode() & 0o077 != 0 {
-            let reason = "others can use this folder; prompts are stored only where this user alone can (chmod 700)";
-            return Err(of(folder, &io::Error::new(ErrorKind::PermissionDenied, reason)));
-        }
+    if !is_of(&there, llama_sys::user_id(), 0o077) {
+        let reason = "others can use this folder; prompts are stored only where this user alone can (chmod 700)";
+        return Err(of_file(folder, &io::Error::new(ErrorKind::PermissionDenied, reason)));
     }
     Ok(())
 }
