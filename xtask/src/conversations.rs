@@ -7,17 +7,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::first_token::{Kind, PATIENCE, Server, WORDS, servers};
+use crate::first_token::{Kind, Random, Server, model_file, servers, words};
 use crate::workspace::Workspace;
 
 /// Requests that are under way at once, as many as each server has places.
@@ -51,16 +50,6 @@ enum Turn {
     Fork { of: usize },
 }
 
-/// Pseudo-random numbers, the same for both servers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n
-    }
-}
-
 /// The trace of `conversations` conversations. Each of them is asked first in its order; a later turn is of one of the
 /// last forty in two of three cases, and of any otherwise.
 fn trace(conversations: usize) -> Vec<Request> {
@@ -82,12 +71,6 @@ fn trace(conversations: usize) -> Vec<Request> {
         requests.push(Request { conversation, kind, seed });
     }
     requests
-}
-
-/// Words of a message.
-fn words(seed: u64, n: usize) -> String {
-    let mut random = Random(seed);
-    (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
 /// A conversation so far: messages of its user, each with the answer.
@@ -118,8 +101,7 @@ pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Resu
         [model, count] => (model, count.parse().context(USAGE)?),
         _ => anyhow::bail!("usage: {USAGE}"),
     };
-    let model = std::path::absolute(model)?;
-    ensure!(model.is_file(), "{} is no file", model.display());
+    let model = model_file(model)?;
     let servers = servers(workspace)?;
     let trace = trace(count);
     println!("| {count} conversations, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
@@ -196,13 +178,8 @@ fn ask(server: &Server, history: &History, message: &str) -> Result<(String, u64
     }
     messages.push(json!({"role": "user", "content": message}));
     let body = json!({"messages": messages, "max_tokens": ANSWER, "temperature": 0, "cache_prompt": true});
-    let body = body.to_string();
-    let mut stream = TcpStream::connect(server.address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")?;
-    write!(stream, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
     let mut text = String::new();
-    stream.read_to_string(&mut text)?;
+    server.ask(&body)?.read_to_string(&mut text)?;
     let (_, answer) = text.split_once("\r\n\r\n").with_context(|| text.clone())?;
     let answer: Value = serde_json::from_str(&answer[answer.find('{').unwrap_or(0)..=answer.rfind('}').unwrap_or(0)])
         .with_context(|| text.clone())?;

@@ -26,12 +26,12 @@ const N_CTX: usize = 8 * 4096;
 const ANSWER: usize = 64;
 const RUNNING: usize = 400;
 /// Words that make the prompts. Each is a token or two of most vocabularies.
-pub(crate) const WORDS: [&str; 16] = [
+const WORDS: [&str; 16] = [
     "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
     "silver", "summer", "evening", "silence",
 ];
 /// Maximum time for a server to load the model, and to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Prompts that arrive at once, while one other text may be running.
 struct Load {
@@ -119,8 +119,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
         [model, rounds] => (model, rounds.parse().context(USAGE)?),
         _ => anyhow::bail!("usage: {USAGE}"),
     };
-    let model = std::path::absolute(model)?;
-    ensure!(model.is_file(), "{} is no file", model.display());
+    let model = model_file(model)?;
     let servers = servers(workspace)?;
     for load in loads() {
         let mut figures = [Vec::new(), Vec::new()];
@@ -156,6 +155,29 @@ fn print(load: &Load, servers: &[Kind; 2], figures: &[Vec<Figures>; 2]) {
         ours.longest_gap / theirs.longest_gap,
         ours.throughput / theirs.throughput
     );
+}
+
+/// The model that an argument names.
+pub(crate) fn model_file(argument: &str) -> Result<PathBuf> {
+    let model = std::path::absolute(argument)?;
+    ensure!(model.is_file(), "{} is no file", model.display());
+    Ok(model)
+}
+
+/// Pseudo-random numbers, the same for both servers.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+/// Words of a prompt.
+pub(crate) fn words(seed: u64, n: usize) -> String {
+    let mut random = Random(seed);
+    (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
 /// Compiles both servers with the same options.
@@ -198,7 +220,7 @@ impl Kind {
 
 pub(crate) struct Server {
     process: Running,
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
 }
 
 impl Server {
@@ -242,24 +264,29 @@ impl Server {
         asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
     }
 
-    /// Asks for the stream of one text.
-    fn ask(&self, number: usize, words: usize, tokens: usize) -> Result<BufReader<TcpStream>> {
-        let body = json!({
-            "messages": [{"role": "user", "content": prompt(number, words)}],
-            "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
-            "stream": true, "stream_options": {"include_usage": true},
-        });
+    /// Asks for a chat completion with this body. Returns the connection, from which the whole answer is to be read.
+    pub(crate) fn ask(&self, body: &Value) -> Result<TcpStream> {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")?;
         write!(stream, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
-        Ok(BufReader::new(stream))
+        Ok(stream)
+    }
+
+    /// Asks for the stream of one text.
+    fn stream(&self, number: usize, words: usize, tokens: usize) -> Result<BufReader<TcpStream>> {
+        let body = json!({
+            "messages": [{"role": "user", "content": prompt(number, words)}],
+            "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "stream_options": {"include_usage": true},
+        });
+        Ok(BufReader::new(self.ask(&body)?))
     }
 
     /// Asks for one text, and closes the connection with the first event of its stream.
     pub(crate) fn leave(&self, number: usize, words: usize, tokens: usize) -> Result<()> {
-        for line in self.ask(number, words, tokens)?.lines() {
+        for line in self.stream(number, words, tokens)?.lines() {
             let line = line?;
             ensure!(!line.contains("\"error\""), "{line}");
             if line.starts_with("data: ") {
@@ -272,7 +299,7 @@ impl Server {
     /// Asks for one text and reads its stream. `begun` is called with the first token.
     pub(crate) fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
         let asked = Instant::now();
-        let stream = self.ask(number, words, tokens)?;
+        let stream = self.stream(number, words, tokens)?;
         let mut text = Timed { first: 0.0, end: 0.0, longest_gap: 0.0, prompt_tokens: 0, tokens: 0 };
         let mut before = 0.0;
         for line in stream.lines() {
@@ -307,14 +334,7 @@ impl Server {
 
 /// A prompt of about `words` tokens that shares no beginning with another.
 fn prompt(number: usize, words: usize) -> String {
-    let mut state = number as u64 + 1;
-    let mut text = format!("{number}.");
-    for _ in 0..words {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text.push(' ');
-        text.push_str(WORDS[(state >> 60) as usize]);
-    }
-    text
+    format!("{number}. {}", self::words(number as u64 + 1, words))
 }
 
 fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {

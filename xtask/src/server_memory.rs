@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::first_token::{Kind, Server, servers};
+use crate::first_token::{Kind, Server, model_file, servers};
 use crate::workspace::Workspace;
 
 /// Places of each server, and the requests that are under way at once before the clients come and go.
@@ -45,8 +45,7 @@ pub(crate) fn server_memory(workspace: &Workspace, arguments: &[String]) -> Resu
         [model, requests] => (model, requests.parse().context(USAGE)?),
         _ => anyhow::bail!("usage: {USAGE}"),
     };
-    let model = std::path::absolute(model)?;
-    ensure!(model.is_file(), "{} is no file", model.display());
+    let model = model_file(model)?;
     println!(
         "| memory | started | after {requests} requests | after {CLIENTS} clients | peak | time of the requests | \
          time of the clients |"
