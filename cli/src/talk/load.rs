@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::load::Error as LoadError;
 use autoplace::machine::Bytes;
-use autoplace::plan::{self, GpuLayers, Request, SavedPlan};
+use autoplace::plan::{self, GpuLayers, Request, SavedPlan, SavedPlanError};
 use autoplace::store::PromptStore;
 use autoplace::{Model, ModelBuilder, Plan};
 use clap::value_parser;
@@ -68,9 +68,15 @@ impl LoadArgs {
         request
     }
 
-    /// The prompt store; `None` if none is asked for. `usual` is the memory without a flag, and `owner` whose texts
-    /// they are.
+    /// The prompt store; `None` if none is asked for. `usual` is the memory without a flag or a plan that leaves some,
+    /// and `owner` whose texts they are.
     pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
+        let planned =
+            self.plan.as_ref().map(|file| Ok::<_, SavedPlanError>(SavedPlan::read(file)?.request.prompt_store));
+        let usual = match planned.transpose()? {
+            None | Some(0) => usual,
+            Some(bytes) => CacheRam::Bytes(bytes),
+        };
         self.store.open(self.ask.cache_ram.unwrap_or(usual), owner)
     }
 
@@ -156,4 +162,41 @@ pub(super) fn summary(plan: &Plan) -> String {
     let bytes = plan.placements.iter().map(|it| it.footprint.total()).sum();
     let speed = plan.speed.as_ref().map(|it| format!(", about {:.1} tok/s", it.tokens_per_second));
     format!("{}: {layers}, {}{}", plan.model.name, Bytes(bytes), speed.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LoadArgs;
+    use crate::ask::CacheRam;
+    use autoplace::gguf::Header;
+    use autoplace::machine::{Host, Machine, mib};
+    use autoplace::plan::{Planner, Request, SavedPlan};
+    use autoplace::profile::ModelProfile;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    #[test]
+    fn the_store_of_a_saved_plan_has_the_memory_that_the_plan_leaves_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plan.json");
+        let header = Header::open(test_support::demo_path()).unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let machine = Machine::new(Host::new(8 << 30));
+        let memory = |bytes| {
+            let mut request = Request::new();
+            request.prompt_store = bytes;
+            let plan = Planner::new(&profile, &machine).request(request.clone()).plan().unwrap();
+            SavedPlan::new(plan, request, &header).unwrap().write(&file).unwrap();
+            let read = Program::try_parse_from(["autoplace", "m.gguf", "--plan", file.to_str().unwrap()]).unwrap();
+            let store = read.load.store(CacheRam::Off, None).unwrap();
+            store.map(|store| store.options().memory())
+        };
+        assert_eq!(memory(mib(100)), Some(mib(100)));
+        assert_eq!(memory(0), None);
+    }
 }

@@ -155,14 +155,16 @@ type Find<'f> = &'f dyn Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Er
 impl Sources {
     fn new(args: &ServeArgs, stores: PoolStores) -> Self {
         let named = args.load.source.model().into_iter().map(str::to_owned).chain(args.pool.more.iter().cloned());
+        let mut request = args.request();
+        // The store of each model says what it takes.
+        request.prompt_store = 0;
         Self {
             file: args.pool.models.clone(),
             folder: args.pool.models_dir.clone(),
             named: named.collect(),
             embed: args.embed.clone(),
             reranker: args.reranker.clone(),
-            // What a store takes is said by the store of each model.
-            request: Request { prompt_store: 0, ..args.request() },
+            request,
             stores,
             files: Mutex::default(),
         }
