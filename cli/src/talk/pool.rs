@@ -299,3 +299,40 @@ impl Templates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::fs;
+
+    #[test]
+    fn a_name_keeps_the_file_that_was_found_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.gguf");
+        fs::write(&file, "").unwrap();
+        let sources = Sources {
+            file: None,
+            folder: None,
+            named: vec!["hf:owner/name".to_owned()],
+            embed: None,
+            reranker: None,
+            request: Request::new(),
+            stores: PoolStores::default(),
+            files: Mutex::default(),
+        };
+        let asked = Cell::new(0);
+        let find = |_: &str, _: &Request| {
+            asked.set(asked.get() + 1);
+            Ok(Some(file.clone()))
+        };
+        for _ in 0..3 {
+            assert_eq!(sources.read(find).unwrap().unwrap().models[0].model, file);
+        }
+        assert_eq!(asked.get(), 1);
+        // A file that is gone is looked for again.
+        fs::remove_file(&file).unwrap();
+        sources.read(find).unwrap();
+        assert_eq!(asked.get(), 2);
+    }
+}

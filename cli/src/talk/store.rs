@@ -53,7 +53,7 @@ impl StoreArgs {
 }
 
 /// The prompt stores of a pool's models, which do not share one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct PoolStores {
     /// Most bytes of memory of a model that states none.
     ram: u64,

@@ -4,7 +4,7 @@
 use axum::http::Method;
 
 /// Each path as axum writes it, and its methods.
-pub(super) const PATHS: [(&str, &[&str]); 24] = [
+pub(super) static PATHS: [(&str, &[&str]); 24] = [
     ("/v1/chat/completions", &["POST"]),
     ("/v1/chat/completions/input_tokens", &["POST"]),
     ("/v1/completions", &["POST"]),
