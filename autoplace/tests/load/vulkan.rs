@@ -1,9 +1,10 @@
 //! Tests on a real driver: the first Vulkan device, which is Mesa's software device on a machine without a card.
 
+use crate::depth_support::crossing;
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
 use crate::replace_support::text_of;
-use crate::text_support::PROMPT;
+use crate::text_support::{PROMPT, chat};
 use autoplace::generate::Resumed;
 use autoplace::load::{self, Verify};
 use autoplace::memory::Headroom;
@@ -93,6 +94,51 @@ fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     });
     assert_eq!((plans.len(), model.placement().n_gpu_layers), (0, LAYERS));
     assert!(text.chars().take(AGREE).eq(host.chars().take(AGREE)), "{text:?} and {host:?}");
+}
+
+/// Host and driver round differently, so a text of both is not that of either. So in each turn a model that stays on the
+/// host continues the conversation of the model that moves, and most of their answers begin alike.
+#[test]
+fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
+    /// Live tokens at which the placements cross.
+    const CROSSING: u32 = 160;
+    const TURNS: usize = 60;
+    if test_support::own_process::ran_in_one_of(20, &NAMED) {
+        return;
+    }
+    let request = request().n_ctx(1024).n_ubatch(64);
+    let exactly = |layers| {
+        let request = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
+        Model::builder(demo_path()).request(request).without_learning().n_threads(1).attempts(1).verify(Verify::Off)
+    };
+    let [shallow, deep] = [0, LAYERS].map(|layers| exactly(layers).plan().unwrap());
+    let saved = crossing(&demo_path(), &request, [&shallow, &deep], CROSSING);
+    let model = Model::builder(demo_path()).without_learning().n_threads(1).attempts(1).verify(Verify::Off);
+    let model = model.follow(saved).load().unwrap();
+    let stays = exactly(0).load().unwrap();
+    let [mut moves, mut still] = [&model, &stays].map(|model| chat(model, "chatml"));
+    let is_on_driver = || model.placement().n_gpu_layers == LAYERS;
+    let (mut moved, mut alike) = (0, 0);
+    for turn in 0..TURNS {
+        if turn % 12 == 11 {
+            // Another conversation.
+            moves.messages_mut().clear();
+        }
+        *still.messages_mut() = moves.messages().to_vec();
+        let before = is_on_driver();
+        let [answer, expected] =
+            [&mut moves, &mut still].map(|chat| chat.say("And it came to pass in those days").unwrap().text().unwrap());
+        alike += usize::from(answer.chars().take(AGREE).eq(expected.chars().take(AGREE)));
+        if is_on_driver() != before {
+            moved += 1;
+            let report = model.report();
+            let last = report.moved.as_ref().unwrap();
+            assert_eq!(last.tokens >= CROSSING, is_on_driver(), "turn {turn}: {last}");
+        }
+    }
+    // Each conversation moves there, and the next one back.
+    assert!(moved >= 8, "{moved} moves");
+    assert!(alike * 10 >= TURNS * 9, "{alike} of {TURNS} answers begin as the host's");
 }
 
 #[test]

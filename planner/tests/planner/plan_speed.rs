@@ -1,7 +1,7 @@
 //! The predicted speed, compared with a published sweep, and the properties of every prediction.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, MeasuredRates, RateConditions, WeightRate, gib};
-use autoplace_planner::memory::ContextParams;
+use autoplace_planner::memory::{ContextParams, Place, TensorOverride};
 use autoplace_planner::memory::estimate::Assignment;
 use autoplace_planner::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
 use autoplace_planner::plan::{Planner, Workload};
@@ -9,6 +9,7 @@ use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
 use crate::any::shape;
+use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
 /// Bytes that a token reads, which is its time in seconds on a host that reads one byte per second.
@@ -81,6 +82,34 @@ fn larger_batches_speed_up_a_prompt_where_weights_cross_the_link() {
     assert!(split(512) > 1.5 * split(2048));
     let alone = |n_ubatch| seconds(Vec::new(), &Assignment::by_counts(32, &[]), n_ubatch);
     assert!((alone(512) / alone(2048) - 1.0).abs() < 0.2);
+}
+
+#[test]
+fn parts_of_blocks_on_the_host_wake_its_threads_once_for_each_block() {
+    let profile = LLAMA_8B.profile();
+    let seconds = |wake_up: f64| {
+        let mut host = Rate::new(40e9);
+        host.wake_up = wake_up;
+        let on_host = TensorOverride::new(r"^blk\.[0-9]\.ffn_(gate|up|down)\.weight", Place::Host);
+        let model = model(&profile, Rate::new(800e9), host).overrides(&profile, &[on_host]).unwrap();
+        model.token_seconds(&one_gpu(&profile, profile.full_offload()), 0)
+    };
+    assert!((seconds(1e-3) - seconds(0.0) - 10e-3).abs() < 1e-9);
+}
+
+#[test]
+fn an_expert_computes_a_prompt_with_the_tokens_that_chose_it() {
+    // As many multiplications for each token: in one matrix, or in one of eight experts.
+    let seconds = |experts| {
+        let shape = Shape { experts, ..LLAMA_8B };
+        let profile = shape.profile();
+        let mut gpu = Rate::new(1e15);
+        (gpu.flops, gpu.half_speed) = (100e12, 64.0);
+        let model = SpeedModel::new(&profile, &ContextParams::default(), Rates::new(vec![gpu], Rate::new(40e9)));
+        model.prompt_seconds(&one_gpu(&profile, profile.full_offload()), &Workload::new(512, 0))
+    };
+    let experts = |count| Some(Experts { n: count, used: 1, ff: LLAMA_8B.n_ff });
+    assert!(seconds(experts(8)) > 1.4 * seconds(experts(1)));
 }
 
 proptest! {

@@ -42,6 +42,13 @@ impl Block {
             feed: Feed::Dense,
         }
     }
+
+    /// The type in block `il` of `n_layer` of the matrices that keep more bits.
+    pub(super) fn fine_in(&self, il: u64, n_layer: u64) -> T {
+        let eighth = n_layer / 8;
+        let is_better = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2 || self.better == Better::Down;
+        if is_better { self.fine } else { self.ty }
+    }
 }
 
 /// The matrices that keep more bits.
@@ -49,7 +56,8 @@ impl Block {
 pub enum Better {
     /// `ffn_down` in every block.
     Down,
-    /// `ffn_down` and the values, in the first and last eighth of the blocks and in every third block between (Q4_K_M).
+    /// `ffn_down`, also of experts, and the values, in the first and last eighth of the blocks and in every third block
+    /// between (Q4_K_M: `use_more_bits` of llama.cpp's llama-quant.cpp).
     Half,
 }
 
@@ -87,9 +95,7 @@ impl Sketch {
         for norm in block.norms {
             self.vector(il, norm, n_embd);
         }
-        let eighth = dims.n_layer / 8;
-        let better = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2 || block.better == Better::Down;
-        let down = if better { block.fine } else { block.ty };
+        let down = block.fine_in(il, dims.n_layer);
         let v = match block.better {
             Better::Half => down,
             Better::Down => block.ty,
@@ -116,23 +122,26 @@ impl Sketch {
         if block.sinks {
             self.vector(il, "attn_sinks.weight", dims.n_head);
         }
+        // Experts of a type of their own keep it.
+        let down_of_experts = |ty: T| if block.better == Better::Half && ty == block.ty { down } else { ty };
         match block.feed {
             Feed::Dense => self.feed_forward(il, block.ty, down),
-            Feed::Experts { n, ff, ty } => self.experts(il, ty, n, ff),
+            Feed::Experts { n, ff, ty } => self.experts(il, (ty, down_of_experts(ty)), n, ff),
             Feed::Shared { n, ff, ty, shared } => {
-                self.experts(il, ty, n, ff);
+                self.experts(il, (ty, down_of_experts(ty)), n, ff);
                 self.shared_expert(il, shared.1, shared.0);
             }
         }
     }
 
-    /// The router and `n` experts of width `ff`.
-    pub fn experts(&mut self, il: u64, ty: T, n: u64, ff: u64) {
+    /// The router and `n` experts of width `ff`. `types` are the type of their matrices, and that of `ffn_down_exps`.
+    pub fn experts(&mut self, il: u64, types: (T, T), n: u64, ff: u64) {
+        let (ty, down) = types;
         let n_embd = self.dims.n_embd;
         self.block(il, "ffn_gate_inp.weight", T::F32, &[n_embd, n]);
         self.block(il, "ffn_gate_exps.weight", ty, &[n_embd, ff, n]);
         self.block(il, "ffn_up_exps.weight", ty, &[n_embd, ff, n]);
-        self.block(il, "ffn_down_exps.weight", ty, &[ff, n_embd, n]);
+        self.block(il, "ffn_down_exps.weight", down, &[ff, n_embd, n]);
     }
 
     /// The expert that every token uses, of width `ff`.

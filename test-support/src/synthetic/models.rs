@@ -264,7 +264,7 @@ impl Line {
             };
             let ty = match words[1] {
                 "ty" => self.block.ty,
-                "fine" => self.block.fine,
+                "fine" => self.block.fine_in(il, self.dims.n_layer),
                 name => type_called(name),
             };
             let sizes = words[2..].iter().map(|sum| {

@@ -138,15 +138,6 @@ impl Shape {
             sketch.tensor("rope_freqs.weight", T::F32, &[self.head_dim / 2]);
         }
         sketch.stack(&block);
-        // The experts' `ffn_down` keeps more bits in the blocks whose values do.
-        let mut kept = most;
-        for (name, ty, _) in &mut sketch.tensors {
-            if name.ends_with("attn_v.weight") {
-                kept = *ty;
-            } else if name.ends_with("ffn_down_exps.weight") {
-                *ty = kept;
-            }
-        }
         sketch.builder().u32("general.file_type", 15)
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 
 /// The columns of the ledger.
-pub(super) const COLUMNS: [&str; 37] = [
+pub(super) const COLUMNS: [&str; 38] = [
     "source",
     "date",
     "made_by",
@@ -41,10 +41,11 @@ pub(super) const COLUMNS: [&str; 37] = [
     "profile",
     "calibrates",
     "note",
+    "kept_back",
 ];
 
 /// The number of columns that a submission leaves empty, the last ones.
-pub(super) const EMPTY_IN_SUBMISSIONS: usize = 9;
+pub(super) const EMPTY_IN_SUBMISSIONS: usize = 10;
 
 /// The rates that a row can calibrate (planner/tests/planner/ledger/mod.rs).
 const RATES: [&str; 4] = ["gpu", "host", "prompts", "link"];
@@ -113,6 +114,11 @@ pub(super) fn check(text: &str) -> Result<()> {
             calibrates.is_empty() || RATES.contains(&calibrates.as_str()),
             "line {number}: `calibrates` is one of {}, and not `{calibrates}`",
             RATES.join(", ")
+        );
+        ensure!(
+            ["", "yes"].contains(&of("kept_back").as_str()),
+            "line {number}: `kept_back` is `yes` or empty, and not `{}`",
+            of("kept_back")
         );
         let layers = (number_of("n_gpu_layers")?, number_of("layers")?);
         ensure!(layers.0 <= layers.1, "line {number}: {} of {} layers", layers.0, layers.1);

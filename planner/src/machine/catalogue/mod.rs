@@ -35,6 +35,16 @@ struct Card {
     bandwidth: Bandwidth,
     memory: Memory,
     resident_threads: Option<u32>,
+    multiprocessors: Option<Multiprocessors>,
+}
+
+/// The multiprocessors of an NVIDIA card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Multiprocessors {
+    /// Their number.
+    pub(crate) count: u32,
+    /// The major and minor number of their compute capability: `(8, 9)` for Ada.
+    pub(crate) capability: (u32, u32),
 }
 
 /// Owner of the memory, and the usable part of it.
@@ -158,6 +168,14 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }
 
+/// The multiprocessors of a whole card, by its name; the fewest if cards of this name differ. `None` for a card that is
+/// not listed, for a slice of a card, and for cards of other makers.
+pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
+    let key = Name::parse(&gpu.description).key;
+    let cards = CARDS.iter().filter(|card| gpu.mig.is_none() && card.key == key);
+    cards.filter_map(|card| card.multiprocessors).min_by_key(|it| it.count)
+}
+
 impl Card {
     fn parse(line: &'static str) -> Option<Self> {
         let fields: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -175,6 +193,12 @@ impl Card {
             let (processors, each) = field.split_once(" x ")?;
             processors.parse::<u32>().ok()?.checked_mul(each.parse().ok()?)
         };
+        let capability = |field: &&str| {
+            let (major, minor) = field.split_once('.')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        };
+        let processors = |field: &&str| field.split_once(" x ")?.0.parse().ok();
+        let multiprocessors = fields.get(5).and_then(processors).zip(fields.get(6).and_then(capability));
         let peak = gb_per_second.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
         Some(Self {
             maker,
@@ -184,6 +208,7 @@ impl Card {
             bandwidth: Bandwidth::new(peak, BandwidthSource::Catalogue),
             memory,
             resident_threads: fields.get(5).and_then(threads),
+            multiprocessors: multiprocessors.map(|(count, capability)| Multiprocessors { count, capability }),
         })
     }
 
@@ -235,8 +260,8 @@ impl Card {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CARDS, CatalogueError, Memory, data_sheet, every_card, named};
-    use crate::machine::{GpuKind, gib, mib};
+    use super::{CARDS, CatalogueError, Memory, data_sheet, every_card, multiprocessors, named};
+    use crate::machine::{Gpu, GpuKind, gib, mib};
 
     #[test]
     fn every_card_of_the_table_is_found_by_its_name_and_by_its_drivers_name() {
@@ -246,6 +271,10 @@ mod tests {
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
+            // From Pascal to Blackwell.
+            let capability = card.multiprocessors.map(|it| it.capability);
+            assert_eq!(capability.is_some(), card.maker == "NVIDIA", "{}", card.name);
+            assert!(capability.is_none_or(|it| ((6, 0)..=(12, 1)).contains(&it)), "{}", card.name);
             // The range from a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
             assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
@@ -341,6 +370,19 @@ mod tests {
         assert_eq!(threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12)), Some(34 * 1536));
         assert_eq!(threads("NVIDIA A40-8Q", gib(8)), None);
         assert_eq!(threads("NVIDIA GeForce RTX 4090", gib(48)), None);
+    }
+
+    #[test]
+    fn the_multiprocessors_are_those_of_the_whole_card() {
+        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|it| (it.count, it.capability));
+        assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, (8, 9))));
+        assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, (8, 0))));
+        // Of a name that several computers have, the fewest.
+        assert_eq!(of("Orin"), Some((8, (8, 7))));
+        assert_eq!(of("AMD Radeon RX 7900 XTX"), None);
+        let mut slice = Gpu::new("NVIDIA A100-SXM4-80GB");
+        slice.mig = Some(crate::machine::MigSlice::new("NVIDIA A100-SXM4-80GB MIG 1g.10gb"));
+        assert_eq!(multiprocessors(&slice), None);
     }
 
     #[test]

@@ -186,9 +186,9 @@ impl SpeedModel {
         of(self.rate(other)) - of(self.rate(place))
     }
 
-    /// Seconds of a token's transfer to another device and back.
+    /// Seconds of a token's transfer to another device and back, and of that device's start.
     pub(in crate::plan) fn there_and_back(&self, place: Place, other: Place) -> f64 {
-        2.0 * self.rate(place).crossing.max(self.rate(other).crossing)
+        2.0 * self.rate(place).crossing.max(self.rate(other).crossing) + self.rate(other).wake_up
     }
 
     /// Seconds of a workload's prompt in a layer with no weights moved. `first` is the GPU that computes with the

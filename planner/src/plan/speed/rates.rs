@@ -8,26 +8,48 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::TensorType;
 use crate::machine::{
     AttentionRate, Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MatrixShape, MeasuredRates, PromptRate, WeightRate,
+    multiprocessors,
 };
 use crate::memory::KvType;
 
 use super::depths::Depths;
 use super::work::{Cache, LayerWork, Matrices};
 
-/// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
-const GPU_SHARE: f64 = 0.8;
+/// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md). The
+/// cards of the ledger with builds since 2025 come to 79 to 87 %, where a row calibrates them.
+const GPU_SHARE: f64 = 0.83;
 /// The share of a peak that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
+/// Bytes of weights per second that one core of a host decodes. A few cores of a laptop decode slower than the memory
+/// delivers. Published for Llama 3.1 8B in Q4_K_M: 5.1, 5.6, 6.5 and 7.9 billion on an i7-8550U, a Ryzen 7 8840U, an
+/// i7-7820HQ and an i5-1135G7 (brand-o/normiebench); 7.8 billion on an i5-12400F (unslothai/unsloth,
+/// `offload_cost_model.py`: 138.4 ms per GiB, divided by the threads). Their median.
+const CORE_READ: f64 = 6.5e9;
 /// The assumed bandwidth of an unknown card, in bytes per second: a mid-range card.
 const UNKNOWN_GPU: f64 = 400e9;
 /// The assumed bandwidth of an unknown host, in bytes per second: two thirds of two channels of DDR4-3200.
 const UNKNOWN_HOST: f64 = 34e9;
-/// Fixed seconds of a layer on a GPU: about ten kernels, each with a launch of one or two microseconds.
-const GPU_LAYER: f64 = 15e-6;
+/// Fixed seconds of a layer on a GPU: some ten to fifteen kernels, each with a launch. CUDA launches them as one graph.
+/// From the ledger, where 83 % of the peak leaves this time over: 25 to 46 us on an RTX 3070, 4080 and 3080.
+const GPU_LAYER: f64 = 25e-6;
+/// The same on NVIDIA's cards before Ampere. 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes no
+/// CUDA graphs before Volta, and made none before Ampere in builds of 2025 (`ggml_cuda_graph_set_enabled`).
+const LAYER_BEFORE_AMPERE: f64 = 45e-6;
+/// The first compute capability of Ampere.
+const AMPERE: (u32, u32) = (8, 0);
+/// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
+const VULKAN_LAYER: f64 = 30e-6;
+/// The same with ROCm: 111 us on an RX 7900 XTX with an 8B model in 2026.
+const ROCM_LAYER: f64 = 100e-6;
+/// The same with Metal, which has no graphs: 136 us on an M1 Ultra with TinyLlama, 43 us on an M2 Pro with an 8B model.
+const METAL_LAYER: f64 = 100e-6;
 /// Fixed seconds of a layer on the host: about thirty barriers between its threads.
 const HOST_LAYER: f64 = 30e-6;
 /// Seconds to pass a token's activations to the next device: two copies over PCIe, each with a wait.
 const CROSSING: f64 = 20e-6;
+/// The same with Vulkan, where each wait is a submission and a fence. On an RX 6700 XT under Windows a block whose
+/// experts are on the host takes 0.2 to 0.3 ms more than its bytes (the ledger), and it crosses twice.
+const VULKAN_CROSSING: f64 = 100e-6;
 /// Seconds to pass a token's activations to another machine: a round trip in a local network, with its software.
 const REMOTE_CROSSING: f64 = 500e-6;
 /// Bytes per second to another machine: one gigabit per second.
@@ -50,10 +72,29 @@ const CORE_ATTENTION: f64 = 1.4e9;
 const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
-/// Floating-point operations of prompts per byte of bandwidth: the geometric mean of six cards. On an 8B model an RTX
-/// 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an RTX 4090 computes 10359 (#7676),
-/// which is 165.
+/// Extra seconds of a layer with a recurrent state on a GPU: the convolution, the gates and the update of the state are
+/// many small kernels. Published for Qwen3.5 35B A3B with all on the card: 214 tokens per second on an RTX 5090
+/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com); that is 20 and 100 us for each of its 30 such layers.
+const GPU_RECURRENCE: f64 = 60e-6;
+/// Floating-point operations of prompts per byte of bandwidth on a card of which no more is known: the geometric mean of
+/// six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an RTX
+/// 4090 computes 10359 (#7676), which is 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
+/// The same on AMD's cards: 62 on an RX 7900 XTX (ggml-org/llama.cpp#26284).
+const AMD_FLOPS_PER_BYTE: f64 = 60.0;
+/// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
+const METAL_FLOPS_PER_BYTE: f64 = 25.0;
+/// Floating-point operations of prompts per second and multiprocessor of NVIDIA's cards from Turing on. Published on 8B
+/// models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090 in
+/// 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
+const PROCESSOR_FLOPS: f64 = 1.05e12;
+/// The same before Turing: 0.46 trillion on a P40 (#4766), 0.62 on a V100 (#24127).
+const OLD_PROCESSOR_FLOPS: f64 = 0.5e12;
+/// The compute capability of Turing.
+const TURING: (u32, u32) = (7, 5);
+/// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt: the result in 32 bits is written,
+/// read by the next operation, whose result is written and read again.
+const BYTES_PER_OUTPUT: f64 = 16.0;
 /// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
 /// cores of an EPYC, the lowest measured beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
@@ -111,6 +152,14 @@ pub struct Rate {
     pub seconds_per_layer: f64,
     /// Extra seconds of a layer with experts: for choosing them and adding up their results.
     pub routing: f64,
+    /// Extra seconds of a layer with a recurrent state.
+    pub recurrence: f64,
+    /// Seconds to begin with weights that lie apart from their block: the host's threads wake up, and wait for each
+    /// other.
+    pub wake_up: f64,
+    /// Elements of the matrices' outputs per second that the other operations of a prompt compute; `None` if they take
+    /// no time.
+    pub activations: Option<f64>,
     /// Bytes per second from the host's memory to the device.
     pub upload: f64,
     /// Seconds to pass a token's activations to or from the device.
@@ -127,9 +176,9 @@ pub struct Rate {
 /// use autoplace_planner::plan::speed::{Basis, Rates};
 /// let card = Gpu::named("RTX 4090").unwrap();
 /// let host = Host::new(gib(64)).bandwidth(60_000_000_000);
-/// // Real reads reach 80 % and 65 % of the peaks.
+/// // Real reads reach 83 % and 65 % of the peaks.
 /// let rates = Rates::for_devices(&[&card], &host);
-/// assert_eq!(rates.gpus[0].bytes_per_second, 0.8 * 1008e9);
+/// assert_eq!(rates.gpus[0].bytes_per_second, 0.83 * 1008e9);
 /// assert_eq!(rates.gpus[0].basis, Basis::DataSheet);
 /// assert_eq!(rates.host.bytes_per_second, 0.65 * 60e9);
 /// ```
@@ -145,13 +194,11 @@ pub struct Rates {
 impl Rates {
     /// The rates of these GPUs and of the host.
     pub fn for_devices(gpus: &[&Gpu], host: &Host) -> Self {
-        // An integrated GPU reads the host's memory at full speed; a CPU limit of the process does not slow it.
-        let memory = Rate::for_host(host, |_| 1.0);
+        // An integrated GPU reads the host's memory at full speed: neither a CPU limit of the process nor the number of
+        // cores slows it.
+        let memory = Rate::for_host(host, f64::INFINITY, |_| 1.0);
         let gpus = gpus.iter().map(|gpu| Rate::for_gpu(gpu, &memory)).collect();
-        let host = match &host.cpu_limit {
-            None => memory,
-            Some(_) => Rate::for_host(host, |threads| host.share_of_time(threads)),
-        };
+        let host = Rate::for_host(host, CORE_READ, |threads| host.share_of_time(threads));
         Self { gpus, host }
     }
 
@@ -172,6 +219,9 @@ impl Rate {
             half_speed: HALF_SPEED,
             seconds_per_layer: 0.0,
             routing: 0.0,
+            recurrence: 0.0,
+            wake_up: 0.0,
+            activations: None,
             upload: UNKNOWN_LINK,
             crossing: 0.0,
             basis: Basis::Stated,
@@ -179,11 +229,14 @@ impl Rate {
         }
     }
 
-    /// `share_of_time` returns the share of the time that a number of threads may compute. All rates shrink with it.
-    /// For memory reads that is a lower bound: a few cores may read as fast as all.
-    fn for_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
-        let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
-        let cores = host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1);
+    /// `core_read` is the most that one core reads per second. `share_of_time` returns the share of the time that a
+    /// number of threads may compute. All rates shrink with it. For memory reads that is a lower bound: a few cores may
+    /// read as fast as all.
+    fn for_host(host: &Host, core_read: f64, share_of_time: impl Fn(u32) -> f64) -> Self {
+        let (memory, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
+        let known_cores = host.usable_cores.or(host.physical_cores);
+        let bytes_per_second = known_cores.map_or(memory, |cores| memory.min(core_read * f64::from(cores.max(1))));
+        let cores = known_cores.unwrap_or(UNKNOWN_CORES).max(1);
         let (share, cores) = (share_of_time(cores), f64::from(cores));
         let measured = host.rates.as_ref().map(|rates| {
             let threads = rates.threads.or(host.compute_threads()).unwrap_or(UNKNOWN_CORES);
@@ -195,6 +248,7 @@ impl Rate {
             half_speed: 0.0,
             basis,
             seconds_per_layer: HOST_LAYER / share,
+            wake_up: HOST_LAYER / share,
             ..Self::new(bytes_per_second * share)
         }
         .with_measured(measured.as_ref())
@@ -210,17 +264,29 @@ impl Rate {
         };
         let (bytes_per_second, basis) = read_rate(gpu.bandwidth, GPU_SHARE, unknown);
         let basis = if basis == Basis::Guess { unknown_basis } else { basis };
+        let copies = if gpu.backend == "Vulkan" { VULKAN_CROSSING } else { CROSSING };
         let (upload, crossing) = match gpu.kind {
-            GpuKind::Integrated => (bytes_per_second, CROSSING),
+            GpuKind::Integrated => (bytes_per_second, copies),
             GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
             GpuKind::Discrete => {
                 let peak = gpu.pcie.map(|link| link.max.bytes_per_second());
-                (peak.map_or(UNKNOWN_LINK, |peak| peak as f64 * LINK_SHARE), CROSSING)
+                (peak.map_or(UNKNOWN_LINK, |peak| peak as f64 * LINK_SHARE), copies)
             }
         };
-        let (seconds_per_layer, routing) = (GPU_LAYER, GPU_ROUTING);
-        Self { upload, crossing, basis, seconds_per_layer, routing, ..Self::new(bytes_per_second) }
-            .with_measured(gpu.rates.as_ref())
+        let seconds_per_layer = layer_on(gpu);
+        Self {
+            upload,
+            crossing,
+            basis,
+            seconds_per_layer,
+            routing: GPU_ROUTING,
+            // Each of these kernels is launched as those of other layers are.
+            recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
+            flops: prompt_flops_of(gpu, bytes_per_second),
+            activations: Some(bytes_per_second / BYTES_PER_OUTPUT),
+            ..Self::new(bytes_per_second)
+        }
+        .with_measured(gpu.rates.as_ref())
     }
 
     /// The same rates, replaced by measured ones where there are any.
@@ -245,6 +311,9 @@ impl Rate {
         if measured.routing_ns > 0 {
             self.routing = measured.routing_ns as f64 * 1e-9;
         }
+        if measured.activations_per_second > 0 {
+            self.activations = Some(measured.activations_per_second as f64);
+        }
         if let Some(link) = measured.link {
             self.upload = link.upload.max(1) as f64;
             self.crossing = link.crossing_ns as f64 * 1e-9;
@@ -256,7 +325,9 @@ impl Rate {
     /// Fixed seconds of a layer.
     pub(super) fn constant(&self, work: &LayerWork) -> f64 {
         let has_experts = work.matrices.iter().any(|it| it.experts.is_some());
-        self.seconds_per_layer + if has_experts { self.routing } else { 0.0 }
+        let routing = if has_experts { self.routing } else { 0.0 };
+        let recurrence = if work.state > 0 { self.recurrence } else { 0.0 };
+        self.seconds_per_layer + routing + recurrence
     }
 
     /// Seconds in which a token passes these weights.
@@ -327,20 +398,18 @@ impl Rate {
         })
     }
 
-    /// Seconds of a layer with `n_tokens` tokens at once beside its matrices and its attention, if measured; otherwise
-    /// 0.
+    /// Seconds of a layer with `n_tokens` tokens at once beside its matrices and its attention.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
         let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
-        match self.measured.as_ref().map(|it| it.activations_per_second) {
-            None | Some(0) => 0.0,
-            Some(rate) => outputs * f64::from(n_tokens) / rate as f64,
-        }
+        self.activations.map_or(0.0, |rate| outputs * f64::from(n_tokens) / rate)
     }
 
     /// Seconds in which `n_tokens` tokens at once pass these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
-        let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
+        // Each expert computes with the tokens that chose it.
+        let at_once = matrices.tokens_at_once(n_tokens);
+        let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(at_once));
         (operations / flops).max(matrices.bytes(n_tokens) / self.bytes_per_second)
     }
 
@@ -374,15 +443,40 @@ impl Rate {
         let flops = match (nearest, self.attention) {
             (Some(rate), _) => rate.flops.max(1) as f64,
             (None, Some(_)) => self.flops * PROMPT_ATTENTION,
-            (None, None) => self.flops_with(n_tokens),
+            (None, None) => self.flops_with(f64::from(n_tokens)),
         };
         operations / flops
     }
 
-    fn flops_with(&self, n_tokens: u32) -> f64 {
-        let tokens = f64::from(n_tokens);
+    fn flops_with(&self, tokens: f64) -> f64 {
         self.flops * tokens / (tokens + self.half_speed)
     }
+}
+
+/// Fixed seconds of a layer on this GPU, by the way in which its backend launches kernels.
+fn layer_on(gpu: &Gpu) -> f64 {
+    match gpu.backend.as_str() {
+        "CUDA" if multiprocessors(gpu).is_some_and(|it| it.capability < AMPERE) => LAYER_BEFORE_AMPERE,
+        "Vulkan" => VULKAN_LAYER,
+        "ROCm" => ROCM_LAYER,
+        "MTL" => METAL_LAYER,
+        _ => GPU_LAYER,
+    }
+}
+
+/// Operations per second of prompts on this GPU: by its multiprocessors if its name tells them, otherwise by its
+/// bandwidth.
+fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
+    if let Some(it) = multiprocessors(gpu) {
+        return f64::from(it.count) * if it.capability < TURING { OLD_PROCESSOR_FLOPS } else { PROCESSOR_FLOPS };
+    }
+    let is_amd = ["AMD", "Radeon"].iter().any(|maker| gpu.description.contains(maker));
+    let per_byte = match gpu.backend.as_str() {
+        "MTL" => METAL_FLOPS_PER_BYTE,
+        _ if is_amd => AMD_FLOPS_PER_BYTE,
+        _ => GPU_FLOPS_PER_BYTE,
+    };
+    per_byte * bytes_per_second
 }
 
 /// The figure that `unlike` rates as the most similar.
@@ -423,8 +517,45 @@ fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis
 
 #[cfg(test)]
 mod tests {
-    use super::{Rates, UNKNOWN_GPU};
+    use super::{CORE_READ, PROCESSOR_FLOPS, Rates, UNKNOWN_GPU};
     use crate::machine::{Gpu, GpuKind, Host, gib};
+
+    /// The rates of a card of the catalogue beside a host.
+    fn of(name: &str) -> super::Rate {
+        Rates::for_devices(&[&Gpu::named(name).unwrap()], &Host::new(gib(64))).gpus.remove(0)
+    }
+
+    #[test]
+    fn a_few_cores_read_less_than_their_memory_delivers_and_an_integrated_gpu_reads_it_all() {
+        let host = |cores| Host::new(gib(16)).bandwidth(80_000_000_000).physical_cores(cores);
+        let gpu = Gpu::new("other").kind(GpuKind::Integrated);
+        for (cores, read) in [(4, 4.0 * CORE_READ), (32, 0.65 * 80e9)] {
+            let rates = Rates::for_devices(&[&gpu], &host(cores));
+            assert_eq!((rates.host.bytes_per_second, rates.gpus[0].bytes_per_second), (read, 0.65 * 80e9));
+        }
+    }
+
+    #[test]
+    fn a_layer_takes_longer_where_kernels_are_launched_one_by_one() {
+        let in_one_graph = of("RTX 4090");
+        for name in ["RTX 2080", "GTX 1070", "RX 7900 XTX", "M2 Ultra 64GB"] {
+            let others = of(name);
+            assert!(others.seconds_per_layer > in_one_graph.seconds_per_layer, "{name}");
+            assert!(others.recurrence > in_one_graph.recurrence, "{name}");
+        }
+        let vulkan = Gpu::named("RTX 4090").unwrap().backend("Vulkan");
+        let vulkan = Rates::for_devices(&[&vulkan], &Host::new(gib(64))).gpus.remove(0);
+        assert!(vulkan.crossing > 2.0 * in_one_graph.crossing);
+    }
+
+    #[test]
+    fn multiprocessors_bound_a_prompt_and_not_the_memory() {
+        let [wide, fast] = ["RTX 4090", "RTX 3090"].map(of);
+        assert_eq!((wide.flops, fast.flops), (128.0 * PROCESSOR_FLOPS, 82.0 * PROCESSOR_FLOPS));
+        // Before Turing they have no tensor cores for whole numbers.
+        assert!(of("Tesla V100-PCIE 16GB").flops < 80.0 * PROCESSOR_FLOPS);
+        assert_eq!(of("RX 7900 XTX").flops, 60.0 * 0.83 * 960e9);
+    }
 
     #[test]
     fn an_integrated_or_remote_gpu_of_unknown_speed_is_not_rated_as_a_mid_range_card() {

@@ -29,6 +29,11 @@ impl Row {
         self.count("n_prompt") > 0
     }
 
+    /// Whether the row was kept back: nobody looked at its prediction while the model was mended.
+    pub(super) fn is_kept_back(&self) -> bool {
+        !self.text("kept_back").is_empty()
+    }
+
     /// Whether weights or layers are on the host.
     pub(super) fn uses_host(&self) -> bool {
         self.count("n_gpu_layers") < self.count("layers")
