@@ -52,7 +52,7 @@ pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
 pub use catalogue::CatalogueError;
-pub(crate) use catalogue::{every_card, multiprocessors};
+pub(crate) use catalogue::{Generation, every_card, multiprocessors};
 pub use conditions::{ConditionsWatch, RateConditions, looks_quiet};
 pub use detect::Detector;
 pub use disk::{DiskRate, DiskRateSource};

@@ -38,13 +38,21 @@ struct Card {
     multiprocessors: Option<Multiprocessors>,
 }
 
-/// The multiprocessors of an NVIDIA card.
+/// The processors of a card that compute independently: NVIDIA's multiprocessors, AMD's compute units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Multiprocessors {
     /// Their number.
     pub(crate) count: u32,
-    /// The major and minor number of their compute capability: `(8, 9)` for Ada.
-    pub(crate) capability: (u32, u32),
+    pub(crate) generation: Generation,
+}
+
+/// What kind of multiprocessors they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Generation {
+    /// NVIDIA's, by the major and minor number of the compute capability: `(8, 9)` for Ada.
+    Cuda(u32, u32),
+    /// AMD's, by the name of the architecture: `RDNA 3.5`.
+    Amd(&'static str),
 }
 
 /// Owner of the memory, and the usable part of it.
@@ -169,7 +177,7 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
 }
 
 /// The multiprocessors of a whole card, by its name; the fewest if cards of this name differ. `None` for a card that is
-/// not listed, for a slice of a card, and for cards of other makers.
+/// not listed, for a slice of a card, and for cards of makers other than NVIDIA and AMD.
 pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
     let key = Name::parse(&gpu.description).key;
     let cards = CARDS.iter().filter(|card| gpu.mig.is_none() && card.key == key);
@@ -193,12 +201,15 @@ impl Card {
             let (processors, each) = field.split_once(" x ")?;
             processors.parse::<u32>().ok()?.checked_mul(each.parse().ok()?)
         };
-        let capability = |field: &&str| {
-            let (major, minor) = field.split_once('.')?;
-            Some((major.parse().ok()?, minor.parse().ok()?))
+        let count = |field: &&str| field.split(" x ").next()?.parse().ok();
+        let generation = |field: &&'static str| match maker {
+            "AMD" => Some(Generation::Amd(field)),
+            _ => {
+                let (major, minor) = field.split_once('.')?;
+                Some(Generation::Cuda(major.parse().ok()?, minor.parse().ok()?))
+            }
         };
-        let processors = |field: &&str| field.split_once(" x ")?.0.parse().ok();
-        let multiprocessors = fields.get(5).and_then(processors).zip(fields.get(6).and_then(capability));
+        let multiprocessors = fields.get(5).and_then(count).zip(fields.get(6).and_then(generation));
         let peak = gb_per_second.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
         Some(Self {
             maker,
@@ -208,7 +219,7 @@ impl Card {
             bandwidth: Bandwidth::new(peak, BandwidthSource::Catalogue),
             memory,
             resident_threads: fields.get(5).and_then(threads),
-            multiprocessors: multiprocessors.map(|(count, capability)| Multiprocessors { count, capability }),
+            multiprocessors: multiprocessors.map(|(count, generation)| Multiprocessors { count, generation }),
         })
     }
 
@@ -260,7 +271,7 @@ impl Card {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CARDS, CatalogueError, Memory, data_sheet, every_card, multiprocessors, named};
+    use super::{CARDS, CatalogueError, Generation, Memory, data_sheet, every_card, multiprocessors, named};
     use crate::machine::{Gpu, GpuKind, gib, mib};
 
     #[test]
@@ -271,10 +282,15 @@ mod tests {
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            // From Pascal to Blackwell.
-            let capability = card.multiprocessors.map(|it| it.capability);
-            assert_eq!(capability.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            assert!(capability.is_none_or(|it| ((6, 0)..=(12, 1)).contains(&it)), "{}", card.name);
+            let is_known = match card.multiprocessors.map(|it| it.generation) {
+                // From Pascal to Blackwell.
+                Some(Generation::Cuda(major, _)) => card.maker == "NVIDIA" && (6..=12).contains(&major),
+                Some(Generation::Amd(name)) => {
+                    card.maker == "AMD" && ["GCN", "RDNA", "CDNA"].iter().any(|kind| name.starts_with(kind))
+                }
+                None => !["NVIDIA", "AMD"].contains(&card.maker),
+            };
+            assert!(is_known, "{}", card.name);
             // The range from a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
             assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
@@ -374,12 +390,13 @@ mod tests {
 
     #[test]
     fn the_multiprocessors_are_those_of_the_whole_card() {
-        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|it| (it.count, it.capability));
-        assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, (8, 9))));
-        assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, (8, 0))));
+        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|it| (it.count, it.generation));
+        assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, Generation::Cuda(8, 9))));
+        assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, Generation::Cuda(8, 0))));
         // Of a name that several computers have, the fewest.
-        assert_eq!(of("Orin"), Some((8, (8, 7))));
-        assert_eq!(of("AMD Radeon RX 7900 XTX"), None);
+        assert_eq!(of("Orin"), Some((8, Generation::Cuda(8, 7))));
+        assert_eq!(of("AMD Radeon RX 7900 XTX (RADV NAVI31)"), Some((96, Generation::Amd("RDNA 3"))));
+        assert_eq!(of("Apple M2 Ultra"), None);
         let mut slice = Gpu::new("NVIDIA A100-SXM4-80GB");
         slice.mig = Some(crate::machine::MigSlice::new("NVIDIA A100-SXM4-80GB MIG 1g.10gb"));
         assert_eq!(multiprocessors(&slice), None);

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
 use crate::machine::{
-    AttentionRate, Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MatrixShape, MeasuredRates, PromptRate, WeightRate,
-    multiprocessors,
+    AttentionRate, Bandwidth, BandwidthSource, Generation, Gpu, GpuKind, Host, MatrixShape, MeasuredRates, PromptRate,
+    WeightRate, multiprocessors,
 };
 use crate::memory::KvType;
 
@@ -35,8 +35,6 @@ const GPU_LAYER: f64 = 25e-6;
 /// The same on NVIDIA's cards before Ampere. 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes no
 /// CUDA graphs before Volta, and made none before Ampere in builds of 2025 (`ggml_cuda_graph_set_enabled`).
 const LAYER_BEFORE_AMPERE: f64 = 45e-6;
-/// The first compute capability of Ampere.
-const AMPERE: (u32, u32) = (8, 0);
 /// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
 const VULKAN_LAYER: f64 = 30e-6;
 /// The same with ROCm: 111 us on an RX 7900 XTX with an 8B model in 2026.
@@ -80,18 +78,24 @@ const GPU_RECURRENCE: f64 = 60e-6;
 /// six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an RTX
 /// 4090 computes 10359 (#7676), which is 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
-/// The same on AMD's cards: 62 on an RX 7900 XTX (ggml-org/llama.cpp#26284).
-const AMD_FLOPS_PER_BYTE: f64 = 60.0;
 /// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
 const METAL_FLOPS_PER_BYTE: f64 = 25.0;
-/// Floating-point operations of prompts per second and multiprocessor of NVIDIA's cards from Turing on. Published on 8B
+/// Floating-point operations of prompts per second and multiprocessor of NVIDIA's cards from Ampere on. Published on 8B
 /// models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090 in
 /// 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
-const PROCESSOR_FLOPS: f64 = 1.05e12;
+const AMPERE_FLOPS: f64 = 1.05e12;
+/// The same with Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65 (the
+/// ledger).
+const TURING_FLOPS: f64 = 0.7e12;
 /// The same before Turing: 0.46 trillion on a P40 (#4766), 0.62 on a V100 (#24127).
-const OLD_PROCESSOR_FLOPS: f64 = 0.5e12;
-/// The compute capability of Turing.
-const TURING: (u32, u32) = (7, 5);
+const PASCAL_FLOPS: f64 = 0.5e12;
+/// The same for each compute unit of AMD's GPUs with RDNA 4: 1.58 trillion on an RX 9070 XT with Vulkan (the ledger).
+const RDNA_4_FLOPS: f64 = 1.58e12;
+/// The same with RDNA 3, and with CDNA, which has matrix cores too: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59 and
+/// 0.69 on a Radeon 8060S with Vulkan and ROCm (the ledger).
+const RDNA_3_FLOPS: f64 = 0.62e12;
+/// The same without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
+const RDNA_2_FLOPS: f64 = 0.25e12;
 /// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt: the result in 32 bits is written,
 /// read by the next operation, whose result is written and read again.
 const BYTES_PER_OUTPUT: f64 = 16.0;
@@ -455,8 +459,9 @@ impl Rate {
 
 /// Fixed seconds of a layer on this GPU, by the way in which its backend launches kernels.
 fn layer_on(gpu: &Gpu) -> f64 {
+    let is_before_ampere = || multiprocessors(gpu).is_some_and(|it| matches!(it.generation, Generation::Cuda(0..8, _)));
     match gpu.backend.as_str() {
-        "CUDA" if multiprocessors(gpu).is_some_and(|it| it.capability < AMPERE) => LAYER_BEFORE_AMPERE,
+        "CUDA" if is_before_ampere() => LAYER_BEFORE_AMPERE,
         "Vulkan" => VULKAN_LAYER,
         "ROCm" => ROCM_LAYER,
         "MTL" => METAL_LAYER,
@@ -467,16 +472,19 @@ fn layer_on(gpu: &Gpu) -> f64 {
 /// Operations per second of prompts on this GPU: by its multiprocessors if its name tells them, otherwise by its
 /// bandwidth.
 fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
-    if let Some(it) = multiprocessors(gpu) {
-        return f64::from(it.count) * if it.capability < TURING { OLD_PROCESSOR_FLOPS } else { PROCESSOR_FLOPS };
-    }
-    let is_amd = ["AMD", "Radeon"].iter().any(|maker| gpu.description.contains(maker));
-    let per_byte = match gpu.backend.as_str() {
-        "MTL" => METAL_FLOPS_PER_BYTE,
-        _ if is_amd => AMD_FLOPS_PER_BYTE,
-        _ => GPU_FLOPS_PER_BYTE,
+    let Some(it) = multiprocessors(gpu) else {
+        let per_byte = if gpu.backend == "MTL" { METAL_FLOPS_PER_BYTE } else { GPU_FLOPS_PER_BYTE };
+        return per_byte * bytes_per_second;
     };
-    per_byte * bytes_per_second
+    let each = match it.generation {
+        Generation::Cuda(8.., _) => AMPERE_FLOPS,
+        Generation::Cuda(7, 5) => TURING_FLOPS,
+        Generation::Cuda(..) => PASCAL_FLOPS,
+        Generation::Amd("RDNA 4") => RDNA_4_FLOPS,
+        Generation::Amd(name) if name.starts_with("RDNA 3") || name.starts_with("CDNA") => RDNA_3_FLOPS,
+        Generation::Amd(_) => RDNA_2_FLOPS,
+    };
+    f64::from(it.count) * each
 }
 
 /// The figure that `unlike` rates as the most similar.
@@ -517,7 +525,7 @@ fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis
 
 #[cfg(test)]
 mod tests {
-    use super::{CORE_READ, PROCESSOR_FLOPS, Rates, UNKNOWN_GPU};
+    use super::{AMPERE_FLOPS, CORE_READ, Rates, UNKNOWN_GPU};
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
     /// The rates of a card of the catalogue beside a host.
@@ -551,10 +559,16 @@ mod tests {
     #[test]
     fn multiprocessors_bound_a_prompt_and_not_the_memory() {
         let [wide, fast] = ["RTX 4090", "RTX 3090"].map(of);
-        assert_eq!((wide.flops, fast.flops), (128.0 * PROCESSOR_FLOPS, 82.0 * PROCESSOR_FLOPS));
-        // Before Turing they have no tensor cores for whole numbers.
-        assert!(of("Tesla V100-PCIE 16GB").flops < 80.0 * PROCESSOR_FLOPS);
-        assert_eq!(of("RX 7900 XTX").flops, 60.0 * 0.83 * 960e9);
+        assert_eq!((wide.flops, fast.flops), (128.0 * AMPERE_FLOPS, 82.0 * AMPERE_FLOPS));
+        // Older multiprocessors multiply fewer numbers at once; so do those of AMD before RDNA 4.
+        let each = |name: &str, count: f64| of(name).flops / count;
+        let ascending = [
+            [("Tesla P40", 30.0), ("RTX 2080", 46.0), ("RTX 3090", 82.0)],
+            [("RX 6900 XT", 80.0), ("RX 7900 XTX", 96.0), ("RX 9070 XT", 64.0)],
+        ];
+        for cards in ascending {
+            assert!(cards.windows(2).all(|it| each(it[0].0, it[0].1) < each(it[1].0, it[1].1)), "{cards:?}");
+        }
     }
 
     #[test]
