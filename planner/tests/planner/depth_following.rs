@@ -279,7 +279,6 @@ fn where_one_placement_is_best_at_every_depth_no_word_is_said() {
         request().policy(Policy::MostLayers),
         request().tensor_split([1.0]),
         request().overrides([TensorOverride::new(r"^blk\.0\.ffn_up\.weight", Place::Host)]),
-        request().allow_paging(true),
     ] {
         assert_eq!(planned(&machine, stated.clone()).by_depth, None, "{stated:?}");
     }
