@@ -57,8 +57,8 @@ const REMOTE_LINK: f64 = 0.12e9;
 const UNKNOWN_LINK: f64 = 12e9;
 /// The share of a link's peak that transfers reach.
 const LINK_SHARE: f64 = 0.8;
-/// Extra seconds of a layer with experts on a GPU. Measured: 40 us on an H100. With 45 us the published speeds of four
-/// models are predicted within 13 % (docs/speed-model.md).
+/// Extra seconds of a layer with experts on a GPU, with every backend. Measured: 40 us on an H100. With 45 us three of
+/// four published speeds are predicted within 12 % (docs/speed-model.md).
 const GPU_ROUTING: f64 = 45e-6;
 /// Multiplications of attention per second and core, with keys and values of 16 bits. Published: 1.4 billion on an
 /// i5-12400F with whole layers on the host, at 2,300 to 29,500 tokens (docs/ledger/speeds.csv, unslothai/unsloth#9872).
