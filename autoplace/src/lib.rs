@@ -3,7 +3,7 @@
 //! # Where things are
 //!
 //! The names of a first program are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`], [`ReplyPart`],
-//! [`Message`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is
+//! [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is
 //! in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions, sampling),
 //! [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, from crates of their own,
 //! [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
@@ -55,12 +55,19 @@ pub use autoplace_planner::memory::KvType;
 #[doc(no_inline)]
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
 #[doc(no_inline)]
-pub use chat::{Message, ReplyPart, Tool};
+pub use chat::{Message, Part, ReplyPart, Tool};
 pub use embed::Embedder;
 pub use error::Error;
 #[cfg(feature = "constraints")]
 #[doc(no_inline)]
 pub use generate::Constraint;
+/// Decoded files of pictures and sounds.
+#[cfg(feature = "media")]
+#[doc(no_inline)]
+pub use autoplace_media as media;
+#[cfg(feature = "media")]
+#[doc(no_inline)]
+pub use autoplace_media::{Image, Sound};
 #[doc(no_inline)]
 pub use generate::{Chat, Engine, TokenStream};
 pub use load::{AbortHandle, Model, ModelBuilder};

@@ -130,7 +130,7 @@ impl ControlTokens {
     }
 }
 
-fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
+pub(super) fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
     match value {
         Value::String(text) => see(text),
         Value::Array(items) => items.iter().for_each(|item| each_text(item, see)),

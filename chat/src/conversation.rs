@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::with_ids;
 use super::jinja::LocalTime;
+use super::marks::{Mark, Marks};
 use super::message::{Message, Tool, ToolCall};
 
 /// The input of [`ChatTemplate`](super::ChatTemplate)'s rendering.
@@ -27,6 +28,8 @@ pub struct Conversation {
     pub(super) now: Option<LocalTime>,
     /// Contents in parts, by message index: see [`parts`](Self::parts).
     pub(super) parts: Vec<(usize, Vec<Value>)>,
+    /// What stands in the contents for pictures and sounds, in their order.
+    pub(super) media: Vec<Mark>,
 }
 
 impl Conversation {
@@ -35,8 +38,9 @@ impl Conversation {
     pub fn new(messages: &[Message]) -> Self {
         // Mistral's templates require nine characters; others accept them.
         let messages = with_ids(messages, |number| format!("{number:09}"));
-        let messages = messages.iter().map(message).collect();
-        Self { typed: true, ..Self::from_json(messages) }
+        let mut marks = Marks::new(&messages);
+        let messages = messages.iter().map(|it| message(it, &mut marks)).collect();
+        Self { typed: true, media: marks.set, ..Self::from_json(messages) }
     }
 
     /// Messages in transformers' form: objects with `role`, `content` (a text, or a list of parts such as `{"type":
@@ -56,6 +60,7 @@ impl Conversation {
             variables: Map::new(),
             now: None,
             parts: Vec::new(),
+            media: Vec::new(),
         }
     }
 
@@ -126,8 +131,12 @@ impl Conversation {
 }
 
 /// A message in the form that templates expect. Absent fields are left out.
-fn message(message: &Message) -> Value {
-    let mut object = json!(message);
+fn message(message: &Message, marks: &mut Marks) -> Value {
+    // A template sees marks, and no pixels.
+    let mut object = match message.media.is_empty() {
+        true => json!(message),
+        false => json!(Message { content: marks.content(message), media: Vec::new(), ..message.clone() }),
+    };
     if !message.tool_calls.is_empty() {
         object["tool_calls"] = message.tool_calls.iter().map(call).collect();
     }

@@ -51,6 +51,12 @@ pub enum Error {
         super::FAMILIES.join(", ")
     )]
     ToolsNotShown { tools: usize },
+    /// The prompt must show each picture and sound once, and the template leaves some out or shows some twice.
+    #[error(
+        "the chat template has no place for pictures and sounds: of {media} in the messages it shows {shown}; use another template of the \
+         model's (`chat_with`, `--template FILE`)"
+    )]
+    MediaNotShown { media: usize, shown: usize },
     /// The last message should be continued, but the template does not show it unchanged.
     #[error("the last message cannot be continued: {reason}")]
     Continue { reason: &'static str },

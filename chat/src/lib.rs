@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod continuing;
+mod content;
 mod control;
 mod conversation;
 mod error;
@@ -13,20 +14,24 @@ mod family;
 mod generic;
 mod history;
 mod jinja;
+mod marks;
+mod media;
 mod message;
 mod rendered;
 mod reply;
 mod special;
 mod template;
 
+pub use content::{Attached, Content, Part};
 pub use conversation::Conversation;
 pub use error::Error;
 pub use family::FAMILIES;
 #[doc(hidden)]
 pub use history::with_ids;
 pub use jinja::{Limit, Limits, LocalTime};
+pub use media::Media;
 pub use message::{Message, Role, Tool, ToolCall};
-pub use rendered::{Part, Rendered};
+pub use rendered::{PromptPart, Rendered};
 pub use reply::{
     CallError, FinishReason, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
 };

@@ -6,6 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::content::{Attached, Content};
+
 /// The author of a message. A template supports the roles that its model was trained with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -48,6 +50,9 @@ pub struct Message {
     /// The text. It can be empty for a message with only tool calls.
     #[serde(default)]
     pub content: String,
+    /// Pictures and sounds, in the order of their places in `content`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub media: Vec<Attached>,
     /// The model's reasoning before the answer, without the marks around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
@@ -64,10 +69,12 @@ pub struct Message {
 
 impl Message {
     /// A message of any role.
-    pub fn new(role: Role, content: impl Into<String>) -> Self {
+    pub fn new(role: Role, content: impl Into<Content>) -> Self {
+        let Content { text: content, media } = content.into();
         Self {
             role,
-            content: content.into(),
+            content,
+            media,
             reasoning_content: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
@@ -77,21 +84,21 @@ impl Message {
 
     /// A message with the application's instructions, which the model reads first.
     pub fn system(content: impl Into<String>) -> Self {
-        Self::new(Role::SYSTEM, content)
+        Self::new(Role::SYSTEM, content.into())
     }
 
-    /// A message of the user.
-    pub fn user(content: impl Into<String>) -> Self {
+    /// A message of the user: a text, or [`Part`](super::Part)s with pictures and sounds.
+    pub fn user(content: impl Into<Content>) -> Self {
         Self::new(Role::USER, content)
     }
 
     /// A message of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
-        Self::new(Role::ASSISTANT, content)
+        Self::new(Role::ASSISTANT, content.into())
     }
 
     /// The result of `call`.
-    pub fn tool(call: &ToolCall, content: impl Into<String>) -> Self {
+    pub fn tool(call: &ToolCall, content: impl Into<Content>) -> Self {
         Self { tool_call_id: call.id.clone(), name: Some(call.name.clone()), ..Self::new(Role::TOOL, content) }
     }
 }

@@ -2,36 +2,75 @@
 
 use std::fmt;
 
-/// A prompt. [`parts`](Self::parts) separates the template's text from users' text that looks like control tokens.
+/// A prompt. [`parts`](Self::parts) separates the template's text from users' text that looks like control tokens, and
+/// from pictures and sounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// The end of each part, and whether the part is [`Part::Text`].
-    ends: Vec<(usize, bool)>,
+    /// The end of each part, and its kind.
+    ends: Vec<(usize, Kind)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Markup,
+    Text,
+    Media(usize),
 }
 
 /// A part of a prompt, with its way of tokenizing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum PromptPart<'a> {
     /// Control tokens are recognised.
     Markup(&'a str),
     /// Text only: control tokens are not recognised.
     Text(&'a str),
+    /// A picture or a sound of the conversation: its number, in the order of the messages from 0, and what the prompt
+    /// shows in its place.
+    Media(usize, &'a str),
 }
 
 impl Rendered {
     pub(super) fn markup(text: String) -> Self {
-        let ends = vec![(text.len(), false)];
+        let ends = vec![(text.len(), Kind::Markup)];
         Self { text, ends }
     }
 
     pub(super) fn push(&mut self, c: char, is_text: bool) {
+        self.add(c, if is_text { Kind::Text } else { Kind::Markup });
+    }
+
+    fn add(&mut self, c: char, kind: Kind) {
         self.text.push(c);
+        self.extend_to_end(kind);
+    }
+
+    /// Makes the text after the last part a part of this kind.
+    fn extend_to_end(&mut self, kind: Kind) {
         let end = self.text.len();
         match self.ends.last_mut() {
-            Some(last) if last.1 == is_text => last.0 = end,
-            _ => self.ends.push((end, is_text)),
+            Some(last) if last.1 == kind && !matches!(kind, Kind::Media(_)) => last.0 = end,
+            _ => self.ends.push((end, kind)),
         }
+    }
+
+    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and what
+    /// is shown in its place.
+    pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
+        let mut placed = Self::default();
+        for part in self.parts() {
+            let kind = if matches!(part, PromptPart::Text(_)) { Kind::Text } else { Kind::Markup };
+            for c in part.as_str().chars() {
+                match place(c) {
+                    None => placed.add(c, kind),
+                    Some((index, shown)) => {
+                        placed.text.push_str(shown);
+                        placed.extend_to_end(Kind::Media(index));
+                    }
+                }
+            }
+        }
+        placed
     }
 
     /// Keeps only the first `bytes` bytes.
@@ -46,25 +85,26 @@ impl Rendered {
         });
     }
 
-    /// The whole prompt.
+    /// The whole prompt. Pictures and sounds are shown with their sizes and hashes.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The whole prompt.
+    /// The whole prompt, as [`as_str`](Self::as_str).
     pub fn into_string(self) -> String {
         self.text
     }
 
     /// The parts in order. Joined, they are the whole prompt.
-    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+    pub fn parts(&self) -> impl Iterator<Item = PromptPart<'_>> {
         let mut from = 0;
-        self.ends.iter().map(move |(end, is_text)| {
+        self.ends.iter().map(move |(end, kind)| {
             let text = &self.text[from..*end];
             from = *end;
-            match is_text {
-                true => Part::Text(text),
-                false => Part::Markup(text),
+            match *kind {
+                Kind::Text => PromptPart::Text(text),
+                Kind::Markup => PromptPart::Markup(text),
+                Kind::Media(index) => PromptPart::Media(index, text),
             }
         })
     }
@@ -76,11 +116,11 @@ impl fmt::Display for Rendered {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> PromptPart<'a> {
     /// The part's text.
     pub fn as_str(&self) -> &'a str {
         match self {
-            Self::Markup(text) | Self::Text(text) => text,
+            Self::Markup(text) | Self::Text(text) | Self::Media(_, text) => text,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::chat::Chat;
 use super::stream::ChatStream;
+use crate::chat::Content;
 use crate::decode::error::Error;
 #[cfg(feature = "async")]
 use crate::run::async_stream::AsyncStream;
@@ -9,12 +10,13 @@ use crate::run::async_stream::AsyncStream;
 use {super::tool_choice::ToolChoice, crate::chat::ReplyFormat, crate::decode::constraint::Constraint};
 
 impl Chat {
-    /// Adds a user message and requests an answer.
+    /// Adds a user message and requests an answer. The message is a text, or [`Part`](crate::chat::Part)s with pictures
+    /// and sounds, for a model with a [projector](crate::ModelBuilder::mmproj).
     ///
     /// # Errors
     ///
     /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
-    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<&mut Self>, Error> {
+    pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::say(self, content)
     }
 
@@ -39,7 +41,7 @@ impl Chat {
     /// As [`say`](Self::say), and [`Error::Thread`]. On an error the chat is dropped; keep a clone to go on
     /// with it.
     #[cfg(feature = "async")]
-    pub fn say_async(self, content: impl Into<String>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
+    pub fn say_async(self, content: impl Into<Content>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::say(Box::new(self), content)?.into_async()
     }
 
@@ -62,7 +64,7 @@ impl Chat {
     /// As [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an error, the
     /// message is removed again.
     #[cfg(feature = "schemars")]
-    pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
+    pub fn say_as<T>(&mut self, content: impl Into<Content>) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {

@@ -5,10 +5,13 @@ use serde_json::{Map, Value};
 
 use super::tool_choice::ToolChoice;
 use super::window::{ChatFull, Window};
-use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
+use crate::chat::{
+    ChatTemplate, Content, Conversation, Media, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall,
+};
 use crate::decode::constraint::Constraint;
 use crate::decode::context::Room;
 use crate::decode::error::Error;
+use crate::decode::media::Layout;
 use crate::decode::prompt::Prompt;
 use crate::decode::request::GenerateRequest;
 use crate::load::{self, Model};
@@ -56,7 +59,7 @@ pub struct Chat {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     text: String,
-    tokens: Vec<Token>,
+    layout: Layout,
 }
 
 impl Model {
@@ -234,13 +237,14 @@ impl Chat {
         self.window.forgotten(&self.messages)
     }
 
-    /// Number of tokens in the prompt of the next answer.
+    /// Number of tokens in the prompt of the next answer, with those of its pictures and sounds.
     ///
     /// # Errors
     ///
-    /// [`Error::Template`], and [`Error::Load`] for a model that is not loaded.
+    /// [`Error::Template`], [`Error::Load`] for a model that is not loaded, and [`Error::NoProjector`].
     pub fn prompt_tokens(&self) -> Result<usize, Error> {
-        self.generate.model.count_tokens(&self.rendered()?)
+        let prompt = self.prompt(&self.rendered()?);
+        self.generate.model.count_tokens(prompt)
     }
 
     /// The messages so far.
@@ -262,7 +266,7 @@ impl Chat {
     }
 
     /// Adds the result of a tool call without requesting an answer, because one answer may contain several calls.
-    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
+    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<Content>) {
         self.push(Message::tool(call, content));
     }
 
@@ -280,7 +284,7 @@ impl Chat {
         let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
-            let is_long = drops && asked.known.tokens.len() > most;
+            let is_long = drops && asked.known.layout.tokens.len() > most;
             let text = (!is_long).then(|| asked.text(self));
             let is_too_long = matches!(text, None | Some(Err(Error::PromptTooLong { .. })));
             if !(drops && is_too_long && self.window.narrow(&self.messages)) {
@@ -318,9 +322,14 @@ impl Chat {
         };
         let callable: &[Tool] = if self.tool_choice.forbids_calls() { &[] } else { &self.tools };
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
-        let tokens = self.tokens(&rendered)?;
-        let known = Known { text: rendered.into_string(), tokens };
-        Ok(Asked { known, parser, constraint })
+        let prompt = self.prompt(&rendered);
+        if self.generate.model.is_in_worker() && prompt.has_media() {
+            // Only the worker knows the tokens of pictures. Its cache finds what it holds of the prompt.
+            return Ok(Asked { known: Known::default(), prompt: Some(prompt), parser, constraint });
+        }
+        let layout = self.generate.model.lay_out(&prompt)?;
+        let known = Known { text: rendered.into_string(), layout };
+        Ok(Asked { known, prompt: None, parser, constraint })
     }
 
     /// The constraint and the reply format that force a tool call, if the next answer must be a call.
@@ -348,14 +357,18 @@ impl Chat {
         Ok(self.template.render(&conversation)?)
     }
 
-    /// The tokens of the prompt: the known tokens of the beginning, and the tokenized rest.
-    fn tokens(&self, rendered: &Rendered) -> Result<Vec<Token>, Error> {
+    /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
+    fn prompt(&self, rendered: &Rendered) -> Prompt {
+        let shown = self.window.shown(&self.messages);
+        let media: Vec<&Media> = shown.iter().flat_map(|message| &message.media).map(|it| &it.media).collect();
         let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
-        let prompt = match known {
-            Some(known) => Prompt::tokens(&*known.tokens).then_rendered(rendered, known.text.len()),
-            None => Prompt::from(rendered),
-        };
-        self.generate.model.tokenize(prompt)
+        match known {
+            Some(Known { text, layout }) => {
+                let begin = Prompt::from_layout(&layout.tokens, &layout.spans);
+                begin.then_rendered(rendered, text.len(), &media)
+            }
+            None => Prompt::of_rendered(rendered, &media),
+        }
     }
 
     /// Keeps the prompt and the tokens that were generated after it. Keeps the prompt alone when those tokens do not
@@ -363,9 +376,13 @@ impl Chat {
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|it| vocab.append_piece(*it, true, &mut bytes).is_ok());
+        if said.layout.tokens.is_empty() {
+            self.known = None;
+            return;
+        }
         if matches!(self.generate.model.with_vocab(&mut spell), Ok(true)) && bytes == text.as_bytes() {
             said.text.push_str(text);
-            said.tokens.extend_from_slice(tokens);
+            said.layout.tokens.extend_from_slice(tokens);
         }
         self.known = Some(said);
     }
@@ -374,13 +391,17 @@ impl Chat {
 /// A prompt for an answer.
 pub(crate) struct Asked {
     pub(crate) known: Known,
+    /// The prompt, if its tokens are not known in this process.
+    prompt: Option<Prompt>,
     pub(crate) parser: ReplyParser,
     constraint: Option<Constraint>,
 }
 
 impl Asked {
     fn text(&self, chat: &Chat) -> Result<TokenStream, Error> {
-        let mut generate = chat.generate.clone().prompt(Prompt::tokens(&*self.known.tokens));
+        let Layout { tokens, spans } = &self.known.layout;
+        let prompt = self.prompt.clone().unwrap_or_else(|| Prompt::from_layout(tokens, spans));
+        let mut generate = chat.generate.clone().prompt(prompt);
         if self.constraint.is_some() {
             generate = generate.special(false);
             generate.spec.constraint.clone_from(&self.constraint);

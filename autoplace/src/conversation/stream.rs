@@ -9,7 +9,7 @@ use llama_sys::Token;
 
 use super::chat::{Asked, Chat, Known};
 use crate::chat::FinishReason;
-use crate::chat::{Message, Reply, ReplyFormat, ReplyParser, ReplyPart};
+use crate::chat::{Content, Message, Reply, ReplyFormat, ReplyParser, ReplyPart};
 use crate::decode::error::Error;
 use crate::decode::stats::Statistics;
 use crate::load::AbortHandle;
@@ -53,7 +53,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     /// # Errors
     ///
     /// As [`Chat::say`].
-    pub fn say(mut chat: C, content: impl Into<String>) -> Result<Self, Error> {
+    pub fn say(mut chat: C, content: impl Into<Content>) -> Result<Self, Error> {
         chat.push(Message::user(content));
         match chat.begin() {
             Ok(begun) => Ok(Self::new(chat, begun, true)),

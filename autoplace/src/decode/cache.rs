@@ -5,6 +5,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::{Lent, Room};
 use super::error::Error;
+use super::media::NO_SPANS;
 use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered, Scales};
@@ -33,8 +34,9 @@ pub(crate) struct Cache {
 }
 
 impl Remembered {
+    /// Its tokens, to compare them with those of a text whose spans are known.
     fn prefix(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens, scales: &self.scales }
+        Prefix { tokens: &self.tokens, spans: &NO_SPANS, scales: &self.scales }
     }
 }
 
@@ -220,7 +222,9 @@ impl Cache {
         let mut common = 0;
         for (seq, Prefix { tokens: held, .. }, is_idle) in of_set {
             // The last token is always computed, because its logits choose the next one.
+            // A picture is reused as a whole.
             let shared = common_prefix(held, prompt.tokens).min(prompt.tokens.len().saturating_sub(1));
+            let shared = prompt.spans.floor(shared);
             common = common.max(shared);
             let shared = self.reach(context, seq, prompt.first(shared))?;
             if shared == 0 {
@@ -241,16 +245,16 @@ impl Cache {
     /// The number of tokens that the sequence can keep of `known`: all of them, or those before the last checkpoint.
     pub(crate) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
-        Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
+        Ok(if can_go_back(context, seq, known.end())? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Cuts a sequence back to the tokens of `known`, as far as its memory [can](Self::reach). Returns the number of
     /// tokens that it then holds.
     pub(crate) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
-        let held = if !can_go_back(context, seq, tokens)? {
+        let held = if !can_go_back(context, seq, known.end())? {
             self.checkpoints.restore(context, seq, known)
-        } else if context.kv_seq_remove(seq, position(tokens)..Position::MAX)? {
+        } else if context.kv_seq_remove(seq, position(known.end())..Position::MAX)? {
             tokens
         } else {
             0
@@ -386,7 +390,7 @@ fn bring(stored: &mut Stored, prompt: Prefix<'_>, shared: usize) -> Option<(Foun
     None
 }
 
-/// Whether the memory of a sequence can drop all tokens after the first `keep`.
+/// Whether the memory of a sequence can drop all tokens from position `keep` on.
 ///
 /// A recurrent state holds only its last token. A sliding window must still hold the tokens that the first one after
 /// `keep` attends to.

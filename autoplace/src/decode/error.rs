@@ -38,6 +38,17 @@ pub enum Error {
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
+    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker does not
+    /// answer the question.
+    #[error(
+        "the prompt contains a {media}, and {}",
+        if *in_worker { "the model is in a worker process, which alone knows its tokens" }
+        else { "the model has no projector (`ModelBuilder::mmproj`, `--mmproj FILE`)" }
+    )]
+    NoProjector { media: String, in_worker: bool },
+    /// A picture or a sound cannot be a part of this prompt.
+    #[error("a {media} cannot be used: {reason}")]
+    Media { media: String, reason: String },
     /// The prompt leaves no room for an answer.
     #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },

@@ -13,6 +13,7 @@ pub(crate) mod constraint;
 pub(crate) mod context;
 pub(crate) mod custom;
 pub(crate) mod error;
+pub(crate) mod media;
 mod model;
 pub(crate) mod piece;
 pub(crate) mod prefix;

@@ -3,6 +3,7 @@
 use llama_sys::Token;
 
 use super::error::Error;
+use super::media::Layout;
 use super::prompt::{Prompt, detokenize};
 use super::request::{GenerateRequest, Spec};
 use super::sampling::Sampling;
@@ -17,16 +18,22 @@ impl Model {
         GenerateRequest { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }
 
-    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text.
+    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text. Each row of a picture
+    /// or a sound is a negative number.
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`].
+    /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`]; [`Error::NoProjector`].
     #[doc(alias = "llama_tokenize")]
     #[doc(alias = "str_to_token")]
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
         let prompt = prompt.into();
-        self.with_vocab(|vocab| prompt.tokenize(vocab))?
+        Ok(self.lay_out(&prompt)?.tokens)
+    }
+
+    /// The tokens of a prompt with the places of its pictures and sounds.
+    pub(crate) fn lay_out(&self, prompt: &Prompt) -> Result<Layout, Error> {
+        self.with_vocab(|vocab| prompt.lay_out(vocab, &|media| self.prepare_media(media)))?
     }
 
     /// The text of these tokens, without the control tokens among them. Bytes that are not a whole character become

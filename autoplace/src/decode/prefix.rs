@@ -2,16 +2,24 @@
 
 use llama_sys::{Position, Token};
 
+use super::media::Spans;
 use crate::load::Scales;
 
 /// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prefix<'a> {
     pub(crate) tokens: &'a [Token],
+    /// The rows of pictures and sounds of the whole text.
+    pub(crate) spans: &'a Spans,
     pub(crate) scales: &'a Scales,
 }
 
 impl Prefix<'_> {
+    /// The position after the prefix, which does not end within rows.
+    pub(crate) fn end(&self) -> usize {
+        self.spans.position(self.tokens.len())
+    }
+
     /// The first `tokens` tokens of the prefix.
     pub(crate) fn first(self, tokens: usize) -> Self {
         Self { tokens: &self.tokens[..tokens], ..self }

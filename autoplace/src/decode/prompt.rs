@@ -1,12 +1,16 @@
 //! The prompt of a text.
 
+use std::sync::Arc;
+
 use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use crate::chat::{self, Rendered};
+use super::media::{Layout, Spans};
+use crate::chat::{Media, PromptPart, Rendered};
+use crate::load::PreparedMedia;
 
-/// A prompt: plain text, text with control tokens, tokens, or a concatenation of them.
+/// A prompt: plain text, text with control tokens, tokens, pictures and sounds, or a concatenation of them.
 ///
 /// ```
 /// use autoplace::generate::Prompt;
@@ -15,7 +19,7 @@ use crate::chat::{self, Rendered};
 /// let turn = Prompt::markup("<|im_start|>user\n").then_text("What does <|im_end|> mean?").then_markup("<|im_end|>\n");
 /// # let _ = (plain, turn);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct Prompt {
     parts: Vec<Part>,
@@ -34,12 +38,16 @@ enum Begin {
     OneBos,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Part {
     Text(String),
     Markup(String),
     Tokens(Vec<Token>),
+    /// A picture or a sound with the tokens around it.
+    Media(Media),
+    /// Rows of a picture or a sound alone, by their index among its parts.
+    Rows(Media, usize),
 }
 
 impl Prompt {
@@ -81,34 +89,86 @@ impl Prompt {
         self
     }
 
+    /// Appends a picture or a sound, with the tokens that the model was trained with around it. A model with a projector
+    /// is needed ([`ModelBuilder::mmproj`](crate::ModelBuilder::mmproj)), and a text or a token must follow.
+    ///
+    /// Each of its rows is a token of the prompt with a negative number, which comes from the hash of its pixels or
+    /// samples.
+    pub fn then_media(mut self, media: impl Into<Media>) -> Self {
+        self.parts.push(Part::Media(media.into()));
+        self
+    }
+
+    /// The prompt of tokens with rows of pictures and sounds among them.
+    pub(crate) fn from_layout(tokens: &[Token], spans: &Spans) -> Self {
+        let mut prompt = Self::tokens([]);
+        let mut from = 0;
+        for span in spans.all().iter().filter(|span| span.end() <= tokens.len()) {
+            prompt = prompt.then_tokens(&tokens[from..span.from]);
+            prompt.parts.push(Part::Rows(span.media.clone(), span.part()));
+            from = span.end();
+        }
+        prompt.then_tokens(&tokens[from..])
+    }
+
+    /// Whether the prompt contains a picture or a sound.
+    pub(crate) fn has_media(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Media(_) | Part::Rows(..)))
+    }
+
     /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
     pub fn add_special(mut self, add: bool) -> Self {
         self.begin = if add { Begin::Special } else { Begin::Nothing };
         self
     }
 
-    /// Appends a rendered template without its first `skip` bytes. User text in it is plain text.
-    pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize) -> Self {
+    /// Appends a rendered template without its first `skip` bytes, which end at a part or within a text. User text in it
+    /// is plain text. `media` are the pictures and sounds of the conversation.
+    pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize, media: &[&Media]) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());
             skip -= from;
             match part {
-                chat::Part::Markup(text) => prompt.then_markup(&text[from..]),
-                chat::Part::Text(text) => prompt.then_text(&text[from..]),
+                PromptPart::Markup(text) => prompt.then_markup(&text[from..]),
+                PromptPart::Text(text) => prompt.then_text(&text[from..]),
+                PromptPart::Media(index, shown) => match media.get(index) {
+                    Some(media) if from < shown.len() => prompt.then_media((*media).clone()),
+                    _ => prompt,
+                },
             }
         })
+    }
+
+    /// A rendered template with the pictures and sounds of its conversation, in their order.
+    pub(crate) fn of_rendered(rendered: &Rendered, media: &[&Media]) -> Self {
+        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, media) }
     }
 
     /// The tokens of the prompt: at least one.
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token.
+    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token; [`Error::NoProjector`] for
+    /// one with a picture or a sound, whose tokens [`Model::tokenize`](crate::Model::tokenize) tells.
     pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
-        let mut tokens = Vec::new();
+        let refused = |media: &Media| Err(Error::NoProjector { media: media.to_string(), in_worker: false });
+        Ok(self.lay_out(vocab, &refused)?.tokens)
+    }
+
+    /// The tokens of the prompt, and the places of its pictures and sounds, which `prepare` knows.
+    pub(crate) fn lay_out(
+        &self,
+        vocab: &Vocab,
+        prepare: &dyn Fn(&Media) -> Result<Arc<PreparedMedia>, Error>,
+    ) -> Result<Layout, Error> {
+        let mut layout = Layout::default();
         let mut add_special = self.begin == Begin::Special;
+        let mut is_after_media = false;
         for part in &self.parts {
-            let before = tokens.last().copied();
+            let tokens = &mut layout.tokens;
+            // A text after a picture begins anew, as in llama.cpp (mtmd.cpp, `mtmd_tokenizer`).
+            let before = tokens.last().copied().filter(|_| !is_after_media);
+            is_after_media = matches!(part, Part::Media(_) | Part::Rows(..));
             match part {
                 Part::Text(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, false)?),
                 Part::Markup(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, true)?),
@@ -118,17 +178,27 @@ impl Prompt {
                     }
                     tokens.extend_from_slice(list);
                 }
+                Part::Media(media) | Part::Rows(media, _) => {
+                    if add_special {
+                        tokens.extend(vocab.tokenize("", true, false)?);
+                    }
+                    let prepared = prepare(media)?;
+                    match part {
+                        Part::Rows(_, part) => layout.push_rows(media, &prepared, *part),
+                        _ => layout.push(media, &prepared),
+                    }
+                }
             }
             add_special = false;
         }
         if let (Begin::OneBos, Some(bos)) = (self.begin, vocab.added_tokens().bos) {
-            let written = tokens.iter().take_while(|token| **token == bos).count();
-            tokens.splice(..written, [bos]);
+            let written = layout.tokens.iter().take_while(|token| **token == bos).count();
+            layout.replace_first(written, &[bos]);
         }
-        if tokens.is_empty() {
-            tokens.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
+        if layout.tokens.is_empty() {
+            layout.tokens.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
         }
-        Ok(tokens)
+        Ok(layout)
     }
 }
 
@@ -164,10 +234,11 @@ macro_rules! from {
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
 /// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
-/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule).
+/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and sounds
+/// of the conversation are left out: a [`Chat`](crate::Chat) knows them.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
-        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0) }
+        Self::of_rendered(rendered, &[])
     }
 }
 

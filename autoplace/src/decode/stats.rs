@@ -25,6 +25,12 @@ pub struct Statistics {
     pub restored_tokens: usize,
     /// The restored tokens that were read from the prompt store's folder; the others were in memory.
     pub restored_from_folder: usize,
+    /// Rows of pictures and sounds in the prompt, which count among its tokens.
+    pub media_tokens: usize,
+    /// Pictures, sounds and parts of them that were encoded for this text. The others were known.
+    pub encoded_media: usize,
+    /// Time to encode them, which is a part of the prompt's time.
+    pub encoding_time: Duration,
     /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,
     /// Tokens generated so far, without an end-of-generation token.
@@ -117,6 +123,10 @@ impl fmt::Display for Statistics {
         if self.threads > 0 {
             write!(f, "; {} threads", self.threads)?;
         }
+        if self.media_tokens > 0 {
+            let (rows, encoded, ms) = (self.media_tokens, self.encoded_media, self.encoding_time.as_secs_f64() * 1e3);
+            write!(f, "; {rows} rows of media, {encoded} encoded in {ms:.0} ms")?;
+        }
         if self.drafted_tokens > 0 {
             write!(f, "; {} of {} draft tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
         }
@@ -159,6 +169,8 @@ pub enum DraftingPaused {
     Memory,
     /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     NoModel,
+    /// The prompt contains a picture or a sound, which no drafter sees.
+    Media,
     /// No block for multi-token prediction is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     NoHeads,
     /// Tokens took longer with drafts than without. Drafting is tried again from time to time.

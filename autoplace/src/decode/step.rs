@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Batch, ComputeBuffers, Context};
+use llama_sys::{Batch, ComputeBuffers, Context, Rows};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
+use super::media::first_position;
 use super::piece::{Piece, SequenceId};
 use super::prompt_order::{Asking, PromptOrder, in_order};
 use super::schedule::AdapterTurns;
@@ -54,12 +55,14 @@ pub(crate) struct Work {
     asking: Vec<Asking>,
     pub(crate) prompts: PromptOrder,
     turns: AdapterTurns,
+    /// The text whose picture or sound this step has computed, and the time that it took.
+    media: Option<(SequenceId, Duration)>,
 }
 
 impl Work {
-    /// Number of tokens in the last batch.
+    /// Number of tokens in the last batch; 0 after a step with a picture, whose time says nothing about tokens.
     pub(crate) fn batch_tokens(&self) -> usize {
-        self.batch.len()
+        if self.media.is_some() { 0 } else { self.batch.len() }
     }
 }
 
@@ -94,6 +97,7 @@ impl Step<'_> {
         }
         let begins = self.begins_prompt();
         let begun = Instant::now();
+        self.compute_media()?;
         let Computed { is_steady, generated } = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
@@ -124,7 +128,7 @@ impl Step<'_> {
         let counters = self.model.counters();
         match (&**self.sequences, &mut *counters.meter()) {
             (_, None) => false,
-            ([only], Some(meter)) => {
+            ([only], Some(meter)) if only.spans.is_empty() => {
                 let Statistics { first_token_latency, prompt_time, .. } = only.statistics;
                 if first_token_latency.is_none() && prompt_time.is_zero() {
                     meter.prompt_begins();
@@ -194,6 +198,74 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Computes the rows of one picture or sound that is next in a text, the oldest of several. The other texts wait
+    /// meanwhile, and get their tokens in the same step.
+    fn compute_media(&mut self) -> Result<(), Error> {
+        self.work.media = None;
+        let waiting = self.sequences.iter().enumerate().filter(|(_, sequence)| sequence.next_media().is_some());
+        let Some((at, _)) = waiting.min_by_key(|(_, sequence)| sequence.id) else { return Ok(()) };
+        let begun = Instant::now();
+        let Some(span) = self.sequences[at].next_media().cloned() else { return Ok(()) };
+        let (values, is_encoded) = match self.model.encode_media(&span) {
+            Ok(encoded) => encoded,
+            Err(error) => {
+                self.work.failed.push((self.sequences[at].id, error));
+                self.let_ended_go();
+                return Ok(());
+            }
+        };
+        let encoding = begun.elapsed();
+        let (rows, seq) = (span.rows(), self.sequences[at].held.seq);
+        let positions = rows.positions(first_position(self.sequences[at].spans.position(span.from)));
+        self.model.slot()?.adapt(&mut self.lent.context, &self.sequences[at].scales)?;
+        self.set_threads(false)?;
+        if self.lent.context.kv_unified() {
+            let wanted = cells(self.sequences);
+            self.cache.make_room(&mut self.lent.context, self.lent.room.all.saturating_sub(wanted))?;
+        }
+        // Rows that see each other are computed in one call, and the context has room for them.
+        let at_once = if rows.is_non_causal { rows.len } else { self.lent.context.n_batch() as usize };
+        let (width, sections) = (values.len() / rows.len.max(1), positions.len() / rows.len.max(1));
+        let parts = values.chunks(at_once * width).zip(positions.chunks(at_once * sections));
+        let is_non_causal = rows.is_non_causal;
+        let buffers = self.lent.context.compute_buffers();
+        for (values, positions) in parts {
+            let rows = Rows { values, positions, seq, is_non_causal, output_last: false };
+            self.decode_with_room(|context| context.decode_rows(&rows))?;
+        }
+        self.lent.context.synchronize()?;
+        let grown = self.lent.context.compute_buffers().since(&buffers);
+        let sequence = &mut self.sequences[at];
+        sequence.media_computed();
+        sequence.statistics.buffer_growth += grown.bytes;
+        sequence.statistics.reallocations += grown.reallocations();
+        sequence.statistics.encoded_media += usize::from(is_encoded);
+        if is_encoded {
+            sequence.statistics.encoding_time += encoding;
+        }
+        self.work.media = Some((sequence.id, begun.elapsed()));
+        Ok(())
+    }
+
+    /// Decodes, and once more without idle texts if the cache has no room.
+    fn decode_with_room(
+        &mut self,
+        decode: impl Fn(&mut Context) -> Result<(), llama_sys::Error>,
+    ) -> Result<(), Error> {
+        let context = &mut self.lent.context;
+        match decode(context) {
+            Err(llama_sys::Error::NoKvSlot { .. }) => {
+                self.cache.make_room(context, 0, false)?;
+                for sequence in self.sequences.iter() {
+                    context.kv_leave_window(sequence.held.seq)?;
+                }
+                decode(context)?;
+            }
+            decoded => decoded?,
+        }
+        Ok(())
+    }
+
     fn compute(&mut self) -> Result<Computed, Error> {
         self.fill()?;
         if self.work.batch.is_empty() {
@@ -211,23 +283,19 @@ impl Step<'_> {
             let wanted = cells(self.sequences) + drafted;
             self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted), false)?;
         }
-        match context.decode(&self.work.batch) {
-            Err(llama_sys::Error::NoKvSlot { .. }) => {
-                self.cache.make_room(context, 0, false)?;
-                for sequence in self.sequences.iter() {
-                    context.kv_leave_window(sequence.held.seq)?;
-                }
-                context.decode(&self.work.batch)?;
-            }
-            decoded => decoded?,
-        }
+        let batch = std::mem::take(&mut self.work.batch);
+        let decoded = self.decode_with_room(|context| context.decode(&batch));
+        self.work.batch = batch;
+        decoded?;
         self.note_growth(&buffers);
         let context = &mut self.lent.context;
         // Separates the time of the prompt from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
+        let is_alone = self.work.media.is_none();
+        let generated = (is_alone && generates && self.work.batch.len() == queued).then_some(queued);
+        Ok(Computed { is_steady: is_steady && is_alone, generated })
     }
 
     /// Counts the growth of the compute buffers since `before`, for the texts of the batch.
@@ -277,6 +345,11 @@ impl Step<'_> {
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
             if !sequence.is_queued() {
+                if let Some((id, took)) = self.work.media
+                    && id == sequence.id
+                {
+                    sequence.statistics.prompt_time += took;
+                }
                 continue;
             }
             let (from, discarded) = (sequence.held.computed, sequence.statistics.discarded_tokens);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use llama_sys::{Context, RowPiece, RowShape, SeqId};
 
 use super::checkpoints;
+use super::media;
 use super::prefix::Prefix;
 use crate::load::{Checkpoint, ModelStore, Remembered, Scales};
 use crate::store::{Added, Brought, Found, Id, NewPiece, block_tokens, smoothed};
@@ -171,6 +172,10 @@ impl Stored {
         idle: &Remembered,
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
+        if media::has_rows(&idle.tokens) {
+            // A stored piece is found by its tokens, and the rows of a picture are none that another process knows.
+            return Ok(Progress::Done);
+        }
         let root = self.root(&idle.scales);
         let free = checkpoints::free();
         if free < AT_ONCE as u64 {

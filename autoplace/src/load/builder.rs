@@ -285,6 +285,33 @@ impl ModelBuilder {
         self
     }
 
+    /// Loads a projector (mmproj) beside the model, so that prompts and messages may contain images or sound:
+    /// `Part::image` and `Part::audio` with the feature `media`. Its memory is part of the plan. It goes to one GPU, or
+    /// to the host. [`mmproj_beside`](super::mmproj_beside) finds the file in the model's folder.
+    ///
+    /// Where each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
+    /// largest image.
+    #[doc(alias = "clip_model_path")]
+    #[doc(alias = "multimodal")]
+    pub fn mmproj(mut self, path: impl Into<PathBuf>) -> Self {
+        self.options.mmproj = Some(path.into());
+        self
+    }
+
+    /// Sets the most tokens of an image, where the projector takes images of any size. Larger images are scaled down.
+    /// Default: what the projector's file says. The plan's memory for the projector depends on it.
+    pub fn image_max_tokens(mut self, tokens: u32) -> Self {
+        self.options.image_max_tokens = (tokens > 0).then_some(tokens);
+        self
+    }
+
+    /// Sets the maximum bytes of host memory for images and sounds that were encoded, beside those of running texts. One
+    /// that is found there is not encoded again. Default: 256 MiB, or less if the plan leaves less.
+    pub fn media_cache(mut self, bytes: u64) -> Self {
+        self.options.media_cache = bytes;
+        self
+    }
+
     /// Sets whether a model larger than all memory may be loaded: see
     /// [`Request::allow_paging`](crate::plan::Request::allow_paging). Default: no.
     pub fn allow_paging(mut self, allow: bool) -> Self {
@@ -461,8 +488,8 @@ impl ModelBuilder {
     /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
     /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
     /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
-    /// headroom), beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks, and
-    /// beside any option of the draft.
+    /// headroom), beside a [`draft`](Self::draft), an [`mmproj`](Self::mmproj) or [`mtp`](Self::mtp) that
+    /// the plan lacks, and beside any option of the draft.
     pub fn follow(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = false;
@@ -471,7 +498,7 @@ impl ModelBuilder {
 
     /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
     /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for
-    /// an mmproj is refused, because its file is unknown here.
+    /// a draft or an mmproj is not planned again unless its file is stated here too.
     pub fn follow_or_replan(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = true;
@@ -552,6 +579,7 @@ impl ModelBuilder {
             options.request != Request::new()
                 || (options.mtp && !plan.context.mtp)
                 || (options.draft.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Draft))
+                || (options.mmproj.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Mmproj))
                 || options.draft_options != DraftOptions::default()
         };
         let is_late = options.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));

@@ -77,7 +77,7 @@ impl LoadOptions {
             .map_err(Failure::at(Stage::WarmUp))?;
         let placed = Placed::new(prepared, &before, &run, threads, &self.learn);
         Ok(Loaded {
-            native: Native { model, params, attached, verify, said: None },
+            native: Native { model, params, attached, media: None, verify, said: None },
             context,
             drafts: Drafts { model: None, heads },
             placed,

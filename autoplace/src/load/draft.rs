@@ -46,7 +46,7 @@ impl LoadOptions {
                 return Err(failure.freed(plan, &gpus));
             }
         };
-        let note = self.judge_draft(planned, plan, taken)?;
+        let note = self.judge_companion(planned, plan, taken)?;
         Arc::make_mut(&mut loaded.placed.report).notes.push(note);
         loaded.drafts.model = Some(draft);
         Ok(loaded)
@@ -97,20 +97,25 @@ impl LoadOptions {
         Ok((draft, allocated.max(shrunk)))
     }
 
-    /// Compares the bytes that a draft model took of its GPU with the plan. Returns a note about it.
-    fn judge_draft(&self, planned: &PlannedCompanion, plan: &Plan, taken: u64) -> Result<String, Box<Failure>> {
-        let PlannedCompanion { role, name: draft, gpu: name, device, bytes, .. } = planned;
+    /// Compares the bytes that a draft model or a projector took of its GPU with the plan. Returns a note about it.
+    pub(super) fn judge_companion(
+        &self,
+        planned: &PlannedCompanion,
+        plan: &Plan,
+        taken: u64,
+    ) -> Result<String, Box<Failure>> {
+        let PlannedCompanion { role, name: companion, gpu: name, device, bytes, .. } = planned;
         let Some(name) = name else {
-            return Ok(format!("{draft} ({role}) is on the host"));
+            return Ok(format!("{companion} ({role}) is on the host"));
         };
         let device = device.as_deref().unwrap_or_default();
-        // A GPU without a layer of the main model leaves all of its free memory to the draft model.
+        // A GPU without a layer of the main model leaves all of its free memory to the companion.
         let own = (bytes.gpu.total().saturating_add(bytes.gpu_uncertainty), u64::MAX);
         let (left, headroom) = ceilings::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
         let difference = taken.saturating_sub(left.saturating_add(headroom));
         if difference == 0 || self.on_difference == OnDifference::Accept {
             let (taken, left) = (Bytes(taken), Bytes(left));
-            return Ok(format!("{draft} ({role}) is on {name}: it took {taken} of the {left} planned for it"));
+            return Ok(format!("{companion} ({role}) is on {name}: it took {taken} of the {left} planned for it"));
         }
         Err(Failure::at(Stage::Verify)(Error::Difference {
             device: device.to_owned(),

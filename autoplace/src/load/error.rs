@@ -1,6 +1,7 @@
 //! The errors of loading a model.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,9 @@ pub enum Error {
     /// A hub's model is not in the cache, and fetching was not allowed. In bytes.
     #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
     NotFetched { name: String, file: String, bytes: u64 },
+    /// A projector was to be loaded, and this build of llama.cpp takes neither images nor sound.
+    #[error("{}: this build takes neither images nor sound: it needs autoplace's feature `media`", mmproj.display())]
+    NoMedia { mmproj: PathBuf },
     /// The file does not exist, and a hub's model needs the feature `hub`.
     #[error("{name} is not a file: a hub's model needs autoplace's feature `hub`")]
     NoHub { name: String },
@@ -148,6 +152,8 @@ pub enum Stage {
     Measure,
     /// Reading the weights of a draft model.
     Draft,
+    /// Reading the weights of a projector.
+    Projector,
 }
 
 impl Stage {
@@ -164,6 +170,7 @@ impl Stage {
             Self::Wait => "waiting for another load",
             Self::Measure => "measuring the devices",
             Self::Draft => "loading the draft",
+            Self::Projector => "loading the projector",
         }
     }
 }

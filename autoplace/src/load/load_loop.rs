@@ -225,9 +225,11 @@ impl<'a> LoadLoop<'a> {
         Err(Failure::at(Stage::Verify)(error))
     }
 
-    /// Loads the draft model beside the model.
+    /// Loads the draft model and the projector beside the model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
-        self.options.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
+        let with_draft = self.options.add_draft(loaded, prepared, &self.progress);
+        let with_both = with_draft.and_then(|loaded| self.options.add_projector(loaded, prepared, &self.progress));
+        with_both.inspect_err(|failure| {
             if let Error::Difference { device, difference, .. } = &failure.error {
                 self.ceilings.took_more(&prepared.plan, device, *difference);
             }

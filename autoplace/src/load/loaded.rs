@@ -1,10 +1,13 @@
 //! The result of a load: the native model, its context, its drafters, and the placement; or the failure.
 
+use std::sync::Arc;
+
 use llama_sys::{Context, ContextParams, Model, Token};
 
 use super::adapters::Attached;
 use super::error::Stage;
 use super::in_use::UseMeter;
+use super::media::MediaEncoder;
 use super::moves::LoadTimes;
 use super::notice::Notice;
 use super::options::Verify;
@@ -43,6 +46,8 @@ pub(super) struct Native {
     pub(super) model: Model,
     pub(super) params: ContextParams,
     pub(super) attached: Attached,
+    /// The projector for images and sound.
+    pub(super) media: Option<Arc<MediaEncoder>>,
     pub(super) verify: Verify,
     /// Tells other processes that the model is loaded.
     pub(super) said: Option<Notice>,

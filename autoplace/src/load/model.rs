@@ -10,6 +10,7 @@ use super::in_use::Refuted;
 use super::leases::Leases;
 use super::load_loop::{FirstAttempt, LoadLoop};
 use super::loaded::Loaded;
+use super::media::{MediaEncoder, MediaTable};
 use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
@@ -42,6 +43,8 @@ struct Inner {
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     counters: Arc<GenerationCounters>,
+    /// The pictures and sounds that texts have contained.
+    media: MediaTable,
     /// Read on first use.
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
@@ -82,6 +85,7 @@ impl Model {
                 placed: RwLock::new(placed),
                 requested: Requested::default(),
                 counters: Arc::default(),
+                media: MediaTable::default(),
                 header: OnceLock::new(),
                 vocab: OnceLock::new(),
                 #[cfg(feature = "constraints")]
@@ -235,6 +239,24 @@ impl Model {
         let placed = self.placed();
         let report = LoadReport { moved: Some(moved), ..LoadReport::clone(&placed.report) };
         self.set_placed(Arc::new(Placed { report: Arc::new(report), ..Placed::clone(&placed) }));
+    }
+
+    /// Whether the model was loaded with a projector ([`ModelBuilder::mmproj`](super::ModelBuilder::mmproj)), so that
+    /// prompts may contain images or sound.
+    pub fn has_projector(&self) -> bool {
+        let options = self.options();
+        options.mmproj.is_some() && self.placement().companions.iter().any(|it| options.is_loaded(it))
+    }
+
+    /// The projector and the media that it has seen; `None` without a projector, and for a model in a worker.
+    pub(crate) fn media(&self) -> Option<(Arc<MediaEncoder>, &MediaTable)> {
+        Some((self.slot().ok()?.media()?, &self.inner.media))
+    }
+
+    /// Maximum bytes of host memory for encoded images and sounds: the requested limit, or the smaller rest that the
+    /// plan leaves.
+    pub(crate) fn media_cache(&self) -> u64 {
+        self.inner.options.media_cache.min(self.left_of_host())
     }
 
     /// Maximum bytes of host memory for checkpoints: the requested limit, or the smaller rest that the plan leaves.

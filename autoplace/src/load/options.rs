@@ -30,6 +30,9 @@ const DRAFT_MAX: u32 = 8;
 /// or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
+/// Default bytes for encoded images and sounds: about 100 images of 256 rows for a model of 2560 numbers a row.
+const MEDIA_CACHE: u64 = 256 << 20;
+
 /// The options of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct LoadOptions {
@@ -40,6 +43,12 @@ pub(crate) struct LoadOptions {
     pub(super) draft_options: DraftOptions,
     /// Whether the block for multi-token prediction is loaded.
     pub(super) mtp: bool,
+    /// The projector for images and sound.
+    pub(super) mmproj: Option<PathBuf>,
+    /// The most tokens of an image, where the projector takes images of any size.
+    pub(super) image_max_tokens: Option<u32>,
+    /// Maximum bytes of host memory for encoded images and sounds.
+    pub(super) media_cache: u64,
     pub(super) request: Request,
     /// A saved plan to follow, in a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
@@ -73,6 +82,7 @@ impl LoadOptions {
         Self {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
+            media_cache: MEDIA_CACHE,
             // One attempt for the plan, one for memory that was taken since, and two in reserve.
             attempts: 4,
             ..Self::default()
@@ -112,8 +122,17 @@ impl LoadOptions {
     /// Whether the request of a saved plan may be planned again. A plan that leaves room for a companion with an
     /// unknown file may not.
     pub(super) fn may_replan(&self) -> bool {
-        let is_known = |one: &PlannedCompanion| one.role == CompanionRole::Draft && self.draft.is_some();
+        let is_known = |one: &PlannedCompanion| self.is_loaded(one);
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
+    }
+
+    /// Whether a companion of the plan is loaded: its file is known.
+    pub(super) fn is_loaded(&self, companion: &PlannedCompanion) -> bool {
+        match companion.role {
+            CompanionRole::Draft => self.draft.is_some(),
+            CompanionRole::Mmproj => self.mmproj.is_some(),
+            _ => false,
+        }
     }
 
     /// The options [with room](Request::with_room_for) for `tokens` tokens; 0 changes nothing.
@@ -147,7 +166,7 @@ impl LoadOptions {
         Ok(self.adapters.beside(profile)?)
     }
 
-    /// The planner of this load: its request, and its draft model.
+    /// The planner of this load: its request, its draft model, and its projector.
     pub(super) fn planner<'p>(
         &self,
         header: &Header,
@@ -166,6 +185,9 @@ impl LoadOptions {
             if request.draft_max == 0 {
                 request.draft_max = DRAFT_MAX;
             }
+        }
+        if let Some(projector) = self.projector(header)? {
+            planner = planner.beside(projector);
         }
         let moves = self.move_rates(machine, profile.file_bytes);
         Ok(planner.request(request).move_rates(moves))

@@ -18,7 +18,7 @@ use crate::gguf::{self, Header};
 use crate::machine::{GpuKind, Machine};
 use crate::memory::Footprint;
 use crate::memory::companion::CompanionRole;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedCompanion};
 use crate::profile::ModelProfile;
 use crate::worker;
 
@@ -105,14 +105,18 @@ impl Model {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());
-        let is_loaded = self.options().draft.is_some();
-        let draft = plan.companions.iter().find(|one| is_loaded && one.role == CompanionRole::Draft);
+        let companions: Vec<_> = plan.companions.iter().filter(|one| self.options().is_loaded(one)).collect();
         let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
-        let on_gpus: Vec<_> = on_gpus.chain(draft.map(|it| (&it.device, it.bytes.gpu.total()))).collect();
+        let on_gpus: Vec<_> = on_gpus.chain(companions.iter().map(|it| (&it.device, it.bytes.gpu.total()))).collect();
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
-        let of_draft = draft.map_or(0, |draft| unmapped(draft.bytes.host, mapped));
-        let on_host = unmapped(allocated.host, mapped).saturating_add(of_draft);
+        // A projector's file is read, and not mapped.
+        let of_companion = |it: &&PlannedCompanion| match it.role {
+            CompanionRole::Draft => unmapped(it.bytes.host, mapped),
+            _ => it.bytes.host.total(),
+        };
+        let of_companions: u64 = companions.iter().map(of_companion).sum();
+        let on_host = unmapped(allocated.host, mapped).saturating_add(of_companions);
         released(machine, &on_gpus, on_host.saturating_add(self.stored(on_host)))
     }
 

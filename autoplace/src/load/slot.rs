@@ -1,11 +1,12 @@
 //! The model's one context, lent to one user at a time.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use llama_sys::{Context, Model, SeqId, Token};
 
 use super::adapters::Scales;
 use super::loaded::{Drafts, Native};
+use super::media::MediaEncoder;
 use super::options::Verify;
 use super::{Error, warm_up};
 use crate::sync::lock;
@@ -82,11 +83,18 @@ impl ContextSlot {
         lock(&self.held).native.as_ref().map(|native| native.model.clone())
     }
 
-    /// Number of holders of the native model in this slot: itself, its adapters, and the drafters that are not lent.
+    /// The projector of the loaded model.
+    pub(crate) fn media(&self) -> Option<Arc<MediaEncoder>> {
+        lock(&self.held).native.as_ref()?.media.clone()
+    }
+
+    /// Number of holders of the native model in this slot: itself, its adapters, its projector, and the drafters that
+    /// are not lent.
     pub(crate) fn holders(&self) -> usize {
         let held = lock(&self.held);
         let native = held.native.as_ref();
-        let own = native.map_or(0, |native| 1 + native.attached.holders());
+        let of = |native: &Native| 1 + native.attached.holders() + usize::from(native.media.is_some());
+        let own = native.map_or(0, of);
         own + held.drafts.holders()
     }
 

@@ -329,6 +329,18 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
+    /// Computes rows of an encoder, which take `n_positions` positions.
+    pub(crate) fn compute_rows(&mut self, rows: &[f32], positions: &[Position], n_positions: Position, at_once: bool) {
+        let rows = llama_sys::Rows { values: rows, positions, seq: 0, is_non_causal: at_once, output_last: false };
+        self.context.decode_rows(&rows).unwrap();
+        self.position += n_positions;
+    }
+
+    /// The position of the next token.
+    pub(crate) fn position(&self) -> Position {
+        self.position
+    }
+
     pub(crate) fn choose(&mut self) -> Token {
         self.sampler.sample(&mut self.context, -1).unwrap()
     }

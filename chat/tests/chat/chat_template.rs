@@ -1,7 +1,7 @@
 //! Chat templates for applications: their sources, their refusals, and users' text in a prompt.
 
 use autoplace_chat::{
-    ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, Part, Role, Tool, ToolCall, ToolCallFormat,
+    ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, PromptPart as Part, Role, Tool, ToolCall, ToolCallFormat,
 };
 use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;
@@ -330,7 +330,7 @@ proptest! {
         // Only the template's own control tokens are markup.
         let count = |part: Part<'_>| match part {
             Part::Markup(text) => text.matches("<|im_end|>").count() + text.matches("<|im_start|>").count(),
-            Part::Text(_) => 0,
+            Part::Text(_) | Part::Media(..) => 0,
         };
         prop_assert_eq!(rendered.parts().map(count).sum::<usize>(), 2 * texts.len() + 1);
     }

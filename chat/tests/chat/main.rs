@@ -7,3 +7,4 @@ mod chat_template;
 mod chat_template_constructs;
 mod chat_template_hostile;
 mod chat_templates;
+mod media;

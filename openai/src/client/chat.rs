@@ -95,6 +95,7 @@ impl Chat {
 
     /// Adds the result of a call without requesting an answer, because there may be several calls.
     pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
+        let content: String = content.into();
         self.push(Message::tool(call, content));
     }
 
@@ -110,6 +111,7 @@ impl Chat {
     /// Those of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message is
     /// removed again.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
+        let content: String = content.into();
         self.push(Message::user(content));
         match self.begin() {
             Ok(answer) => Ok(ChatStream::new(self, answer, true)),

@@ -50,6 +50,11 @@ impl Planner<'_> {
     /// The best plan over all placements of the companions. Companions get GPUs before the model's layers: an image
     /// takes a hundred times as long on the host, and a draft as slow as the model is of no use.
     pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
+        if let Some((raised, note)) = self.with_rows_at_once() {
+            let mut plan = raised.beside_companions(probe)?;
+            plan.notes.push(note);
+            return Ok(plan);
+        }
         let params = self.params();
         let mut request = self.request.clone();
         if request.depth == Depth::Follow {
@@ -91,6 +96,22 @@ impl Planner<'_> {
         let planner = Planner::new(&self.profile, &arrangement.machine).request(request);
         let found = planner.plan_by(probe).map_err(|error| beside(Some(error)))?;
         Ok(arrangement.on_whole_machine(found, &self.machine))
+    }
+
+    /// The planner with an ubatch that holds the rows which a companion needs at once, and a note about it. `None` if
+    /// every ubatch of the request holds them.
+    fn with_rows_at_once(&self) -> Option<(Self, String)> {
+        let rows = self.companions.iter().filter_map(Companion::rows_at_once).max()?;
+        let mut raised = self.clone();
+        let request = &mut raised.request;
+        if request.params.computed() < rows {
+            request.params.n_ubatch = rows;
+            request.params.n_batch = request.params.n_batch.max(rows);
+        }
+        request.min_ubatch = request.min_ubatch.map(|least| least.max(rows));
+        let is_raised = raised.request != self.request;
+        let note = format!("an image has up to {rows} rows, which are computed at once: n_ubatch is at least that");
+        is_raised.then_some((raised, note))
     }
 
     /// Every assignment of the companions to GPUs and host, those with fewer companions on the host first.

@@ -11,16 +11,33 @@ use crate::decode::cache::can_go_back;
 use crate::decode::choose::Choice;
 use crate::decode::constraint::Matcher;
 use crate::decode::error::Error;
+use crate::decode::media::Span;
 use crate::decode::piece::{End, Piece};
 use crate::decode::speculative::{Drafters, SeqTokens, Speculator};
 use crate::decode::stats::DraftingPaused;
 
 impl Sequence {
-    /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint, or one generated
-    /// token.
+    /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint or picture, or one
+    /// generated token. 0 before the rows of a picture.
     pub(crate) fn wanted(&self) -> usize {
+        if self.next_media().is_some() {
+            return 0;
+        }
         let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX).min(self.held.in_batches);
+        let end = self.spans.next(self.held.computed).unwrap_or(usize::MAX).min(end);
         end.saturating_sub(self.held.computed).max(1)
+    }
+
+    /// The rows of a picture or a sound that are computed next, before any token.
+    pub(crate) fn next_media(&self) -> Option<&Span> {
+        self.spans.at(self.held.computed)
+    }
+
+    /// Records that the rows of the next picture or sound are computed.
+    pub(crate) fn media_computed(&mut self) {
+        if let Some(end) = self.next_media().map(Span::end) {
+            self.held.computed = end;
+        }
     }
 
     /// Number of tokens that must be computed before the next token can be chosen.
@@ -32,12 +49,14 @@ impl Sequence {
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
-        for position in from..from + tokens {
-            let last = position + 1 == self.tokens.len();
+        // No picture is among the queued tokens.
+        let first = self.spans.position(from);
+        for (index, position) in (from..from + tokens).zip(first..) {
+            let last = index + 1 == self.tokens.len();
             if last {
                 self.batch.output = Some(batch.len() as i32);
             }
-            batch.add(self.tokens[position], position as i32, self.held.seq, last);
+            batch.add(self.tokens[index], position as i32, self.held.seq, last);
         }
     }
 

@@ -14,14 +14,16 @@ use llama_sys::{SeqId, Token, Vocab};
 use super::choose::Chooser;
 use super::constraint::Matcher;
 use super::error::Error;
+use super::media::{Layout, Span, Spans};
 use super::piece::SequenceId;
 use super::prefix::Prefix;
 use super::prompt::Prompt;
-use super::request::{Limits, Spec};
+use super::request::{Limits, Spec, WhenFull};
 use super::shift::Shifting;
 use super::speculative::Speculator;
-use super::stats::Statistics;
+use super::stats::{DraftingPaused, Statistics};
 use super::text::TextAssembler;
+use crate::chat::Media;
 use crate::load::{self, Scales};
 
 /// A text of a session. The parts that belong to the loaded model can be released and created again.
@@ -30,6 +32,8 @@ pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     /// The prompt and the generated tokens.
     pub(crate) tokens: Vec<Token>,
+    /// The rows of pictures and sounds among them, which are in the prompt.
+    pub(crate) spans: Spans,
     /// Number of tokens in the prompt.
     pub(crate) prompt: usize,
     /// The adapters of the text.
@@ -74,8 +78,9 @@ impl Sequence {
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
-        let mut tokens = spec.prompt.tokenize(vocab)?;
+        let Layout { mut tokens, spans } = spec.prompt.lay_out(vocab, &|media| model.prepare_media(media))?;
         let prompt = tokens.len();
+        check_spans(&spans, prompt, &spec, model)?;
         let shifting = Shifting::new(spec.when_full, &tokens, capacity, vocab)?;
         // Tokens that an earlier process discarded need no cell.
         let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
@@ -89,11 +94,17 @@ impl Sequence {
         if spec.limits.min_tokens > 0 {
             chooser.know_ends(vocab, &spec.stop_tokens);
         }
-        tokens.iter().try_for_each(|it| chooser.accept(*it))?;
-        let statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
+        tokens.iter().filter(|it| **it >= 0).try_for_each(|it| chooser.accept(*it))?;
+        let mut statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
+        statistics.media_tokens = spans.rows();
+        let mut speculator = Speculator::new(spec.speculation, spec.drafter);
+        if !spans.is_empty() && speculator.take().is_some() {
+            statistics.drafts_off = Some(DraftingPaused::Media);
+        }
         let mut sequence = Self {
             id,
             tokens,
+            spans,
             prompt,
             scales,
             limits: spec.limits,
@@ -104,7 +115,7 @@ impl Sequence {
             held: Held { in_batches: prompt, ..Held::default() },
             batch: InBatch::default(),
             turns_waited: 0,
-            speculator: Speculator::new(spec.speculation, spec.drafter),
+            speculator,
             statistics,
             given: 0,
             asked: None,
@@ -149,7 +160,7 @@ impl Sequence {
             return Err(Error::ShiftedOut { tokens: self.statistics.discarded_tokens });
         }
         let asked = self.asked.as_deref().ok_or(Error::NotRunning { sequence: self.id })?;
-        Ok(Spec { prompt: Prompt::tokens(&self.tokens[..prompt]), ..asked.clone() })
+        Ok(Spec { prompt: Prompt::from_layout(&self.tokens[..prompt], &self.spans), ..asked.clone() })
     }
 
     /// Number of tokens of the text, whether or not they are computed yet.
@@ -162,6 +173,25 @@ impl Sequence {
         // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last one.
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
+}
+
+/// Refuses a prompt that ends with a picture, a picture of more rows than one computation holds where all see each
+/// other, and a shift of a text with pictures.
+fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -> Result<(), Error> {
+    let Some(last) = spans.all().last() else { return Ok(()) };
+    let refused = |media: &Media, reason: String| Err(Error::Media { media: media.to_string(), reason });
+    if last.end() == prompt {
+        return refused(&last.media, "the prompt ends with it, and an answer follows a text".to_owned());
+    }
+    if matches!(spec.when_full, WhenFull::Shift { .. }) {
+        let reason = "pictures and sounds of a text cannot be shifted out of the context".to_owned();
+        return Err(Error::CannotShift { reason });
+    }
+    let at_once = model.placement().context.sizes().map_or(u64::MAX, |sizes| sizes.n_tokens);
+    let too_large = |span: &&Span| span.rows().is_non_causal && span.rows().len as u64 > at_once;
+    let Some(span) = spans.all().iter().find(too_large) else { return Ok(()) };
+    let rows = span.rows().len;
+    refused(&span.media, format!("its {rows} rows are computed at once, and the context computes {at_once}"))
 }
 
 /// The sequences of the running texts, with the prefix that other texts can reuse.

@@ -26,12 +26,12 @@ impl Sequence {
 
     /// The prefix that another text can reuse.
     pub(crate) fn held(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens[..self.held.reusable()], scales: &self.scales }
+        self.all().first(self.held.reusable())
     }
 
     /// All tokens of the text, as a prefix.
     pub(crate) fn all(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens, scales: &self.scales }
+        Prefix { tokens: &self.tokens, spans: &self.spans, scales: &self.scales }
     }
 
     /// Takes the text out of the context. Its tokens stay cached until another text needs the cells. [`put`](Self::put)

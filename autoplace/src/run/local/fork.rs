@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
-use crate::decode::prefix::Prefix;
 use crate::decode::sampling::Sampling;
 use crate::decode::sequence::Sequence;
 use crate::run::local::LocalSession;
@@ -84,7 +83,7 @@ impl LocalSession {
         // Cells that both texts share are counted once.
         if lent.context.kv_unified() {
             let known = source.held.computed.min(end - 1);
-            let known = Prefix { tokens: &source.tokens[..known], scales: &source.scales };
+            let known = source.all().first(known);
             free += self.cache.reach(&lent.context, source.held.seq, known)?;
         }
         let id = self.next_id();

@@ -7,7 +7,6 @@ use crate::decode::checkpoints::{MIN_PROMPT, Stops};
 use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
-use crate::decode::prefix::Prefix;
 use crate::decode::sequence::{Held, Sequence, part_after};
 use crate::run::local::LocalSession;
 
@@ -74,15 +73,16 @@ impl Sequence {
             return Err(Error::ShiftedOut { tokens: self.statistics.discarded_tokens });
         }
         let len = self.len();
-        let computed = Prefix { tokens: &self.tokens[..self.held.computed], scales: &self.scales };
+        let computed = self.all().first(self.held.computed);
         let checkpoint = cache.checkpoints.first_among(computed);
         // The last remaining token is computed again, for the choice after it.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_held = keep >= self.held.computed || checkpoint.is_some_and(|after| keep >= after);
-            Ok::<_, Error>(is_held || self.prompt < MIN_PROMPT || can_go_back(&lent.context, self.held.seq, keep)?)
+            Ok::<_, Error>(is_held || self.prompt < MIN_PROMPT || can_go_back(&lent.context, self.held.seq, self.spans.position(keep))?)
         };
-        let most = len.saturating_sub(1);
+        // A picture stays whole, with a token after it.
+        let most = len.saturating_sub(self.spans.end() + 1);
         let (mut possible, mut impossible) = (0, most + 1);
         while possible + 1 < impossible {
             let middle = possible + (impossible - possible) / 2;
@@ -105,6 +105,8 @@ impl Sequence {
             "a recurrent state cannot go back, and there is no earlier checkpoint"
         } else if model.n_swa() > 0 {
             "the sliding window has moved on, and there is no earlier checkpoint"
+        } else if !self.spans.is_empty() {
+            "a picture or a sound of the prompt stays, with one token after it"
         } else {
             "one token has to stay"
         }
@@ -116,7 +118,7 @@ impl Sequence {
         let keep = longer.held.computed.min(self.len() - 1);
         let computed = match keep == longer.held.computed {
             true => keep,
-            false => cache.go_back(context, seq, Prefix { tokens: &self.tokens[..keep], scales: &self.scales })?,
+            false => cache.go_back(context, seq, self.all().first(keep))?,
         };
         let stops = match cache.checkpoints.limit > 0 && context.has_partial_state() {
             true => Stops::new(self.prompt, computed, 0),

@@ -38,6 +38,11 @@ const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflami
 /// (models/siglip.cpp), and the padding of Metal's fused attention (ggml-metal-ops.cpp).
 const SLACK: Saturating<u64> = Saturating(32 << 20);
 
+/// Image projectors whose rows attend to all others of their image (mtmd.cpp, `mtmd_decode_use_non_causal`). For
+/// `gemma4v` that depends on the width of the rows, and for these widths it is not so.
+const NON_CAUSAL: &str = "gemma3 gemma4v gemma4uv sensenova_u1 deepseek4v";
+const CAUSAL_GEMMA4V: [u32; 2] = [1536, 2560];
+
 /// Head sizes whose attention every known GPU fuses, as clip.cpp's `warmup` tests it (ggml-cuda/fattn.cu,
 /// `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m,
 /// `ggml_metal_device_supports_op`).
@@ -91,6 +96,12 @@ impl Mmproj {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Rows that the model must compute at once: those of the largest image, where each attends to all others.
+    pub(super) fn rows_at_once(&self) -> Option<u32> {
+        let of_images = |encoder: &&Encoder| encoder.is_non_causal;
+        self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()
     }
 
     /// The mmproj's contribution to the headroom.
@@ -159,6 +170,7 @@ struct Encoder {
     scores: Saturating<u64>,
     masks: Saturating<u64>,
     head: u64,
+    is_non_causal: bool,
 }
 
 impl Encoder {
@@ -208,6 +220,8 @@ impl Encoder {
                 projected += ne1;
             }
         }
+        let width = header.u32(&key("projection_dim"))?.unwrap_or(0);
+        let is_causal = projector == "gemma4v" && CAUSAL_GEMMA4V.contains(&width);
         let windows = ["n_wa_pattern", "window_size", "wa_pattern_mode", "wa_layer_indexes"];
         let is_masked = windows.iter().any(|window| header.get(&key(window)).is_some());
         let (stream, wide) = (n(4) * n(n_embd).max(n(n_head) * n(head)), n(4) * n(n_ff));
@@ -231,7 +245,15 @@ impl Encoder {
             scores: n(4) * n(n_head),
             masks: n(if is_masked { 6 } else { 0 }),
             head,
+            is_non_causal: kind == "vision" && is_listed(NON_CAUSAL, projector) && !is_causal,
         })
+    }
+
+    /// Rows of the largest image.
+    fn rows(&self, max_image_tokens: Option<u32>) -> u32 {
+        let square = (self.patches / self.merged.max(Saturating(1))).0;
+        let tokens = if self.tokens == 0 { square } else { max_image_tokens.map_or(self.tokens, u64::from) };
+        u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
     /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to

@@ -173,6 +173,15 @@ impl Companion {
         }
     }
 
+    /// The ubatch, in tokens, that the main model needs for the companion: the rows of an image of which each attends to
+    /// all others, as Gemma 3's do, are computed at once. `None` where any ubatch will do.
+    pub fn rows_at_once(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::Mmproj(mmproj) => mmproj.rows_at_once(),
+            Kind::Draft(_) => None,
+        }
+    }
+
     /// The companion's contribution to the headroom beside the main model's. It computes with its own backend, whose
     /// pools add to the main model's (the [growth](super::HeadroomParts::growth) part).
     ///

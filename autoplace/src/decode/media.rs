@@ -1,0 +1,201 @@
+//! Pictures and sounds among the tokens of a text.
+//!
+//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. Its number there is
+//! negative and comes from the hash of the pixels: two texts with the same picture begin with the same numbers, and
+//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows.
+
+use std::sync::Arc;
+
+use llama_sys::{Position, Token};
+
+use super::error::Error;
+use crate::chat::Media;
+use crate::load::{Model, PreparedMedia, PreparedPart, Rows};
+
+/// The tokens of a prompt, with the rows of its pictures and sounds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Layout {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) spans: Spans,
+}
+
+/// The rows of pictures and sounds in a text, in order. Cloning is cheap; texts without media allocate nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spans(Option<Arc<Vec<Span>>>);
+
+/// Spans of no text.
+pub(crate) static NO_SPANS: Spans = Spans(None);
+
+/// Rows that follow each other in a text.
+#[derive(Debug, Clone)]
+pub(crate) struct Span {
+    /// Index of the first row among the text's tokens.
+    pub(crate) from: usize,
+    pub(crate) media: Media,
+    pub(crate) prepared: Arc<PreparedMedia>,
+    /// Index among the parts of the prepared medium.
+    part: usize,
+}
+
+impl Span {
+    pub(crate) fn rows(&self) -> &Rows {
+        match &self.prepared.parts[self.part] {
+            PreparedPart::Rows(rows) => rows,
+            PreparedPart::Tokens(_) => unreachable!("a span is of rows"),
+        }
+    }
+
+    /// Index after the last row.
+    pub(crate) fn end(&self) -> usize {
+        self.from + self.rows().len
+    }
+
+    /// Index among the parts of the prepared medium.
+    pub(crate) fn part(&self) -> usize {
+        self.part
+    }
+}
+
+impl Spans {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    pub(crate) fn all(&self) -> &[Span] {
+        self.0.as_deref().map_or(&[], |spans| spans)
+    }
+
+    /// The rows that begin at this index.
+    pub(crate) fn at(&self, index: usize) -> Option<&Span> {
+        self.all().iter().find(|span| span.from == index)
+    }
+
+    /// The first index at or after `from` where rows begin.
+    pub(crate) fn next(&self, from: usize) -> Option<usize> {
+        self.all().iter().map(|span| span.from).find(|begin| *begin >= from)
+    }
+
+    /// The largest index up to `index` that is not within rows.
+    pub(crate) fn floor(&self, index: usize) -> usize {
+        let within = self.all().iter().find(|span| span.from < index && index < span.end());
+        within.map_or(index, |span| span.from)
+    }
+
+    /// The position of the token at `index`, which is not within rows. With M-RoPE an image takes fewer positions than
+    /// it has rows.
+    pub(crate) fn position(&self, index: usize) -> usize {
+        let before = self.all().iter().take_while(|span| span.end() <= index);
+        let later = before.map(|span| span.rows().len.saturating_sub(span.rows().n_positions));
+        index.saturating_sub(later.sum())
+    }
+
+    /// Index after the last row; 0 for a text without any.
+    pub(crate) fn end(&self) -> usize {
+        self.all().last().map_or(0, Span::end)
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.all().iter().map(|span| span.rows().len).sum()
+    }
+}
+
+impl Layout {
+    /// Appends a picture or a sound, with the tokens that the model was trained with around it.
+    pub(crate) fn push(&mut self, media: &Media, prepared: &Arc<PreparedMedia>) {
+        for (part, what) in prepared.parts.iter().enumerate() {
+            match what {
+                PreparedPart::Tokens(tokens) => self.tokens.extend_from_slice(tokens),
+                PreparedPart::Rows(_) => self.push_rows(media, prepared, part),
+            }
+        }
+    }
+
+    /// Appends the rows of one part of a picture or a sound, without tokens around them.
+    pub(crate) fn push_rows(&mut self, media: &Media, prepared: &Arc<PreparedMedia>, part: usize) {
+        let Some(PreparedPart::Rows(rows)) = prepared.parts.get(part) else { return };
+        let (from, prepared) = (self.tokens.len(), Arc::clone(prepared));
+        self.tokens.extend((0..rows.len).map(|row| row_token(&prepared.hash, part, row)));
+        let span = Span { from, media: media.clone(), prepared, part };
+        Arc::make_mut(self.spans.0.get_or_insert_default()).push(span);
+    }
+
+    /// Puts tokens in place of the first `of` ones.
+    pub(crate) fn replace_first(&mut self, of: usize, tokens: &[Token]) {
+        self.tokens.splice(..of, tokens.iter().copied());
+        if let Some(spans) = &mut self.spans.0 {
+            for span in Arc::make_mut(spans) {
+                span.from = span.from + tokens.len() - of;
+            }
+        }
+    }
+}
+
+/// The number of a row. 31 bits of it come from the hash, so that the rows of two pictures differ.
+fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
+    // One lane of eight bytes for every fourth row, so that all bytes of the hash count.
+    let lane = row % 4 * 8;
+    let mut bits = [0; 8];
+    bits.copy_from_slice(&hash[lane..lane + 8]);
+    // The finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+    let mut bits = u64::from_le_bytes(bits) ^ ((part as u64) << 32 | row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^= bits >> 31;
+    ((bits as u32) | 1 << 31).cast_signed()
+}
+
+/// Whether there are rows of pictures or sounds among these tokens.
+pub(crate) fn has_rows(tokens: &[Token]) -> bool {
+    tokens.iter().any(|token| *token < 0)
+}
+
+/// The position of a row as llama.cpp counts.
+pub(crate) fn first_position(position: usize) -> Position {
+    Position::try_from(position).unwrap_or(Position::MAX)
+}
+
+impl Model {
+    /// Prepares a picture or a sound of a prompt: finds out which tokens and rows it is.
+    pub(crate) fn prepare_media(&self, media: &Media) -> Result<Arc<PreparedMedia>, Error> {
+        let Some((encoder, table)) = self.media() else {
+            return Err(Error::NoProjector { media: media.to_string(), in_worker: self.is_in_worker() });
+        };
+        Ok(encoder.prepare(media, table)?)
+    }
+
+    /// The rows of a span, and whether they were encoded for this call.
+    pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
+        let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
+        let (encoder, table) = self.media().ok_or_else(no_projector)?;
+        let encoded = encoder.encode(&span.media, &span.prepared, span.rows())?;
+        table.shrink_to(self.media_cache());
+        Ok(encoded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::row_token;
+
+    #[test]
+    fn the_numbers_of_rows_are_negative_and_differ_by_picture_part_and_row() {
+        let hash = |byte: usize| {
+            let mut hash = [7; 32];
+            hash[byte] ^= 1;
+            hash
+        };
+        let mut seen = HashSet::new();
+        for byte in 0..32 {
+            for part in 0..3 {
+                // Pictures whose hashes differ in one lane have the same numbers in the other lanes' rows.
+                let rows: Vec<_> = (0..8).map(|row| row_token(&hash(byte), part, row)).collect();
+                assert!(rows.iter().all(|token| *token < 0));
+                seen.insert(rows);
+            }
+        }
+        assert_eq!(seen.len(), 32 * 3);
+    }
+}

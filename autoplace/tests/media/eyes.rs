@@ -1,0 +1,46 @@
+//! A model that sees: the demo model with a projector of random weights, and pictures.
+
+use std::path::{Path, PathBuf};
+
+use autoplace::generate::Prompt;
+use autoplace::plan::Request;
+use autoplace::{Image, Model, ModelBuilder};
+use test_support::demo_path;
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
+
+use crate::text_support::request;
+
+/// The families of projectors whose files are small enough to be computed.
+pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
+
+/// Rows of a picture of each of them.
+pub(crate) const ROWS: usize = 4;
+
+/// A projector of this family, with random weights.
+pub(crate) fn projector(name: &str, folder: &Path) -> PathBuf {
+    let path = folder.join("mmproj.gguf");
+    mmproj::named(name).write_sparse(&path).unwrap();
+    fill(&path);
+    path
+}
+
+pub(crate) fn builder(projector: &Path, request: Request) -> ModelBuilder {
+    Model::builder(demo_path()).request(request).n_threads(1).mmproj(projector)
+}
+
+/// The demo model with a projector of this family, and `sequences` texts of 256 tokens.
+pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
+    builder(&projector(name, folder), request(256 * sequences, sequences, false)).load().unwrap()
+}
+
+/// A picture of this size. Another seed is another picture.
+pub(crate) fn picture(width: u32, height: u32, seed: u32) -> Image {
+    let noise = |at: u32| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 13) as u8;
+    Image::from_rgb(width, height, (0..width * height * 3).map(noise).collect()).unwrap()
+}
+
+/// A prompt about a picture.
+pub(crate) fn about(image: &Image) -> Prompt {
+    Prompt::text("In the beginning").then_media(image.clone()).then_text(" God created the heaven and")
+}

@@ -1,0 +1,84 @@
+//! What cannot be seen or heard is an error that says why, and disturbs no other text.
+
+use autoplace::chat::{ChatTemplate, Part};
+use autoplace::generate::{Error, Prompt, Speculation, WhenFull};
+use autoplace::{Model, Sound, load};
+use test_support::demo_path;
+use test_support::synthetic::mmproj;
+
+use crate::eyes::{FAMILIES, about, builder, picture, projector, seeing};
+use crate::text_support::{complete, demo, greedy, request};
+
+fn says(result: Result<impl std::fmt::Debug, Error>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn a_model_without_a_projector_refuses_a_picture_and_names_the_setting() {
+    let model = demo(256, 1, false);
+    assert!(!model.has_projector());
+    let refused = greedy(&model, about(&picture(30, 20, 1))).text();
+    assert!(matches!(refused, Err(Error::NoProjector { in_worker: false, .. })), "{refused:?}");
+    let said = says(refused);
+    assert!(said.contains("a picture of 30 x 20 pixels") && said.contains("--mmproj FILE"), "{said}");
+    let mut chat = model.chat_with(ChatTemplate::family("chatml").unwrap());
+    assert!(chat.say([Part::image(picture(3, 3, 1)), Part::text("?")]).is_err());
+    assert!(chat.messages().is_empty());
+}
+
+#[test]
+fn what_a_prompt_with_a_picture_cannot_do_is_an_error_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = seeing(FAMILIES[0], folder.path(), 1);
+    assert!(model.has_projector());
+    let image = picture(30, 20, 1);
+    let ends = says(greedy(&model, Prompt::text("Look:").then_media(image.clone())).text());
+    assert!(ends.ends_with("the prompt ends with it, and an answer follows a text"), "{ends}");
+    let sound = Sound::from_samples(16_000, vec![0.5; 1600]).unwrap();
+    let heard = says(greedy(&model, Prompt::text("Hear:").then_media(sound).then_text("?")).text());
+    assert!(heard.contains("mmproj.gguf has no encoder of sound"), "{heard}");
+    let shifts = greedy(&model, about(&image)).when_full(WhenFull::Shift { keep: 1 });
+    assert!(matches!(shifts.text(), Err(Error::CannotShift { .. })));
+    let long = Prompt::text("word ".repeat(250)).then_media(image.clone()).then_text(".");
+    assert!(matches!(greedy(&model, long).text(), Err(Error::PromptTooLong { .. })));
+    // Nothing of that has changed the model.
+    complete(greedy(&model, about(&image)), &model);
+}
+
+#[test]
+fn a_text_about_a_picture_drafts_nothing_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector(FAMILIES[0], folder.path());
+    let model = builder(&path, request(256, 1, false)).draft_max(4).load().unwrap();
+    let lookup = Speculation::prompt_lookup();
+    let text = complete(greedy(&model, about(&picture(30, 20, 1))).speculate(lookup), &model);
+    let statistics = text.statistics();
+    assert_eq!(statistics.drafted_tokens, 0);
+    assert_eq!(statistics.drafts_off, Some(autoplace::generate::DraftingPaused::Media));
+}
+
+#[test]
+fn a_template_without_a_place_for_a_picture_is_an_error_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = seeing(FAMILIES[0], folder.path(), 1);
+    let template = ChatTemplate::new("{{ messages | length }} messages", <_>::default()).unwrap();
+    let mut chat = model.chat_with(template);
+    let said = says(chat.say([Part::image(picture(3, 3, 1)), Part::text("?")]).map(drop));
+    assert!(said.contains("the chat template has no place for pictures and sounds"), "{said}");
+}
+
+#[test]
+fn a_projector_of_another_model_and_a_file_that_is_none_are_refused_before_a_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = folder.path().join("wide.gguf");
+    mmproj::gemma3_at(56, 512).write_sparse(&wide).unwrap();
+    let refused = |path: &std::path::Path| {
+        let error = Model::builder(demo_path()).mmproj(path).plan().unwrap_err();
+        assert!(matches!(error, load::Error::Plan(_) | load::Error::Gguf(_)), "{error:?}");
+        error.to_string()
+    };
+    let said = refused(&wide);
+    assert!(said.contains("is made for embeddings of 512, but those of") && said.contains("are 256 wide"), "{said}");
+    let said = refused(&demo_path());
+    assert!(said.contains("an mmproj"), "{said}");
+}

@@ -1,0 +1,95 @@
+//! Prompts with pictures are what llama.cpp's own mtmd makes of them: the tokens, the rows, the positions, the texts.
+
+use std::path::Path;
+
+use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Token};
+use autoplace::{Image, Model};
+
+use crate::eyes::{FAMILIES, about, picture, seeing};
+use crate::text_support::{Raw, complete, greedy};
+
+/// The projector as llama.cpp loads it beside the model.
+fn theirs(model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
+    let native = model.native().unwrap();
+    let params = ProjectorParams {
+        device: None,
+        n_threads: 1,
+        flash_attention: FlashAttention::Enabled,
+        image_min_tokens: None,
+        image_max_tokens: None,
+    };
+    let projector = Projector::load(&native, folder.join("mmproj.gguf"), &params).unwrap();
+    (native, projector)
+}
+
+fn parts(image: &Image) -> [MediaPart<'_>; 3] {
+    let text = |text| MediaPart::Text { text, parse_special: false };
+    let seen = MediaPart::Image { width: image.width(), height: image.height(), rgb: image.rgb() };
+    [text("In the beginning"), seen, text(" God created the heaven and")]
+}
+
+/// Sizes of three shapes.
+const SIZES: [(u32, u32); 3] = [(30, 30), (90, 40), (17, 120)];
+
+#[test]
+fn the_tokens_of_a_prompt_are_mtmds_and_each_row_is_one_negative_token() {
+    for family in FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let model = seeing(family, folder.path(), 1);
+        let (_native, projector) = theirs(&model, folder.path());
+        for (width, height) in SIZES {
+            let image = picture(width, height, 1);
+            let chunks = projector.tokenize(&parts(&image), true).unwrap();
+            let mut expected: Vec<Option<Token>> = Vec::new();
+            for index in 0..chunks.len() {
+                let chunk = chunks.get(&projector, index).unwrap();
+                match chunk.kind() {
+                    MediaKind::Text => expected.extend(chunk.tokens().iter().map(|token| Some(*token))),
+                    _ => expected.extend(vec![None; chunk.len()]),
+                }
+            }
+            let tokens = model.tokenize(about(&image)).unwrap();
+            let ours: Vec<Option<Token>> = tokens.iter().map(|token| Some(*token).filter(|it| *it >= 0)).collect();
+            assert_eq!(ours, expected, "{family}, {width} x {height}");
+            assert_eq!(model.count_tokens(about(&image)).unwrap(), expected.len());
+        }
+    }
+}
+
+/// llama.cpp's own loop over the chunks of mtmd, greedily.
+fn their_text(model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Token> {
+    let (native, mut projector) = theirs(model, folder);
+    let chunks = projector.tokenize(&parts(image), true).unwrap();
+    let mut raw = Raw::new(&native, 256);
+    for index in 0..chunks.len() - 1 {
+        let chunk = chunks.get(&projector, index).unwrap();
+        if chunk.kind() == MediaKind::Text {
+            raw.compute(chunk.tokens());
+            continue;
+        }
+        let positions = chunks.positions(&projector, index, raw.position()).unwrap();
+        let (n_positions, at_once) = (chunk.n_positions(), chunk.is_non_causal());
+        let rows = projector.encode(&chunks, index).unwrap();
+        raw.compute_rows(&rows, &positions, n_positions, at_once);
+    }
+    let last = chunks.get(&projector, chunks.len() - 1).unwrap();
+    raw.go_on(last.tokens(), n)
+}
+
+#[test]
+fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
+    for family in FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let model = seeing(family, folder.path(), 1);
+        let mut texts = Vec::new();
+        for (width, height) in SIZES {
+            let image = picture(width, height, 2);
+            let expected = their_text(&model, folder.path(), &image, 24);
+            let ours = complete(greedy(&model, about(&image)), &model);
+            assert_eq!(ours.tokens, expected, "{family}, {width} x {height}");
+            assert_eq!(ours.statistics().buffer_growth, 0, "{family}, {width} x {height}");
+            texts.push(expected);
+        }
+        assert!(texts[0] != texts[1] || texts[0] != texts[2], "{family}: the picture makes no difference");
+    }
+}
