@@ -32,7 +32,7 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = projector(FAMILIES[0], folder.path());
-    let card = card(1 << 30);
+    let card = card(4 << 30);
     let on = |layers| builder(&path, request(256, 1, false).n_gpu_layers(GpuLayers::Exactly(layers)));
     for layers in [0, 3] {
         let before = card.used();
@@ -62,7 +62,7 @@ fn an_answer_about_a_picture_goes_on_after_a_re_placement() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = projector(FAMILIES[0], folder.path());
-    let _card: SimGpu = card(1 << 30);
+    let _card: SimGpu = card(4 << 30);
     let mut request = request(256, 1, false);
     request.params.repack = false;
     let layers = |layers| builder(&path, request.clone().n_gpu_layers(GpuLayers::Exactly(layers)));

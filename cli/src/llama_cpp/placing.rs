@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::{Here, Row, Value};
 
-const IMAGES: &str = "images and sound are planned (`plan --with mmproj=FILE`), and not yet read";
+const VIDEO: &str = "images and sound are read, and no videos";
+const PROJECTOR: &str = "the plan decides where the projector is: on the GPU that has room for it, else on the host";
 const ONE_FILE: &str = "a model is a file, or a hub's by its quantisation: -hf OWNER/NAME:Q4_K_M";
 
 pub(super) const ROWS: &[Row] = &[
@@ -53,13 +54,17 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["--control-vector"], |files| Ok(each("--control-vector", files)), "`--control-vector FILE` for each").library("`.control_vector(path, scale)` of the builder"),
     Row::reads(&["--control-vector-scaled"], |files| Ok(each("--control-vector-scaled", files)), "`--control-vector-scaled FILE:SCALE` for each").library("the same"),
     Row::new(&["--control-vector-layer-range"], Value::Two, Here::Flag(&["--control-vector-layer-range"])).library("`.control_vector_layers(first..=last)` of the builder"),
-    Row::flag(&["-mm", "--mmproj"], &["--with=mmproj="]).library("`Planner::mmproj`: images and sound are planned, and not yet read"),
-    Row::flag(&["--image-max-tokens"], &["--image-max-tokens"]).library("the same"),
-    Row::refused(&["-mmu", "--mmproj-url", "-mmdev", "--mmproj-device", "--image", "--audio", "--video", "--image-min-tokens", "--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir"], IMAGES),
-    Row::never([&["--mmproj-auto"], &["--no-mmproj", "--no-mmproj-auto"]], IMAGES),
-    Row::never([&["--mmproj-offload"], &["--no-mmproj-offload"]], IMAGES),
-    Row::refused_switch(&["--vision-gemma-4b-default", "--vision-gemma-12b-default"], IMAGES),
-    Row::refused_switch(&["--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
+    Row::flag(&["-mm", "--mmproj"], &["--with=mmproj=", "--mmproj"]).library("`.mmproj(path)` of the builder with the feature `media`; `load::mmproj_beside` finds a file beside the model"),
+    Row::flag(&["--image-max-tokens"], &["--image-max-tokens"]).library("`.image_max_tokens(n)` of the builder"),
+    Row::reads(&["--image"], |files| Ok(each("--image", files)), "`--image FILE` for each").library("`Part::image(Image::open(path)?)` in a message, `.then_media` of a `Prompt`"),
+    Row::reads(&["--audio"], |files| Ok(each("--audio", files)), "`--audio FILE` for each").library("`Part::audio(Sound::open(path)?)`"),
+    Row::refused(&["-mmu", "--mmproj-url"], ONE_FILE),
+    Row::refused(&["-mmdev", "--mmproj-device"], PROJECTOR),
+    Row::refused(&["--image-min-tokens"], "an image has as many tokens as its size and the projector's file say"),
+    Row::refused(&["--video", "--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir"], VIDEO),
+    Row::on_off([&["--mmproj-auto"], &["--no-mmproj", "--no-mmproj-auto"]], ["", "--no-mmproj"]).library("without `.mmproj`"),
+    Row::always([&["--mmproj-offload"], &["--no-mmproj-offload"]], PROJECTOR),
+    Row::refused_switch(&["--vision-gemma-4b-default", "--vision-gemma-12b-default", "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
 ];
 
 /// Repeats a flag of ours for each entry of a list. If a file has the whole list as its name, it is one entry.

@@ -1,16 +1,27 @@
-//! Files named with `@` in a message: a message flows in; the message with the files' texts flows out.
+//! Files named with `@` in a message: a message flows in; the message with the files' texts flows out, and the images
+//! and sounds for it.
 
 use std::env::home_dir;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use autoplace::chat::Media;
 use autoplace::machine::Bytes;
 
+use super::media;
 use crate::files::in_file;
 
-/// The message with the texts of its files. `most` limits each file's bytes.
-pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {
+/// A message with the texts of its files, and its images and sounds.
+#[derive(Debug)]
+pub(super) struct WithFiles {
+    pub(super) text: String,
+    pub(super) media: Vec<(PathBuf, Media)>,
+}
+
+/// The message with its files. `most` limits the bytes of each text.
+pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> {
     let (mut text, mut files, mut rest) = (String::new(), String::new(), message);
+    let mut seen = Vec::new();
     while let Some((before, after)) = rest.split_once('@') {
         text += before;
         let begins = text.is_empty() || text.ends_with(char::is_whitespace);
@@ -22,12 +33,17 @@ pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {
             text.push('@');
             rest = after;
         } else {
-            files += &quoted(name, &read(name, most)?);
+            let path = path(name);
+            match media::named(&path) {
+                // An error of decoding names the file.
+                Some(media) => seen.push((path, media.map_err(|error| error.to_string())?)),
+                None => files += &quoted(name, &read(name, most)?),
+            }
             text += name;
             rest = behind;
         }
     }
-    Ok(text + rest + &files)
+    Ok(WithFiles { text: text + rest + &files, media: seen })
 }
 
 /// The name after an `@`, and the text behind it.
@@ -91,11 +107,11 @@ mod tests {
             path.to_str().unwrap().to_owned()
         };
         let (plain, spaced) = (file("a.txt", b"one\ntwo"), file("b c.md", b"```\nx\n```\n"));
-        let said = with_files(&format!("See @{plain}, and\n@\"{spaced}\"!"), 100).unwrap();
+        let said = with_files(&format!("See @{plain}, and\n@\"{spaced}\"!"), 100).unwrap().text;
         let files = format!("{plain}:\n```\none\ntwo\n```\n\n{spaced}:\n````\n```\nx\n```\n````");
         assert_eq!(said, format!("See {plain}, and\n{spaced}!\n\n{files}"));
         for (text, sent) in [("a@b.c @", "a@b.c @"), ("@@Override @...", "@Override @..."), ("no", "no")] {
-            assert_eq!(with_files(text, 100).unwrap(), sent);
+            assert_eq!(with_files(text, 100).unwrap().text, sent);
         }
 
         let binary = file("d.bin", b"a\0b");
@@ -109,5 +125,23 @@ mod tests {
             let error = with_files(&format!("hi @{name}"), most).unwrap_err();
             assert!(error.contains(word), "{name}: {error}");
         }
+    }
+    #[cfg(feature = "media")]
+    #[test]
+    fn pictures_and_sounds_come_before_the_message_that_names_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dot.bmp");
+        // One white pixel in 24 bits.
+        let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+        file.resize(54, 0);
+        file.extend([255, 255, 255, 0]);
+        fs::write(&path, file).unwrap();
+        let named = path.to_str().unwrap();
+        let said = with_files(&format!("What is @{named}?"), 100).unwrap();
+        assert_eq!(said.text, format!("What is {named}?"));
+        assert_eq!(said.media[0].1.rgb(), Some((1, 1, &[255; 3][..])));
+        fs::write(&path, "text").unwrap();
+        let error = with_files(&format!("@{named}"), 100).unwrap_err();
+        assert!(error.contains("dot.bmp"), "{error}");
     }
 }

@@ -11,6 +11,7 @@ use autoplace::store::PromptStore;
 use autoplace::{Model, ModelBuilder, Plan};
 use clap::value_parser;
 
+use super::media::ProjectorArgs;
 use super::screen::note;
 use super::source::SourceArgs;
 use super::store::{PoolStores, StoreArgs};
@@ -47,6 +48,8 @@ pub(super) struct LoadArgs {
     threads_batch: Option<u32>,
     #[command(flatten)]
     adapters: AdapterArgs,
+    #[command(flatten)]
+    pub(super) projector: ProjectorArgs,
     /// Also uses a device of another machine, whose rpc-server listens at this address; repeat for several
     #[arg(long, value_name = "HOST:PORT")]
     rpc: Vec<String>,

@@ -3,12 +3,13 @@
 //! [`source`] finds the model and [`load`] loads it; [`pool`] finds the models of a server of several, and
 //! [`serve`](mod@serve) serves them. [`texts`], [`sampling`] and [`drafts`] hold the settings of a
 //! generation. [`session`] is the chat at a terminal, [`editor`] its line editor, [`files`] reads the files in a
-//! message, and [`screen`] prints.
+//! message, [`media`] its images and sounds, and [`screen`] prints.
 
 mod drafts;
 mod editor;
 mod files;
 mod load;
+mod media;
 mod page;
 mod pool;
 mod pool_page;
@@ -25,8 +26,8 @@ use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
-use autoplace::generate::GenerateRequest;
+use autoplace::chat::{self, ChatTemplate, FAMILIES, Part, ReplyPart};
+use autoplace::generate::{GenerateRequest, Prompt};
 use autoplace::gguf::Header;
 use autoplace::{Model, ModelBuilder};
 use clap::value_parser;
@@ -36,6 +37,7 @@ use crate::stop::Stop;
 use crate::template;
 use drafts::DraftArgs;
 use load::LoadArgs;
+use media::MediaArgs;
 use sampling::SamplingArgs;
 use screen::{more_context, note, note_full, write};
 pub(crate) use serve::{ServeArgs, serve};
@@ -63,6 +65,8 @@ pub(crate) struct TalkArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     drafts: DraftArgs,
+    #[command(flatten)]
+    media: MediaArgs,
 }
 
 /// The arguments of `run`.
@@ -121,8 +125,12 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
         return Err(format!("{problem} {families}, or a file").into());
     }
     let store = args.load.store(CacheRam::Off, None)?;
-    let more =
-        |builder: ModelBuilder| store.iter().cloned().fold(args.drafts.load(builder), ModelBuilder::prompt_store);
+    // One prompt without images needs no projector, and a person may send an image at any time.
+    let sees = prompt.is_none() || !args.media.is_empty();
+    let more = |builder: ModelBuilder| {
+        let builder = args.load.projector.set(args.drafts.load(builder), &path, sees);
+        store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
+    };
     let is_stopped = match args.load.load(&path, request, &stop, more)? {
         None => true,
         Some(model) => match template {
@@ -159,18 +167,21 @@ fn converse(
         chat = chat.system(system);
     }
     chat = args.texts.answered(chat);
+    let mut seen = args.media.read(&model)?;
     let mut session = Session::new(model, chat, stop);
     if let Some(prompt) = prompt {
-        return session.say(&prompt);
+        seen.push(Part::text(prompt));
+        return session.say(seen);
     }
     if let Some(first) = first {
-        let is_stopped = session.say(&first)?;
+        seen.push(Part::text(first));
+        let is_stopped = session.say(std::mem::take(&mut seen))?;
         if is_stopped || args.texts.single_turn {
             return Ok(is_stopped);
         }
     }
     if stdin().is_terminal() && stdout().is_terminal() {
-        return session.talk(args.texts.single_turn).map(|()| false);
+        return session.talk(seen, args.texts.single_turn).map(|()| false);
     }
     for (number, line) in stdin().lines().enumerate() {
         let line = line.map_err(|error| format!("cannot read stdin: {error}"))?;
@@ -178,7 +189,8 @@ fn converse(
         if line.trim().is_empty() {
             continue;
         }
-        if session.say(line)? {
+        seen.push(Part::text(line));
+        if session.say(std::mem::take(&mut seen))? {
             return Ok(true);
         }
         if args.texts.single_turn {
@@ -192,7 +204,14 @@ fn converse(
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
     note(format!("{why}: it goes on with the prompt"));
-    let mut text = args.generated(model.generate(prompt), model).stream().map_err(more_context)?;
+    let mut whole = Prompt::text("");
+    for part in args.media.read(model)? {
+        if let Part::Media(media) = part {
+            whole = whole.then_media(media);
+        }
+    }
+    let whole = if args.media.is_empty() { Prompt::text(prompt) } else { whole.then_text(prompt) };
+    let mut text = args.generated(model.generate(whole), model).stream().map_err(more_context)?;
     stop.begin(text.abort_handle());
     let outcome = write(text.by_ref().map(|piece| piece.map(ReplyPart::Content)), stop);
     note_full(text.finish_reason());

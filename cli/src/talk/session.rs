@@ -3,15 +3,16 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use autoplace::chat::Role;
+use autoplace::chat::{Content, Part, Role};
 use autoplace::generate::{Chat, Statistics};
 use autoplace::watch::{Event, Sentinel};
 use autoplace::{Model, Plan};
 use rustyline::error::ReadlineError;
 
 use super::editor::Editor;
-use super::files::with_files;
+use super::files::{WithFiles, with_files};
 use super::load::summary;
+use super::media::line;
 use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
@@ -28,7 +29,8 @@ const HELP: &str = "\
 /clear         starts over
 /system TEXT   what the model reads before all else; without a text, nothing
 /quit          leaves, as Ctrl-D does
-@FILE          puts a file's text into a message; @\"MY FILE\" with spaces, @@ writes an @
+@FILE          puts a file's text into a message, or an image or a sound before it; @\"MY FILE\" with spaces,
+               @@ writes an @
 \\              at the end of a line goes on with the next
 Ctrl-C ends an answer; a space before a line keeps it out of the history, and its / from being a word";
 
@@ -52,8 +54,8 @@ impl Session {
         Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
     }
 
-    /// Runs the chat until the person leaves, or for one answer.
-    pub(super) fn talk(&mut self, single_turn: bool) -> Result<(), Box<dyn Error>> {
+    /// Runs the chat until the person leaves, or for one answer. `seen` comes before the first message.
+    pub(super) fn talk(&mut self, mut seen: Vec<Part>, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
         note("/help lists the commands");
         loop {
@@ -70,7 +72,7 @@ impl Session {
             match word {
                 "" => {}
                 _ if !text.starts_with('/') => {
-                    self.answer(line);
+                    self.answer(std::mem::take(&mut seen), line);
                     if single_turn {
                         return Ok(());
                     }
@@ -87,16 +89,23 @@ impl Session {
     }
 
     /// Answers a message. An error does not end the chat.
-    fn answer(&mut self, message: &str) {
+    fn answer(&mut self, mut seen: Vec<Part>, message: &str) {
         let most = u64::from(self.model.placement().context.n_ctx) * MAX_PER_TOKEN;
-        let answered = with_files(message, most).map_err(Into::into).and_then(|message| self.say(&message));
+        let answered = with_files(message, most).map_err(Into::into).and_then(|WithFiles { text, media }| {
+            for (path, media) in media {
+                note(line(&path, &media, &self.model));
+                seen.push(Part::Media(media));
+            }
+            seen.push(Part::text(text));
+            self.say(seen)
+        });
         if let Err(error) = answered {
             note(format!("error: {error}"));
         }
     }
 
     /// Prints the answer to a message. Returns whether Ctrl-C ended it; the text so far stays in the conversation.
-    pub(super) fn say(&mut self, message: &str) -> Result<bool, Box<dyn Error>> {
+    pub(super) fn say(&mut self, message: impl Into<Content>) -> Result<bool, Box<dyn Error>> {
         let mut parts = self.chat.say(message).map_err(more_context)?;
         self.stop.begin(parts.abort_handle());
         let outcome = write(&mut parts, &self.stop);

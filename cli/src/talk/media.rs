@@ -1,0 +1,109 @@
+//! Images and sound: files flow in; parts of a message, and the projector beside a model, flow out.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use autoplace::chat::{Media, Part};
+use autoplace::generate::Prompt;
+use autoplace::{Model, ModelBuilder, llama_sys, load};
+use clap::value_parser;
+
+use super::screen::note;
+
+/// The projector.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Images and sound")]
+pub(super) struct ProjectorArgs {
+    /// The projector (mmproj) by which the model sees and hears [default: a file mmproj*.gguf beside the model]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
+    mmproj: Option<PathBuf>,
+    /// Loads no projector
+    #[arg(long)]
+    no_mmproj: bool,
+    /// Maximum tokens of an image, if the projector accepts images of any size
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    image_max_tokens: Option<u32>,
+}
+
+impl ProjectorArgs {
+    /// The load with the projector that was named, or that lies beside the model. `looks` says whether one is looked
+    /// for: a prompt without images needs none.
+    pub(super) fn set(&self, builder: ModelBuilder, model: &Path, looks: bool) -> ModelBuilder {
+        let beside = || (looks && !self.no_mmproj && llama_sys::has_media()).then(|| load::mmproj_beside(model));
+        let projector = self.mmproj.clone().or_else(|| beside().flatten());
+        let builder = projector.into_iter().fold(builder, ModelBuilder::mmproj);
+        self.image_max_tokens.into_iter().fold(builder, ModelBuilder::image_max_tokens)
+    }
+}
+
+/// Files for the prompt, or for a chat's first message.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Images and sound")]
+pub(super) struct MediaArgs {
+    /// An image for the prompt, or for a chat's first message (PNG, JPEG, WebP, GIF or BMP); repeat for several
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
+    /// A sound likewise (WAV, MP3, FLAC or Ogg Vorbis)
+    #[arg(long, value_name = "FILE")]
+    audio: Vec<PathBuf>,
+}
+
+impl MediaArgs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.image.is_empty() && self.audio.is_empty()
+    }
+
+    /// The files in the order of a message: images, then sounds.
+    pub(super) fn read(&self, model: &Model) -> Result<Vec<Part>, Box<dyn Error>> {
+        let images = self.image.iter().map(|path| image(path));
+        let sounds = self.audio.iter().map(|path| sound(path));
+        let paths = self.image.iter().chain(&self.audio);
+        let mut parts = Vec::new();
+        for (path, media) in paths.zip(images.chain(sounds)) {
+            let media = media?;
+            note(line(path, &media, model));
+            parts.push(Part::Media(media));
+        }
+        Ok(parts)
+    }
+}
+
+/// What a file's name ends with.
+fn ending(path: &Path) -> String {
+    path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
+}
+
+/// The image or the sound in a file with such a name; `None` for another name.
+pub(super) fn named(path: &Path) -> Option<Result<Media, Box<dyn Error>>> {
+    match &*ending(path) {
+        "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" => Some(image(path)),
+        "wav" | "mp3" | "flac" | "ogg" => Some(sound(path)),
+        _ => None,
+    }
+}
+
+/// A file in one line: its size, and its tokens.
+pub(super) fn line(path: &Path, media: &Media, model: &Model) -> String {
+    // A model without a projector refuses the message, and a worker does not tell.
+    let tokens = model.count_tokens(Prompt::tokens([]).then_media(media.clone())).ok();
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens} tokens"));
+    format!("{}: {media}{tokens}", path.display())
+}
+
+#[cfg(feature = "media")]
+fn image(path: &Path) -> Result<Media, Box<dyn Error>> {
+    Ok(autoplace::Image::open(path)?.into())
+}
+
+#[cfg(feature = "media")]
+fn sound(path: &Path) -> Result<Media, Box<dyn Error>> {
+    Ok(autoplace::Sound::open(path)?.into())
+}
+
+#[cfg(not(feature = "media"))]
+fn image(path: &Path) -> Result<Media, Box<dyn Error>> {
+    Err(format!("{}: this program was built without images and sound (feature `media`)", path.display()).into())
+}
+
+#[cfg(not(feature = "media"))]
+use image as sound;
