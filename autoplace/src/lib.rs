@@ -51,6 +51,13 @@ pub use autoplace_chat as chat;
 #[cfg(feature = "hub")]
 #[doc(no_inline)]
 pub use autoplace_hub as hub;
+/// Decoded files of pictures and sounds.
+#[cfg(feature = "media")]
+#[doc(no_inline)]
+pub use autoplace_media as media;
+#[cfg(feature = "media")]
+#[doc(no_inline)]
+pub use autoplace_media::{Image, Sound};
 pub use autoplace_planner::memory::KvType;
 #[doc(no_inline)]
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
@@ -61,13 +68,6 @@ pub use error::Error;
 #[cfg(feature = "constraints")]
 #[doc(no_inline)]
 pub use generate::Constraint;
-/// Decoded files of pictures and sounds.
-#[cfg(feature = "media")]
-#[doc(no_inline)]
-pub use autoplace_media as media;
-#[cfg(feature = "media")]
-#[doc(no_inline)]
-pub use autoplace_media::{Image, Sound};
 #[doc(no_inline)]
 pub use generate::{Chat, Engine, TokenStream};
 pub use load::{AbortHandle, Model, ModelBuilder};
@@ -92,6 +92,10 @@ mod documentation {
 
     #[doc = include_str!("../../docs/if-you-know.md")]
     struct IfYouKnow;
+
+    #[cfg(feature = "media")]
+    #[doc = include_str!("../../docs/media.md")]
+    struct Media;
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-mod continuing;
 mod content;
+mod continuing;
 mod control;
 mod conversation;
 mod error;

@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn base64_is_read_back_and_nothing_else_is_read() {
         // RFC 4648, section 10.
-        let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
+        let known =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (bytes, text) in known {
             assert_eq!(to_base64(bytes.as_bytes()), text);
             assert_eq!(from_base64(text).as_deref(), Some(bytes.as_bytes()));

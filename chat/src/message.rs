@@ -71,15 +71,7 @@ impl Message {
     /// A message of any role.
     pub fn new(role: Role, content: impl Into<Content>) -> Self {
         let Content { text: content, media } = content.into();
-        Self {
-            role,
-            content,
-            media,
-            reasoning_content: None,
-            tool_calls: Vec::new(),
-            tool_call_id: None,
-            name: None,
-        }
+        Self { role, content, media, reasoning_content: None, tool_calls: Vec::new(), tool_call_id: None, name: None }
     }
 
     /// A message with the application's instructions, which the model reads first.

@@ -13,6 +13,9 @@ use super::completion::{Completion, Writer};
 use super::error::ApiError;
 use super::infill::{InfillEvents, InfillRequest};
 use super::logprobs::TokenTable;
+use super::media::Seen;
+#[cfg(feature = "media")]
+use super::media_hosts::MediaHosts;
 use super::messages::{self, MessageEvents};
 use super::options::Options;
 use super::reading::{self, List};
@@ -54,6 +57,9 @@ pub struct Api {
     responses: Arc<Store>,
     /// Whether requests come from a router, which knows that their model's name is one of this model.
     is_routed: bool,
+    /// Hosts that may be asked for images.
+    #[cfg(feature = "media")]
+    hosts: Option<Arc<MediaHosts>>,
 }
 
 impl Api {
@@ -76,6 +82,8 @@ impl Api {
             totals: Arc::default(),
             responses: Arc::default(),
             is_routed: false,
+            #[cfg(feature = "media")]
+            hosts: None,
         }
     }
 
@@ -92,6 +100,14 @@ impl Api {
     #[must_use]
     pub fn template(mut self, template: ChatTemplate) -> Self {
         self.template = Ok(template);
+        self
+    }
+
+    /// Sets the hosts from which images of requests may be fetched. Default: none, and images are data URLs.
+    #[cfg(feature = "media")]
+    #[must_use]
+    pub fn media_hosts(mut self, hosts: MediaHosts) -> Self {
+        self.hosts = Some(Arc::new(hosts));
         self
     }
 
@@ -134,12 +150,17 @@ impl Api {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
         let completion = self.submit(endpoint, &request.options, choices, || request.reading())?;
+        #[cfg(feature = "media")]
+        let completion = completion.holding(request.reserved);
         Ok((completion.with_unenforced(request.unenforced), request.options.stops().to_vec()))
     }
 
     pub(super) fn read_chat(&self, body: &[u8]) -> Result<ChatRequest, ApiError> {
         let template = self.template.as_ref().map_err(|error| &**error);
-        ChatRequest::read(body, (&self.model, &self.sampling), template)
+        let seen = Seen::by(&self.model);
+        #[cfg(feature = "media")]
+        let seen = seen.asking(self.hosts.as_deref());
+        ChatRequest::read(body, (&self.model, &self.sampling), template, seen)
     }
 
     /// Answers `POST /v1/messages`, Anthropic's API. [`ApiError::to_anthropic_json`] writes errors in Anthropic's form.
@@ -214,8 +235,8 @@ impl Api {
     pub(super) fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
         let request = self.read_chat(body)?;
         self.check_name(request.options.model.as_deref())?;
-        let tokens = self.engine.with_vocab(|vocab| request.prompt.tokenize(vocab)).and_then(|tokens| tokens);
-        Ok(tokens.map_err(|error| ApiError::of_generation(&error, "messages"))?.len())
+        let tokens = self.model.count_tokens(request.prompt);
+        tokens.map_err(|error| ApiError::of_generation(&error, "messages"))
     }
 
     fn count_translated(&self, translation: &Translation) -> Result<usize, ApiError> {

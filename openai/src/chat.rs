@@ -7,6 +7,9 @@ use super::called::{self, CallCheck, Plan};
 use super::choice::Reading;
 use super::error::{ApiError, check_length};
 use super::form;
+#[cfg(feature = "media")]
+use super::media::Reserved;
+use super::media::Seen;
 use super::message::{messages, tools};
 use super::options::{Options, sampling};
 use super::parameters;
@@ -43,6 +46,9 @@ pub(super) struct ChatRequest {
     one_call: bool,
     /// Keywords that are not enforced in calls.
     pub(super) unenforced: Vec<String>,
+    /// The memory of its pictures and sounds.
+    #[cfg(feature = "media")]
+    pub(super) reserved: Reserved,
 }
 
 impl ChatRequest {
@@ -50,16 +56,18 @@ impl ChatRequest {
         body: &[u8],
         (model, own): (&Model, &Sampling),
         template: Result<&ChatTemplate, &chat::Error>,
+        seen: Seen<'_>,
     ) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::new(&body, (model, own), template).map_err(|error| reading::in_its_words(error, body.aliases()))
+        Self::new(&body, (model, own), template, seen).map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
     fn new(
         body: &Body<'_>,
         (model, own): (&Model, &Sampling),
         template: Result<&ChatTemplate, &chat::Error>,
+        seen: Seen<'_>,
     ) -> Result<Self, ApiError> {
         parameters::check(body, true)?;
         let mut options = Options::read(body)?;
@@ -67,7 +75,7 @@ impl ChatRequest {
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
         let tools = tools(body)?;
         let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
-        let (messages, parts) = messages(body, source.contains("developer"))?;
+        let (messages, parts) = messages(body, source.contains("developer"), &seen)?;
         let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times the messages' size.
         check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
@@ -104,7 +112,7 @@ impl ChatRequest {
             conversation = conversation.variable(name, value);
         }
         let rendered = template.render(&conversation).map_err(|error| ApiError::of_template(&error, "messages"))?;
-        let prompt = Prompt::from(&rendered);
+        let prompt = Prompt::rendered(&rendered, &messages);
         let rendered = rendered.into_string();
         check_length(rendered.len(), context as usize, "messages")?;
         let sampling = sampling(own, body, context)?;
@@ -119,7 +127,20 @@ impl ChatRequest {
         // Without callable tools, the parser reads no calls. A call that a limit cuts short can only be a call of these
         // tools.
         let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
-        Ok(Self { options, generate, format, is_either, rendered, prompt, tools, check, one_call, unenforced })
+        Ok(Self {
+            options,
+            generate,
+            format,
+            is_either,
+            rendered,
+            prompt,
+            tools,
+            check,
+            one_call,
+            unenforced,
+            #[cfg(feature = "media")]
+            reserved: seen.into_reserved(),
+        })
     }
 
     /// The prompt with control tokens written out.

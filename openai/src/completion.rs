@@ -10,6 +10,8 @@ use serde_json::Value;
 use super::choice::{Choice, Step};
 use super::error::ApiError;
 use super::infill::InfillEvents;
+#[cfg(feature = "media")]
+use super::media::Reserved;
 use super::messages::{self, Message, MessageEvents};
 use super::responses::ResponseEvents;
 use super::shape::{Chunks, Frame, usage};
@@ -54,6 +56,9 @@ pub struct Completion {
     unenforced: Vec<String>,
     left_out: Vec<String>,
     places: Places,
+    /// The memory of the request's pictures and sounds, until the answer ends.
+    #[cfg(feature = "media")]
+    _reserved: Option<Reserved>,
 }
 
 /// Writes the events of a request's answers.
@@ -85,12 +90,20 @@ impl Completion {
             unenforced: Vec::new(),
             left_out: Vec::new(),
             places: Places::default(),
+            #[cfg(feature = "media")]
+            _reserved: None,
         };
         if let Writer::Chunks(chunks) = &completion.writer {
             let first: Vec<_> = chunks.iter().filter_map(Chunks::first).collect();
             completion.ready.extend(first.into_iter().map(|choice| completion.frame.chunk(choice, include_usage)));
         }
         completion
+    }
+
+    /// Keeps the memory of the request's pictures and sounds reserved.
+    #[cfg(feature = "media")]
+    pub(super) fn holding(self, reserved: Reserved) -> Self {
+        Self { _reserved: Some(reserved), ..self }
     }
 
     /// The answer of a translated request. Errors and notes name the places of the original request.

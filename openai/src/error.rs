@@ -88,7 +88,7 @@ impl ApiError {
         let message = error.to_string();
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
-            Error::EmptyPrompt => Self::invalid(prompt, message),
+            Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } => Self::invalid(prompt, message),
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
             Error::Constraint { place, .. } if !place.is_empty() => Self::invalid(place, message),
@@ -113,6 +113,7 @@ impl ApiError {
                     "the model has no chat template: use /v1/completions, or start the server with a template";
                 Self::new(400, message).with_code("no_chat_template")
             }
+            chat::Error::MediaNotShown { .. } => Self::unsupported(prompt, error.to_string()),
             // The model's own template is invalid for every request.
             chat::Error::Syntax { .. } | chat::Error::Header(_) => Self::new(500, error.to_string()),
             chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),

@@ -33,7 +33,7 @@
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
-//! A parameter that would change the meaning of a request but is not supported is refused (images and sound, `suffix`,
+//! A parameter that would change the meaning of a request but is not supported is refused (videos and files, `suffix`,
 //! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names unknown to
 //! all three are ignored, because clients send new ones every year.
 
@@ -53,6 +53,9 @@ mod form;
 mod infill;
 mod lines;
 mod logprobs;
+mod media;
+#[cfg(feature = "media")]
+mod media_hosts;
 mod message;
 mod messages;
 mod options;
@@ -74,6 +77,8 @@ pub use client::Endpoint;
 pub use completion::Completion;
 pub use embeddings::EmbeddingRequest;
 pub use error::ApiError;
+#[cfg(feature = "media")]
+pub use media_hosts::MediaHosts;
 pub use rerank::RerankRequest;
 #[cfg(feature = "server")]
 pub use server::Server;

@@ -1,5 +1,6 @@
 //! Converts messages and tools from the API's form to the templates' form.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -8,8 +9,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::media::Seen;
 use super::reading::{self, Body, List};
-use autoplace::chat::{Message, Role, Tool, ToolCall};
+use autoplace::chat::{Content, Message, Part, Role, Tool, ToolCall};
 use autoplace::generate::ToolChoice;
 
 /// Maximum number of messages in a conversation.
@@ -31,10 +33,27 @@ struct MessageBody<'a> {
 
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "{\"type\": \"text\", \"text\": ...}")]
-struct PartBody {
+struct PartBody<'a> {
     r#type: Option<String>,
     text: Option<String>,
     refusal: Option<String>,
+    #[serde(borrow)]
+    image_url: Option<&'a RawValue>,
+    #[serde(borrow)]
+    input_audio: Option<AudioBody<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct UrlBody<'a> {
+    #[serde(borrow)]
+    url: Cow<'a, str>,
+}
+
+/// The format is what the bytes say.
+#[derive(Debug, Deserialize)]
+struct AudioBody<'a> {
+    #[serde(borrow)]
+    data: Cow<'a, str>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +125,11 @@ type OwnParts = Vec<(usize, Vec<Value>)>;
 
 /// The messages of a request, and the contents of which a template may need more than the text. `knows_developers` says
 /// whether the template has that role; otherwise it becomes the system role.
-pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Vec<Message>, OwnParts), ApiError> {
+pub(super) fn messages(
+    request: &Body<'_>,
+    knows_developers: bool,
+    seen: &Seen<'_>,
+) -> Result<(Vec<Message>, OwnParts), ApiError> {
     let missing = || ApiError::invalid("messages", "`messages` is missing");
     let given = request.get("messages").ok_or_else(missing)?;
     let List::<MessageBody<'_>, MAX_MESSAGES>(bodies) = reading::value(given, "messages")?;
@@ -119,7 +142,7 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Ve
         if let Some(content) = body.content.filter(|content| has_own_keys(content)) {
             parts.push((index, request.counted(content, &format!("messages[{index}].content"))?));
         }
-        let message = body.into_message(request, index, &messages)?;
+        let message = body.into_message(request, index, &messages, seen)?;
         messages.push(message);
     }
     if !knows_developers {
@@ -133,7 +156,7 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Ve
 
 /// Whether the content is a list in which a part has a key that the API does not define.
 fn has_own_keys(content: &RawValue) -> bool {
-    const KNOWN: [&str; 5] = ["type", "text", "refusal", "annotations", "cache_control"];
+    const KNOWN: [&str; 7] = ["type", "text", "refusal", "annotations", "cache_control", "image_url", "input_audio"];
     type Keys = BTreeMap<String, IgnoredAny>;
     let parts =
         reading::value::<List<Keys, MAX_PARTS>>(content, "content").map_or_else(|_| Vec::new(), |parts| parts.0);
@@ -141,7 +164,13 @@ fn has_own_keys(content: &RawValue) -> bool {
 }
 
 impl<'a> MessageBody<'a> {
-    fn into_message(self, request: &Body<'a>, index: usize, before: &[Message]) -> Result<Message, ApiError> {
+    fn into_message(
+        self,
+        request: &Body<'a>,
+        index: usize,
+        before: &[Message],
+        seen: &Seen<'_>,
+    ) -> Result<Message, ApiError> {
         let place = format!("messages[{index}]");
         let calls: Vec<CallBody<'_>> = match self.tool_calls {
             Some(calls) => request.counted(calls, &format!("{place}.tool_calls"))?,
@@ -155,7 +184,7 @@ impl<'a> MessageBody<'a> {
             tool_calls: calls?,
             tool_call_id: self.tool_call_id,
             name: self.name,
-            ..Message::new(self.role, content(self.content, format!("{place}.content"))?)
+            ..Message::new(self.role, content(self.content, format!("{place}.content"), seen)?)
         };
         // Templates may need the name of the tool that answered, which the API leaves out.
         if message.role == Role::TOOL && message.name.is_none() {
@@ -167,34 +196,50 @@ impl<'a> MessageBody<'a> {
     }
 }
 
-/// A text, or a list of text parts, joined by lines as in llama.cpp's server.
-fn content(content: Option<&RawValue>, place: String) -> Result<String, ApiError> {
-    let parts: List<PartBody, MAX_PARTS> = match content {
-        None => return Ok(String::new()),
-        Some(text) if reading::is_text(text) => return reading::value(text, &place),
+/// A text, or a list of parts. Texts are joined by lines as in llama.cpp's server.
+fn content(content: Option<&RawValue>, place: String, seen: &Seen<'_>) -> Result<Content, ApiError> {
+    let parts: List<PartBody<'_>, MAX_PARTS> = match content {
+        None => return Ok(Content::default()),
+        Some(text) if reading::is_text(text) => return reading::value(text, &place).map(|text: String| text.into()),
         Some(parts) if parts.get().starts_with('[') => reading::value(parts, &place)?,
         Some(_) => {
             let message = format!("{place}: expected a text or a list of parts");
             return Err(ApiError::invalid(place, message));
         }
     };
-    let mut texts = Vec::with_capacity(parts.0.len());
-    for (index, part) in parts.0.into_iter().enumerate() {
-        let place = format!("{place}[{index}]");
-        let text = match part.r#type.as_deref() {
-            Some("text" | "refusal") => part.text.or(part.refusal),
+    let parts = parts.0.into_iter().enumerate();
+    parts.map(|(index, part)| part.into_part(&format!("{place}[{index}]"), seen)).collect()
+}
+
+impl PartBody<'_> {
+    fn into_part(self, place: &str, seen: &Seen<'_>) -> Result<Part, ApiError> {
+        let text = match self.r#type.as_deref() {
+            Some("text" | "refusal") => self.text.or(self.refusal),
+            Some("image_url") => {
+                let given = self.image_url.ok_or_else(|| ApiError::missing(place, "image_url"))?;
+                let place = format!("{place}.image_url");
+                // Some clients leave the object out.
+                let url = match reading::is_text(given) {
+                    true => reading::text(given, &place)?,
+                    false => reading::value::<UrlBody<'_>>(given, &place)?.url,
+                };
+                return seen.image(&url, &place).map(Part::Media);
+            }
+            Some("input_audio") => {
+                let given = self.input_audio.ok_or_else(|| ApiError::missing(place, "input_audio"))?;
+                return seen.audio(&given.data, &format!("{place}.input_audio")).map(Part::Media);
+            }
             Some(kind) => {
                 let message = format!("{place}: parts of type `{kind}` are not supported");
                 return Err(ApiError::unsupported(place, message));
             }
             None => None,
         };
-        texts.push(text.ok_or_else(|| {
+        text.map(Part::Text).ok_or_else(|| {
             let message = format!("{place}: expected {{\"type\": \"text\", \"text\": ...}}");
             ApiError::invalid(place, message)
-        })?);
+        })
     }
-    Ok(texts.join("\n"))
 }
 
 impl<'a> CallBody<'a> {
@@ -285,7 +330,8 @@ mod tests {
 
     fn read(messages: &Value, knows_developers: bool) -> Result<Vec<Message>, ApiError> {
         let body = json!({"messages": messages}).to_string();
-        Ok(super::messages(&reading::object(body.as_bytes()).unwrap(), knows_developers)?.0)
+        let seen = Seen::default();
+        Ok(super::messages(&reading::object(body.as_bytes()).unwrap(), knows_developers, &seen)?.0)
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
+use serde::ser::{SerializeMap, SerializeSeq};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -49,16 +50,83 @@ pub(super) struct Translation {
 }
 
 /// A message in the form of chat completions.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub(super) struct ChatMessage<'a> {
     pub(super) role: &'static str,
     pub(super) content: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Pictures and sounds, each with the bytes of the content before it.
+    pub(super) media: Vec<(usize, ChatMedia<'a>)>,
     pub(super) reasoning_content: Option<Cow<'a, str>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tool_calls: Vec<ChatCall<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tool_call_id: Option<Cow<'a, str>>,
+}
+
+/// A picture by its URL, or a sound in base64.
+#[derive(Debug)]
+pub(super) enum ChatMedia<'a> {
+    Image(Cow<'a, str>),
+    Audio(Cow<'a, str>),
+}
+
+impl Serialize for ChatMedia<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut part = serializer.serialize_map(Some(2))?;
+        match self {
+            Self::Image(url) => {
+                part.serialize_entry("type", "image_url")?;
+                part.serialize_entry("image_url", &BTreeMap::from([("url", url)]))?;
+            }
+            Self::Audio(data) => {
+                part.serialize_entry("type", "input_audio")?;
+                part.serialize_entry("input_audio", &BTreeMap::from([("data", data)]))?;
+            }
+        }
+        part.end()
+    }
+}
+
+impl Serialize for ChatMessage<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut message = serializer.serialize_map(None)?;
+        message.serialize_entry("role", self.role)?;
+        match self.media.is_empty() {
+            true => message.serialize_entry("content", &self.content)?,
+            false => message.serialize_entry("content", &Parts(self))?,
+        }
+        if let Some(thought) = &self.reasoning_content {
+            message.serialize_entry("reasoning_content", thought)?;
+        }
+        if !self.tool_calls.is_empty() {
+            message.serialize_entry("tool_calls", &self.tool_calls)?;
+        }
+        if let Some(id) = &self.tool_call_id {
+            message.serialize_entry("tool_call_id", id)?;
+        }
+        message.end()
+    }
+}
+
+/// The content of a message with pictures or sounds, as parts.
+struct Parts<'m, 'a>(&'m ChatMessage<'a>);
+
+impl Serialize for Parts<'_, '_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(ChatMessage { content, media, .. }) = self;
+        let text = |text| BTreeMap::from([("type", "text"), ("text", text)]);
+        let mut parts = serializer.serialize_seq(None)?;
+        let mut from = 0;
+        for (at, media) in media {
+            if *at > from {
+                parts.serialize_element(&text(&content[from..*at]))?;
+            }
+            parts.serialize_element(media)?;
+            from = *at;
+        }
+        if from < content.len() {
+            parts.serialize_element(&text(&content[from..]))?;
+        }
+        parts.end()
+    }
 }
 
 /// A tool call.
@@ -106,12 +174,34 @@ impl<'a> ChatMessage<'a> {
         Self { role, content: content.into(), ..Self::default() }
     }
 
-    /// Appends a text as a separate paragraph.
+    /// Appends a text as a separate paragraph, unless a picture is before it.
     pub(super) fn append(&mut self, text: &str) {
-        if !self.content.is_empty() && !text.is_empty() {
+        let is_after_media = self.media.last().is_some_and(|(at, _)| *at == self.content.len());
+        if !self.content.is_empty() && !text.is_empty() && !is_after_media {
             self.content.to_mut().push('\n');
         }
         self.content.to_mut().push_str(text);
+    }
+
+    /// Appends a picture or a sound.
+    pub(super) fn show(&mut self, media: ChatMedia<'a>) {
+        self.media.push((self.content.len(), media));
+    }
+
+    /// Whether the message shows nothing and says nothing.
+    pub(super) fn is_silent(&self) -> bool {
+        self.content.is_empty() && self.media.is_empty()
+    }
+
+    /// Appends the content of a later message.
+    fn append_content(&mut self, content: &str, media: Vec<(usize, ChatMedia<'a>)>) {
+        let begins_with_text = media.first().is_none_or(|(at, _)| *at > 0);
+        match begins_with_text {
+            true => self.append(content),
+            false => self.content.to_mut().push_str(content),
+        }
+        let begin = self.content.len() - content.len();
+        self.media.extend(media.into_iter().map(|(at, media)| (begin + at, media)));
     }
 
     /// Appends a thought as a separate line.
@@ -163,7 +253,7 @@ impl<'a> ChatWriter<'a> {
             && last.role == message.role
             && matches!(message.role, "user" | "assistant")
         {
-            last.append(&message.content);
+            last.append_content(&message.content, message.media);
             last.tool_calls.extend(message.tool_calls);
             if let Some(thought) = message.reasoning_content {
                 last.think(thought);

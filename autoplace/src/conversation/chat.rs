@@ -360,14 +360,14 @@ impl Chat {
     /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
     fn prompt(&self, rendered: &Rendered) -> Prompt {
         let shown = self.window.shown(&self.messages);
-        let media: Vec<&Media> = shown.iter().flat_map(|message| &message.media).map(|it| &it.media).collect();
         let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
         match known {
             Some(Known { text, layout }) => {
+                let media: Vec<&Media> = shown.iter().flat_map(|it| &it.media).map(|it| &it.media).collect();
                 let begin = Prompt::from_layout(&layout.tokens, &layout.spans);
                 begin.then_rendered(rendered, text.len(), &media)
             }
-            None => Prompt::of_rendered(rendered, &media),
+            None => Prompt::rendered(rendered, &shown),
         }
     }
 

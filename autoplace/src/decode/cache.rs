@@ -245,7 +245,11 @@ impl Cache {
     /// The number of tokens that the sequence can keep of `known`: all of them, or those before the last checkpoint.
     pub(crate) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
-        Ok(if can_go_back(context, seq, known.end())? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
+        Ok(if can_go_back(context, seq, known.end())? {
+            tokens
+        } else {
+            self.checkpoints.last_among(known).unwrap_or(0)
+        })
     }
 
     /// Cuts a sequence back to the tokens of `known`, as far as its memory [can](Self::reach). Returns the number of

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use super::media::{Layout, Spans};
-use crate::chat::{Media, PromptPart, Rendered};
+use crate::chat::{Media, Message, PromptPart, Rendered};
 use crate::load::PreparedMedia;
 
 /// A prompt: plain text, text with control tokens, tokens, pictures and sounds, or a concatenation of them.
@@ -139,9 +139,10 @@ impl Prompt {
         })
     }
 
-    /// A rendered template with the pictures and sounds of its conversation, in their order.
-    pub(crate) fn of_rendered(rendered: &Rendered, media: &[&Media]) -> Self {
-        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, media) }
+    /// A rendered template with the pictures and sounds of its messages, as `From<&Rendered>` without them.
+    pub fn rendered(rendered: &Rendered, messages: &[Message]) -> Self {
+        let media: Vec<&Media> = messages.iter().flat_map(|message| &message.media).map(|it| &it.media).collect();
+        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, &media) }
     }
 
     /// The tokens of the prompt: at least one.
@@ -235,10 +236,10 @@ from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Tok
 
 /// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
 /// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and sounds
-/// of the conversation are left out: a [`Chat`](crate::Chat) knows them.
+/// of the conversation are left out: [`Prompt::rendered`] takes them too.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
-        Self::of_rendered(rendered, &[])
+        Self::rendered(rendered, &[])
     }
 }
 
@@ -247,7 +248,7 @@ mod tests {
     use llama_sys::{Model, ModelParams};
 
     use super::*;
-    use crate::chat::{ChatTemplate, Conversation, FAMILIES, Message};
+    use crate::chat::{ChatTemplate, Conversation, FAMILIES};
 
     fn demo() -> Vocab {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");

@@ -248,10 +248,7 @@ impl Step<'_> {
     }
 
     /// Decodes, and once more without idle texts if the cache has no room.
-    fn decode_with_room(
-        &mut self,
-        decode: impl Fn(&mut Context) -> Result<(), llama_sys::Error>,
-    ) -> Result<(), Error> {
+    fn decode_with_room(&mut self, decode: impl Fn(&mut Context) -> Result<(), llama_sys::Error>) -> Result<(), Error> {
         let context = &mut self.lent.context;
         match decode(context) {
             Err(llama_sys::Error::NoKvSlot { .. }) => {

@@ -158,8 +158,7 @@ impl MediaEncoder {
             return projector.tokenize(&[MediaPart::Sound(&[])], false);
         };
         let samples = media.samples_at(rate).unwrap_or_else(|| Ok(Vec::new()));
-        let refused =
-            |reason| llama_sys::Error::InvalidParameter { name: "sound", value: media.to_string(), reason };
+        let refused = |reason| llama_sys::Error::InvalidParameter { name: "sound", value: media.to_string(), reason };
         projector.tokenize(&[MediaPart::Sound(&samples.map_err(refused)?)], false)
     }
 }

@@ -1,7 +1,8 @@
 //! Chat templates for applications: their sources, their refusals, and users' text in a prompt.
 
 use autoplace_chat::{
-    ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, PromptPart as Part, Role, Tool, ToolCall, ToolCallFormat,
+    ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, PromptPart as Part, Role, Tool, ToolCall,
+    ToolCallFormat,
 };
 use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;

@@ -37,11 +37,10 @@ fn different_pictures_are_different_prompts_and_a_template_of_parts_shows_them_t
     assert_ne!(text(1), text(2));
     let of_parts = template("{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}");
     let rendered = of_parts.render(&Conversation::new(&seen(1))).unwrap();
-    assert!(matches!(rendered.parts().collect::<Vec<_>>()[..], [
-        PromptPart::Markup("[Look:"),
-        PromptPart::Media(0, _),
-        PromptPart::Markup("what is it?]"),
-    ]));
+    assert!(matches!(
+        rendered.parts().collect::<Vec<_>>()[..],
+        [PromptPart::Markup("[Look:"), PromptPart::Media(0, _), PromptPart::Markup("what is it?]"),]
+    ));
 }
 
 #[test]

@@ -189,8 +189,10 @@ fn llama_cpps_command_lines_become_ours() {
         ("plan a -sm none -mg 1", "plan a --split-mode=none --main-gpu=1"),
         ("plan a -sm layer -ts 3,1 -ot 'exps=CPU'", "plan a --tensor-split=3,1 --override-tensor=exps=CPU"),
         ("plan a -md d.gguf -mm m.gguf", "plan a --with=draft=d.gguf --with=mmproj=m.gguf"),
-        ("run a -mm m.gguf --image x.png,y.jpg --audio z.wav -p hi",
-         "run a --mmproj=m.gguf --image=x.png --image=y.jpg --audio=z.wav --prompt=hi"),
+        (
+            "run a -mm m.gguf --image x.png,y.jpg --audio z.wav -p hi",
+            "run a --mmproj=m.gguf --image=x.png --image=y.jpg --audio=z.wav --prompt=hi",
+        ),
         ("chat a --no-mmproj", "chat a --no-mmproj"),
         ("run a -md d.gguf --spec-draft-n-max 5 x", "run a --draft-model=d.gguf --draft-max=5 x"),
         ("plan a -md d -ngld 9 -devd none", "plan a --with=draft=d --draft-ngl=9 --draft-device=none"),

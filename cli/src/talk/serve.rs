@@ -18,6 +18,8 @@ use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
 use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
 use autoplace_openai::Api;
+#[cfg(feature = "media")]
+use autoplace_openai::MediaHosts;
 use autoplace_openai::server::{HeaderValue, Server};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use tokio::sync::Notify;
@@ -55,6 +57,10 @@ pub(crate) struct ServeArgs {
     /// tokens of new answers more [default: the rest of --ubatch]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(super) prompt_chunk: Option<u32>,
+    /// A host from which images of requests may be fetched, NAME or NAME:PORT; repeat for several [default: none, and
+    /// images are data URLs]
+    #[arg(long, value_name = "HOST")]
+    allow_media_host: Vec<String>,
     /// The model's name for clients [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
@@ -138,13 +144,18 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let reranking = reranking.transpose()?;
     let store = args.load.store(CacheRam::Auto, key.as_deref())?;
     let more = |builder: ModelBuilder| {
-        store.iter().cloned().fold(builder.isolation(args.isolation()), ModelBuilder::prompt_store)
+        let builder = args.load.projector.set(builder.isolation(args.isolation()), &path, true);
+        store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
     let engine = args.engine().set(Engine::builder(&model)).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
     api = api.infill_suffix_first(args.spm_infill);
+    #[cfg(feature = "media")]
+    if !args.allow_media_host.is_empty() {
+        api = api.media_hosts(MediaHosts::new(&args.allow_media_host));
+    }
     if args.shift.context_shift {
         // A model that cannot shift its context is an error now instead of in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());

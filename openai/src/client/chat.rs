@@ -158,6 +158,11 @@ impl Chat {
 
     fn begin(&self) -> Result<Answer, Error> {
         let mut body = self.generate.body()?;
+        if self.messages.iter().any(|message| !message.media.is_empty()) {
+            return Err(Error::Inexpressible {
+                what: "pictures and sounds of messages, which this client does not send",
+            });
+        }
         let surface = self.generate.endpoint.surface;
         let answers_a_call = self.messages.last().is_some_and(|last| last.role == Role::TOOL);
         let is_free = answers_a_call && self.tool_choice != ToolChoice::None;

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::thoughts::signed_thought;
 use crate::error::ApiError;
 use crate::reading::{self, List};
-use crate::translation::{ChatCall, ChatMessage, ChatWriter, joined};
+use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, joined};
 
 /// Maximum blocks of a message, and of a block inside it.
 pub(super) const MAX_BLOCKS: usize = 1024;
@@ -46,7 +46,7 @@ pub(super) struct Block<'a> {
     tool_name: Option<Cow<'a, str>>,
 }
 
-/// The source of a document's text.
+/// The source of a document's text, or of an image.
 #[derive(Debug, Deserialize)]
 struct Source<'a> {
     #[serde(borrow)]
@@ -55,6 +55,10 @@ struct Source<'a> {
     data: Option<Cow<'a, str>>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    media_type: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    url: Option<Cow<'a, str>>,
 }
 
 /// The texts of a content that may contain only text: of `system`, of a tool's result, of a document.
@@ -87,7 +91,7 @@ pub(super) fn message<'a>(
             ("tool_result", "user") => {
                 // The user's text before the result becomes a separate message.
                 let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
-                if !before.content.is_empty() {
+                if !before.is_silent() {
                     writer.message(before, || place.clone());
                 }
                 writer.message(block.into_result(&place)?, || place);
@@ -96,10 +100,11 @@ pub(super) fn message<'a>(
             ("thinking", "assistant") => said.think(block.into_thought(&place)?),
             // Only Anthropic can decrypt this block.
             ("redacted_thinking", "assistant") => {}
+            ("image", "user") => said.show(block.into_image(&place)?),
             _ => said.append(&block.into_text(&place)?),
         }
     }
-    let is_empty = said.content.is_empty() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
+    let is_empty = said.is_silent() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
     // A message with results only has no text.
     if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
         writer.message(said, || place);
@@ -143,17 +148,46 @@ impl<'a> Block<'a> {
     }
 
     fn into_result(self, place: &str) -> Result<ChatMessage<'a>, ApiError> {
-        let texts = match self.content {
-            Some(content) if content.get() != "null" => texts(content, &format!("{place}.content"))?,
-            _ => Vec::new(),
-        };
-        let mut said = joined(texts);
+        let (mut words, mut images) = (Vec::new(), Vec::new());
+        match self.content {
+            Some(content) if reading::is_text(content) => words = texts(content, &format!("{place}.content"))?,
+            Some(content) if content.get() != "null" => {
+                let place = format!("{place}.content");
+                for (index, block) in list(content, &place)?.into_iter().enumerate() {
+                    let place = format!("{place}[{index}]");
+                    match &*block.r#type {
+                        "image" => images.push(block.into_image(&place)?),
+                        _ => words.push(block.into_text(&place)?),
+                    }
+                }
+            }
+            _ => {}
+        }
+        let mut said = joined(words);
         // Chat completions have no field for a failed call.
         if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
             said = format!("Error: {said}").into();
         }
         let id = self.tool_use_id.ok_or_else(|| ApiError::missing(place, "tool_use_id"))?;
-        Ok(ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", said) })
+        let mut result = ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", said) };
+        images.into_iter().for_each(|image| result.show(image));
+        Ok(result)
+    }
+
+    /// An image in base64, or by its address.
+    fn into_image(self, place: &str) -> Result<ChatMedia<'a>, ApiError> {
+        let place = format!("{place}.source");
+        let source = self.source.ok_or_else(|| ApiError::missing(&place, "source"))?;
+        let source: Source<'a> = reading::value(source, &place)?;
+        match &*source.r#type {
+            "base64" => {
+                let data = source.data.ok_or_else(|| ApiError::missing(&place, "data"))?;
+                let kind = source.media_type.as_deref().unwrap_or("image/png");
+                Ok(ChatMedia::Image(format!("data:{kind};base64,{data}").into()))
+            }
+            "url" => source.url.map(ChatMedia::Image).ok_or_else(|| ApiError::missing(&place, "url")),
+            kind => Err(unsupported(&place, &format!("images of type `{kind}`"))),
+        }
     }
 
     fn into_call(self, place: &str) -> Result<ChatCall<'a>, ApiError> {

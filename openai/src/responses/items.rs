@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 use crate::reading::{self, List};
-use crate::translation::{ChatCall, ChatMessage, ChatWriter, decoded_thought, joined};
+use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, decoded_thought, joined};
 
 /// Maximum items of an input, and maximum parts of an item.
 pub(super) const MAX_ITEMS: usize = 8192;
@@ -48,6 +48,16 @@ struct Part<'a> {
     text: Option<Cow<'a, str>>,
     #[serde(borrow)]
     refusal: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    image_url: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    input_audio: Option<Audio<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Audio<'a> {
+    #[serde(borrow)]
+    data: Cow<'a, str>,
 }
 
 impl<'a> Item<'a> {
@@ -72,9 +82,9 @@ impl<'a> Item<'a> {
             }
             Some("function_call_output") => {
                 let output = self.output.ok_or_else(|| ApiError::missing(place, "output"))?;
-                let output = content(output, &format!("{place}.output"))?;
+                let output = shown(output, "tool", &format!("{place}.output"))?;
                 let id = self.call_id.ok_or_else(|| ApiError::missing(place, "call_id"))?;
-                ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", output) }
+                ChatMessage { tool_call_id: Some(id), ..output }
             }
             Some("reasoning") => match self.into_thought(place)? {
                 Some(thought) => ChatMessage { reasoning_content: Some(thought), ..ChatMessage::new("assistant", "") },
@@ -103,7 +113,7 @@ impl<'a> Item<'a> {
             }
         };
         let given = self.content.ok_or_else(|| ApiError::missing(place, "content"))?;
-        Ok(ChatMessage::new(role, content(given, &format!("{place}.content"))?))
+        shown(given, role, &format!("{place}.content"))
     }
 
     /// A thought: its text, or else the text that the client stored, or else its summary.
@@ -118,6 +128,49 @@ impl<'a> Item<'a> {
     }
 }
 
+/// A message of a text, or of a list of parts with images and sounds.
+fn shown<'a>(given: &'a RawValue, role: &'static str, place: &str) -> Result<ChatMessage<'a>, ApiError> {
+    if !given.get().starts_with('[') {
+        return content(given, place).map(|text| ChatMessage::new(role, text));
+    }
+    let List::<Part<'a>, MAX_PARTS>(parts) = reading::value(given, place)?;
+    let has_media = |part: &Part<'_>| matches!(&*part.r#type, "input_image" | "input_audio");
+    if !parts.iter().any(has_media) {
+        return content(given, place).map(|text| ChatMessage::new(role, text));
+    }
+    let mut message = ChatMessage::new(role, "");
+    for (index, part) in parts.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        match &*part.r#type {
+            // An image by the id of a file is one of OpenAI's own.
+            "input_image" => {
+                let url = part.image_url.ok_or_else(|| ApiError::missing(&place, "image_url"))?;
+                message.show(ChatMedia::Image(url));
+            }
+            "input_audio" => {
+                let audio = part.input_audio.ok_or_else(|| ApiError::missing(&place, "input_audio"))?;
+                message.show(ChatMedia::Audio(audio.data));
+            }
+            _ => message.append(&part.into_text(&place)?),
+        }
+    }
+    Ok(message)
+}
+
+impl<'a> Part<'a> {
+    fn into_text(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
+        let (text, field) = match &*self.r#type {
+            "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => (self.text, "text"),
+            "refusal" => (self.refusal, "refusal"),
+            kind => {
+                let message = format!("{place}: parts of type `{kind}` are not supported");
+                return Err(ApiError::unsupported(place, message));
+            }
+        };
+        text.ok_or_else(|| ApiError::missing(place, field))
+    }
+}
+
 /// A text, or a list of text parts.
 fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
     if reading::is_text(given) {
@@ -129,16 +182,7 @@ fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiErro
     let List::<Part<'a>, MAX_PARTS>(parts) = reading::value(given, place)?;
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.into_iter().enumerate() {
-        let place = format!("{place}[{index}]");
-        let (text, field) = match &*part.r#type {
-            "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => (part.text, "text"),
-            "refusal" => (part.refusal, "refusal"),
-            kind => {
-                let message = format!("{place}: parts of type `{kind}` are not supported");
-                return Err(ApiError::unsupported(place, message));
-            }
-        };
-        texts.push(text.ok_or_else(|| ApiError::missing(&place, field))?);
+        texts.push(part.into_text(&format!("{place}[{index}]"))?);
     }
     Ok(joined(texts))
 }

@@ -5,6 +5,7 @@ mod api;
 mod called;
 mod endpoint;
 mod infill;
+mod media;
 mod messages;
 mod page;
 mod parameters;

@@ -79,7 +79,11 @@ impl Sequence {
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_held = keep >= self.held.computed || checkpoint.is_some_and(|after| keep >= after);
-            Ok::<_, Error>(is_held || self.prompt < MIN_PROMPT || can_go_back(&lent.context, self.held.seq, self.spans.position(keep))?)
+            Ok::<_, Error>(
+                is_held
+                    || self.prompt < MIN_PROMPT
+                    || can_go_back(&lent.context, self.held.seq, self.spans.position(keep))?,
+            )
         };
         // A picture stays whole, with a token after it.
         let most = len.saturating_sub(self.spans.end() + 1);

@@ -1,0 +1,191 @@
+//! Pictures and sounds of a request: data URLs, base64 and addresses flow in, decoded media flow out.
+//!
+//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), one file at a time. The pixels
+//! and samples of all requests that are answered have one bound.
+
+use autoplace::chat::Media;
+use autoplace::load::Model;
+
+use super::error::ApiError;
+#[cfg(feature = "media")]
+use super::media_hosts::MediaHosts;
+#[cfg(feature = "media")]
+pub(super) use decode::Reserved;
+
+/// What a request may show and let be heard.
+#[derive(Debug, Default)]
+pub(super) struct Seen<'h> {
+    has_projector: bool,
+    #[cfg(feature = "media")]
+    hosts: Option<&'h MediaHosts>,
+    #[cfg(feature = "media")]
+    reserved: std::cell::RefCell<Reserved>,
+    #[cfg(not(feature = "media"))]
+    hosts: std::marker::PhantomData<&'h ()>,
+}
+
+impl Seen<'_> {
+    pub(super) fn by(model: &Model) -> Self {
+        Self { has_projector: model.has_projector(), ..Self::default() }
+    }
+
+    /// The picture at a data URL, or at the address of a host that may be asked.
+    pub(super) fn image(&self, url: &str, place: &str) -> Result<Media, ApiError> {
+        self.check("images", place)?;
+        let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
+            return self.image_at(url, place);
+        };
+        if !kind.to_ascii_lowercase().ends_with(";base64") {
+            return Err(ApiError::invalid(place, format!("{place}: the data of an image is base64 (`;base64,`)")));
+        }
+        self.image_in(data, place)
+    }
+
+    /// The sound in a text of base64.
+    pub(super) fn audio(&self, data: &str, place: &str) -> Result<Media, ApiError> {
+        self.check("sound", place)?;
+        // Some clients send a data URL here too.
+        let data = data.strip_prefix("data:").and_then(|rest| rest.split_once(',')).map_or(data, |(_, data)| data);
+        self.sound_in(data, place)
+    }
+
+    /// Refuses media of a model that has no projector, before anything is decoded.
+    fn check(&self, what: &str, place: &str) -> Result<(), ApiError> {
+        if self.has_projector {
+            return Ok(());
+        }
+        let message = format!("{place}: the model takes no {what}: it was loaded without a projector (--mmproj FILE)");
+        Err(ApiError::unsupported(place, message))
+    }
+}
+
+#[cfg(feature = "media")]
+mod decode {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use autoplace::media::{ImageLimits, SoundLimits};
+    use autoplace::{Image, Sound};
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+
+    use super::{ApiError, Media, MediaHosts, Seen};
+
+    /// Most bytes of pixels and samples of a request: three pictures of 28 million pixels, or 23 minutes of sound.
+    const MAX_OF_REQUEST: u64 = 256 << 20;
+    /// Most bytes of pixels and samples of all requests that are being answered.
+    const MAX_OF_ALL: u64 = 1 << 30;
+    /// Most bytes of heap while a picture is decoded.
+    const MAX_DECODING: u64 = 1 << 30;
+    const MAX_TIME: Duration = Duration::from_secs(10);
+
+    static IN_USE: AtomicU64 = AtomicU64::new(0);
+    /// Files are decoded one after the other, so that the memory for it is taken once.
+    static DECODING: Mutex<()> = Mutex::new(());
+
+    /// Bytes of the pixels and samples of a request, until its answer ends.
+    #[derive(Debug, Default)]
+    pub(in super::super) struct Reserved(u64);
+
+    impl Drop for Reserved {
+        fn drop(&mut self) {
+            IN_USE.fetch_sub(self.0, Relaxed);
+        }
+    }
+
+    impl<'h> Seen<'h> {
+        pub(in super::super) fn asking(self, hosts: Option<&'h MediaHosts>) -> Self {
+            Self { hosts, ..self }
+        }
+
+        pub(in super::super) fn into_reserved(self) -> Reserved {
+            self.reserved.into_inner()
+        }
+
+        pub(super) fn image_at(&self, url: &str, place: &str) -> Result<Media, ApiError> {
+            let refused = |reason| ApiError::unsupported(place, format!("{place}: {reason}"));
+            let Some(hosts) = self.hosts else {
+                return Err(refused("an image is a data URL, `data:image/png;base64,...`".to_owned()));
+            };
+            let bytes = hosts.fetch(url).map_err(refused)?;
+            self.decode_image(&bytes, place)
+        }
+
+        pub(super) fn image_in(&self, data: &str, place: &str) -> Result<Media, ApiError> {
+            self.decode_image(&bytes(data, place)?, place)
+        }
+
+        fn decode_image(&self, bytes: &[u8], place: &str) -> Result<Media, ApiError> {
+            let mut limits = ImageLimits::default();
+            limits.pixels = limits.pixels.min(self.left() / 3);
+            (limits.memory, limits.time) = (MAX_DECODING, MAX_TIME);
+            let alone = DECODING.lock().unwrap_or_else(PoisonError::into_inner);
+            let image = Image::from_bytes_within(bytes, &limits);
+            let image = image.map_err(|error| ApiError::invalid(place, format!("{place}: {error}")))?;
+            self.take(image.rgb().len())?;
+            drop(alone);
+            Ok(image.into())
+        }
+
+        pub(super) fn sound_in(&self, data: &str, place: &str) -> Result<Media, ApiError> {
+            let mut limits = SoundLimits::default();
+            // A sound keeps at most 48,000 samples a second, of four bytes each.
+            let seconds = self.left() / (4 * 48_000);
+            limits.seconds = limits.seconds.min(u32::try_from(seconds).unwrap_or(u32::MAX));
+            limits.time = MAX_TIME;
+            let bytes = bytes(data, place)?;
+            let alone = DECODING.lock().unwrap_or_else(PoisonError::into_inner);
+            let sound = Sound::from_bytes_within(&bytes, &limits);
+            let sound = sound.map_err(|error| ApiError::invalid(place, format!("{place}: {error}")))?;
+            self.take(size_of_val(sound.samples()))?;
+            drop(alone);
+            Ok(sound.into())
+        }
+
+        fn left(&self) -> u64 {
+            MAX_OF_REQUEST.saturating_sub(self.reserved.borrow().0)
+        }
+
+        /// Reserves memory for decoded pixels or samples.
+        fn take(&self, bytes: usize) -> Result<(), ApiError> {
+            let bytes = bytes as u64;
+            let in_use = IN_USE.fetch_add(bytes, Relaxed) + bytes;
+            self.reserved.borrow_mut().0 += bytes;
+            if in_use <= MAX_OF_ALL {
+                return Ok(());
+            }
+            let message = "images of other requests take all the room: ask again later";
+            Err(ApiError::new(503, message).with_code("overloaded"))
+        }
+    }
+
+    fn bytes(data: &str, place: &str) -> Result<Vec<u8>, ApiError> {
+        let refused = |error| ApiError::invalid(place, format!("{place}: no base64: {error}"));
+        BASE64_STANDARD.decode(data.trim()).map_err(refused)
+    }
+}
+
+#[cfg(not(feature = "media"))]
+mod no_decode {
+    use super::{ApiError, Media, Seen};
+
+    fn refused(place: &str) -> Result<Media, ApiError> {
+        let message = format!("{place}: this server was built without images and sound (feature `media`)");
+        Err(ApiError::unsupported(place, message))
+    }
+
+    impl Seen<'_> {
+        pub(super) fn image_at(&self, _: &str, place: &str) -> Result<Media, ApiError> {
+            refused(place)
+        }
+
+        pub(super) fn image_in(&self, _: &str, place: &str) -> Result<Media, ApiError> {
+            refused(place)
+        }
+
+        pub(super) fn sound_in(&self, _: &str, place: &str) -> Result<Media, ApiError> {
+            refused(place)
+        }
+    }
+}

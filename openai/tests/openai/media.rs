@@ -1,0 +1,200 @@
+//! Images in requests of the three APIs, to the demo model with a projector of random weights.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::OnceLock;
+use std::thread;
+
+use autoplace::Model;
+use autoplace::chat::ChatTemplate;
+use autoplace::generate::Engine;
+use autoplace_openai::{Api, ApiError, MediaHosts};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use test_support::demo_path;
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
+
+/// The demo model, which sees.
+fn seeing() -> &'static Api {
+    static SEEING: OnceLock<(tempfile::TempDir, Engine, Api)> = OnceLock::new();
+    let (_, _, api) = SEEING.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mmproj.gguf");
+        mmproj::named("Small LLaVA").write_sparse(&path).unwrap();
+        fill(&path);
+        let model = Model::builder(demo_path()).parallel(2, 512).n_threads(1).mmproj(path).load().unwrap();
+        let engine = Engine::new(&model).unwrap();
+        let template = ChatTemplate::family("chatml").unwrap();
+        let api = Api::new(&model, &engine, "demo").template(template);
+        (folder, engine, api)
+    });
+    api
+}
+
+/// A picture of one colour as a BMP file.
+fn bmp(width: u8, height: u8, blue: u8) -> Vec<u8> {
+    let row = (usize::from(width) * 3).next_multiple_of(4);
+    let pixels = vec![blue; row * usize::from(height)];
+    let mut file = b"BM".to_vec();
+    file.extend((54 + pixels.len() as u32).to_le_bytes());
+    file.extend([0; 4]);
+    file.extend(54_u32.to_le_bytes());
+    file.extend(40_u32.to_le_bytes());
+    file.extend(i32::from(width).to_le_bytes());
+    file.extend(i32::from(height).to_le_bytes());
+    file.extend([1, 0, 24, 0]);
+    file.extend([0; 24]);
+    file.extend(pixels);
+    file
+}
+
+fn base64(file: &[u8]) -> String {
+    BASE64_STANDARD.encode(file)
+}
+
+fn asked(url: &str) -> Value {
+    json!({"max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "What is"},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "this?"},
+    ]}]})
+}
+
+fn chat(api: &Api, body: &Value) -> Result<Value, ApiError> {
+    api.chat(body.to_string().as_bytes())?.wait()
+}
+
+#[test]
+fn the_three_apis_show_the_same_picture_in_the_same_prompt() {
+    let data = base64(&bmp(30, 20, 200));
+    let url = format!("data:image/bmp;base64,{data}");
+    let api = seeing();
+    let of_chat = chat(api, &asked(&url)).unwrap();
+    let text = of_chat["choices"][0]["message"]["content"].as_str().unwrap();
+    let of_messages = json!({"max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "What is"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": data}},
+        {"type": "text", "text": "this?"},
+    ]}]});
+    let of_messages = api.message(of_messages.to_string().as_bytes()).unwrap().wait().unwrap();
+    assert_eq!(of_messages["content"][0]["text"], text, "{of_messages}");
+    let of_responses = json!({"max_output_tokens": 6, "temperature": 0, "input": [{"role": "user", "content": [
+        {"type": "input_text", "text": "What is"},
+        {"type": "input_image", "image_url": url},
+        {"type": "input_text", "text": "this?"},
+    ]}]});
+    let of_responses = api.respond(of_responses.to_string().as_bytes()).unwrap().wait().unwrap();
+    assert_eq!(of_responses["output"][0]["content"][0]["text"], text, "{of_responses}");
+    let counted = |usage: &Value| usage.as_u64().unwrap();
+    let tokens = counted(&of_chat["usage"]["prompt_tokens"]);
+    assert_eq!(counted(&of_responses["usage"]["input_tokens"]), tokens);
+    // The rows of the picture are counted.
+    let without = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "What is\nthis?"}]});
+    let without = chat(api, &without).unwrap();
+    assert!(tokens > counted(&without["usage"]["prompt_tokens"]), "{tokens}");
+}
+
+#[test]
+fn a_picture_that_a_tool_returns_is_shown() {
+    let data = base64(&bmp(30, 20, 7));
+    let body = json!({"max_tokens": 4, "messages": [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [
+            {"type": "text", "text": "Here:"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": data}},
+        ]}]},
+    ], "tools": [{"name": "look", "input_schema": {"type": "object"}}]});
+    let answer = seeing().message(body.to_string().as_bytes()).unwrap().wait().unwrap();
+    assert!(answer["usage"]["output_tokens"].as_u64().unwrap() > 0, "{answer}");
+}
+
+#[test]
+fn what_is_no_picture_is_an_error_that_names_its_place() {
+    let refused = |url: &str| {
+        let error = chat(seeing(), &asked(url)).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("messages[0].content[1].image_url")), "{url}");
+        error.message
+    };
+    let text = base64(b"no picture at all");
+    for (url, words) in [
+        ("https://example.com/a.png", "an image is a data URL"),
+        ("data:image/png,abc", "is base64"),
+        ("data:image/png;base64,!!", "no base64"),
+        (&format!("data:image/png;base64,{text}"), "not a picture"),
+        (&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 1)[..60])), "damaged BMP"),
+    ] {
+        let message = refused(url);
+        assert!(message.contains(words), "{url}: {message}");
+    }
+    let sound = json!({"messages": [{"role": "user", "content": [
+        {"type": "input_audio", "input_audio": {"data": text, "format": "wav"}},
+    ]}]});
+    let error = chat(seeing(), &sound).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[0].content[0].input_audio"));
+}
+
+#[test]
+fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
+    let (_model, _engine, api) = super::api::alone();
+    let api = api.template(ChatTemplate::family("chatml").unwrap());
+    let error = chat(&api, &asked("data:image/png;base64,!!")).unwrap_err();
+    assert_eq!((error.status, error.code), (400, Some("unsupported_parameter")));
+    assert!(error.message.contains("the model takes no images"), "{}", error.message);
+    let of_responses = json!({"input": [{"role": "user", "content": [
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "input_text", "text": "?"},
+    ]}]});
+    let error = api.respond(of_responses.to_string().as_bytes()).unwrap_err();
+    assert!(error.message.starts_with("input[0].content[0].image_url:"), "{}", error.message);
+}
+
+/// Answers requests for files, one after the other. Returns the address.
+fn files(answers: Vec<Vec<u8>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for answer in answers {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            // A client may leave before it has read everything.
+            let _ = client.write_all(&answer);
+        }
+    });
+    address
+}
+
+fn found(file: &[u8]) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", file.len());
+    [head.as_bytes(), file].concat()
+}
+
+#[test]
+fn a_picture_at_an_address_is_fetched_of_a_named_host_and_of_no_private_address() {
+    let picture = bmp(30, 20, 50);
+    let redirect =
+        b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/a\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let large = found(&vec![0; (16 << 20) + 1]);
+    let address = files(vec![found(&picture), redirect.to_vec(), large]);
+    let url = format!("http://{address}/a.bmp");
+    let at_home = seeing().clone().media_hosts(MediaHosts::in_any_network([address.as_str()]));
+    let there = chat(&at_home, &asked(&url)).unwrap();
+    let here = chat(seeing(), &asked(&format!("data:image/bmp;base64,{}", base64(&picture)))).unwrap();
+    assert_eq!(there["choices"][0]["message"], here["choices"][0]["message"]);
+    let message = |api: &Api| chat(api, &asked(&url)).unwrap_err().message;
+    let redirected = message(&at_home);
+    assert!(redirected.contains("answers 302"), "{redirected}");
+    let large = message(&at_home);
+    assert!(large.contains("more than 16777216 bytes"), "{large}");
+    // The named host is this machine, which nobody may ask.
+    let public = seeing().clone().media_hosts(MediaHosts::new([address.as_str()]));
+    let refused = message(&public);
+    assert!(refused.contains("gives no image"), "{refused}");
+}
