@@ -8,6 +8,7 @@ mod desktop;
 mod draft;
 mod isolation;
 mod lora;
+mod pictures;
 mod planning;
 mod pool;
 mod search;
@@ -26,13 +27,14 @@ use test_support::lora::Adapter;
 
 type Recipe = fn(&Path) -> anyhow::Result<()>;
 
-const RECIPES: [(&str, Recipe); 13] = [
+const RECIPES: [(&str, Recipe); 14] = [
     ("batch", batch::run),
     ("cli", cli::run),
     ("desktop", desktop::run),
     ("draft", |model| draft::run(model, model)),
     ("isolation", isolation::run),
     ("lora", with_adapter),
+    ("pictures", with_pictures),
     ("planning", planning::run),
     ("pool", pool::run),
     ("search", search::run),
@@ -57,6 +59,18 @@ fn with_adapter(model: &Path) -> anyhow::Result<()> {
     let takes = |name: &str| name.contains("attn_q");
     let adapter = Adapter::new("llama").of_weights(&Header::open(model)?, 8, TensorType::F32, takes);
     lora::run(model, &adapter.write_random(folder.path(), "style", 1, 0.2))
+}
+
+fn with_pictures(model: &Path) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let projector = folder.path().join("mmproj.gguf");
+    test_support::synthetic::mmproj::named("Small LLaVA").write_sparse(&projector)?;
+    test_support::random_weights::fill(&projector);
+    // The projector is no picture, and is left out. The picture has two pixels of 24 bits.
+    let mut picture = b"BM\x3e\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+    picture.resize(62, 0);
+    fs::write(folder.path().join("dots.bmp"), picture)?;
+    pictures::run(model, &projector, folder.path())
 }
 
 fn no_recipe_is_long() -> Result<(), Failed> {
