@@ -39,7 +39,9 @@ impl Marks {
         if needed > 0 {
             for message in messages {
                 let texts = json!(Message { media: Vec::new(), ..message.clone() });
-                each_text(&texts, &mut |text| used.extend(text.chars().filter(|c| MARKS.contains(&u32::from(*c)))));
+                each_text(&texts, &mut |text: &str| {
+                    used.extend(text.chars().filter(|c| MARKS.contains(&u32::from(*c))))
+                });
             }
         }
         let free = MARKS.filter_map(char::from_u32).filter(|mark| !used.contains(mark));

@@ -72,6 +72,21 @@ impl Media {
         }
     }
 
+    fn saved(&self) -> Saved {
+        match self.0 {
+            #[cfg(feature = "media")]
+            Kind::Image(ref image) => {
+                let (width, height) = (image.width(), image.height());
+                Saved::Image { width, height, rgb: Bytes(image.rgb().to_vec()) }
+            }
+            #[cfg(feature = "media")]
+            Kind::Sound(ref sound) => {
+                let samples = sound.samples().iter().flat_map(|sample| sample.to_le_bytes()).collect();
+                Saved::Sound { rate: sound.rate(), samples: Bytes(samples) }
+            }
+        }
+    }
+
     /// Its place in a prompt that is shown. Two different media have different ones.
     pub(crate) fn shown(&self) -> String {
         let hash: String = self.hash().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -109,19 +124,7 @@ enum Saved {
 
 impl Serialize for Media {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let saved = match self.0 {
-            #[cfg(feature = "media")]
-            Kind::Image(ref image) => {
-                let (width, height) = (image.width(), image.height());
-                Saved::Image { width, height, rgb: Bytes(image.rgb().to_vec()) }
-            }
-            #[cfg(feature = "media")]
-            Kind::Sound(ref sound) => {
-                let samples = sound.samples().iter().flat_map(|sample| sample.to_le_bytes()).collect();
-                Saved::Sound { rate: sound.rate(), samples: Bytes(samples) }
-            }
-        };
-        Saved::serialize(&saved, serializer)
+        self.saved().serialize(serializer)
     }
 }
 

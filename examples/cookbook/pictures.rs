@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::ChatStream;
 use autoplace::{Engine, Image, Model, Part};
 
@@ -16,7 +17,8 @@ pub fn run(path: &Path, projector: &Path, folder: &Path) -> Result<()> {
         match Image::open(&file) {
             Err(error) => println!("left out: {error}"), // no picture, or one that exceeds a limit
             Ok(image) => {
-                let chat = Box::new(engine.chat()?.max_tokens(40));
+                let template = ChatTemplate::family("chatml")?; // or `engine.chat()`: the model's own
+                let chat = Box::new(engine.chat_with(template).max_tokens(40));
                 let question = [Part::image(image), Part::text("Describe this picture in one sentence.")];
                 asked.push((file, ChatStream::say(chat, question)?)); // waits while the queue is full
             }

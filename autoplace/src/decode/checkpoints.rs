@@ -95,7 +95,7 @@ impl Checkpoints {
     }
 
     /// Saves a checkpoint of a sequence that holds exactly these tokens, if the memory limit allows it.
-    pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, Prefix { tokens, scales }: Prefix<'_>) {
+    pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, Prefix { tokens, scales, .. }: Prefix<'_>) {
         if self.kept.iter().any(|it| it.tokens == tokens && it.scales == *scales) {
             return;
         }

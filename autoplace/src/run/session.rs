@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// The tokens of a running text with its prompt, without the [discarded](crate::generate::WhenFull::Shift) ones;
-    /// `None` for a text that has ended.
+    /// `None` for a text that has ended. Each row of a picture or a sound is a negative number.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
         match &self.runner {
             Runner::Local(session) => session.tokens(sequence),

@@ -106,4 +106,4 @@ fn image(path: &Path) -> Result<Media, Box<dyn Error>> {
 }
 
 #[cfg(not(feature = "media"))]
-use image as sound;
+use self::image as sound;

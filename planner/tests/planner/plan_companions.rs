@@ -10,6 +10,7 @@ use autoplace_planner::profile::ModelProfile;
 
 use crate::machine;
 use test_support::shapes::{LLAMA_8B, Shape};
+use test_support::synthetic::mmproj;
 
 static LLAMA_8B_PROFILE: LazyLock<ModelProfile> = LazyLock::new(|| LLAMA_8B.profile());
 
@@ -139,4 +140,22 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
     let planner = Planner::new(&LLAMA_8B_PROFILE, &machine).beside(draft());
     let advised = planner.advised(error);
     assert!(advised.advice().is_some(), "{advised}");
+}
+
+#[test]
+fn an_image_whose_rows_see_each_other_raises_the_ubatch_and_the_smallest_one() {
+    let machine = machine(gib(64), &[gib(20)]);
+    let eyes = || Companion::mmproj(&mmproj::gemma3(4096).header().unwrap()).unwrap();
+    let plan = |request: Request| Planner::new(&LLAMA_8B_PROFILE, &machine).request(request).beside(eyes()).plan();
+    assert_eq!(eyes().rows_at_once(), Some(256));
+    let raised = plan(Request::new().n_ubatch(128)).unwrap();
+    assert_eq!(raised.context.n_ubatch, 256);
+    assert!(raised.notes.iter().any(|note| note.contains("up to 256 rows")), "{raised}");
+    let chosen = plan(Request::new().min_ubatch(64)).unwrap();
+    assert!(chosen.context.n_ubatch >= 256, "{chosen}");
+    let usual = plan(Request::new()).unwrap();
+    assert!(!usual.notes.iter().any(|note| note.contains("rows")), "{usual}");
+    // The rows of LLaVA's images are computed like tokens.
+    let causal = Companion::mmproj(&mmproj::named("LLaVA 1.5").header().unwrap()).unwrap();
+    assert_eq!(causal.rows_at_once(), None);
 }
