@@ -5,6 +5,8 @@ mod cli_devices;
 mod cli_doctor;
 mod cli_flags;
 mod cli_list;
+#[cfg(feature = "media")]
+mod cli_media;
 mod cli_measure;
 mod cli_outputs;
 mod cli_plan;
