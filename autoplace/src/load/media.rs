@@ -106,6 +106,14 @@ impl MediaEncoder {
         for index in 0..chunks.len() {
             let chunk = chunks.get(&projector, index)?;
             if chunk.kind() == MediaKind::Text {
+                if let Some(token) = chunk.tokens().iter().find(|token| **token < 0) {
+                    // mtmd looks some tokens up by their text (mtmd.cpp, `lookup_token`).
+                    return Err(llama_sys::Error::InvalidParameter {
+                        name: "mmproj",
+                        value: token.to_string(),
+                        reason: "the vocabulary lacks a token that the projector puts around images".to_owned(),
+                    });
+                }
                 parts.push(PreparedPart::Tokens(chunk.tokens().to_vec()));
                 continue;
             }

@@ -6,16 +6,20 @@ use autoplace::generate::Prompt;
 use autoplace::plan::Request;
 use autoplace::{Image, Model, ModelBuilder};
 use test_support::demo_path;
-use test_support::random_weights::fill;
-use test_support::synthetic::mmproj;
+use test_support::random_weights::{self, fill};
+use test_support::synthetic::{mmproj, with_axes};
 
 use crate::text_support::request;
 
-/// The families of projectors whose files are small enough to be computed.
+/// Families of projectors that are small enough to be computed, with four rows for each picture.
 pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 
 /// Rows of a picture of each of them.
 pub(crate) const ROWS: usize = 4;
+
+/// All families, also those whose pictures have as many rows as their sizes need. Qwen's have positions of several axes.
+pub(crate) const ALL_FAMILIES: [&str; 6] =
+    ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL", "Small Qwen2.5-VL"];
 
 /// A projector of this family, with random weights.
 pub(crate) fn projector(name: &str, folder: &Path) -> PathBuf {
@@ -29,9 +33,16 @@ pub(crate) fn builder(projector: &Path, request: Request) -> ModelBuilder {
     Model::builder(demo_path()).request(request).n_threads(1).mmproj(projector)
 }
 
-/// The demo model with a projector of this family, and `sequences` texts of 256 tokens.
+/// The demo model, or a model with positions of several axes, with a projector of this family, and `sequences` texts of
+/// 256 tokens.
 pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
-    builder(&projector(name, folder), request(256 * sequences, sequences, false)).load().unwrap()
+    let (projector, request) = (projector(name, folder), request(256 * sequences, sequences, false));
+    if !name.contains("Qwen") {
+        return builder(&projector, request).load().unwrap();
+    }
+    let model = random_weights::write(&with_axes().in_floats(), folder);
+    let builder = Model::builder(model).request(request).n_threads(1).mmproj(projector);
+    builder.image_max_tokens(24).load().unwrap()
 }
 
 /// A picture of this size. Another seed is another picture.

@@ -9,6 +9,7 @@ mod support;
 
 mod eyes;
 
+mod heard;
 mod refused;
 mod same_as_llama_cpp;
 mod seen_before;

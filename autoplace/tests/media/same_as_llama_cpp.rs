@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use autoplace::generate::Fork;
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Token};
 use autoplace::{Image, Model};
 
-use crate::eyes::{FAMILIES, about, picture, seeing};
-use crate::text_support::{Raw, complete, greedy};
+use crate::eyes::{ALL_FAMILIES, about, picture, seeing};
+use crate::text_support::{Raw, Texts, complete, greedy};
 
 /// The projector as llama.cpp loads it beside the model.
 fn theirs(model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
@@ -16,7 +17,7 @@ fn theirs(model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
         n_threads: 1,
         flash_attention: FlashAttention::Enabled,
         image_min_tokens: None,
-        image_max_tokens: None,
+        image_max_tokens: model.placement().model.architecture.starts_with("qwen").then_some(24),
     };
     let projector = Projector::load(&native, folder.join("mmproj.gguf"), &params).unwrap();
     (native, projector)
@@ -33,7 +34,7 @@ const SIZES: [(u32, u32); 3] = [(30, 30), (90, 40), (17, 120)];
 
 #[test]
 fn the_tokens_of_a_prompt_are_mtmds_and_each_row_is_one_negative_token() {
-    for family in FAMILIES {
+    for family in ALL_FAMILIES {
         let folder = tempfile::tempdir().unwrap();
         let model = seeing(family, folder.path(), 1);
         let (_native, projector) = theirs(&model, folder.path());
@@ -78,7 +79,7 @@ fn their_text(model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Toke
 
 #[test]
 fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
-    for family in FAMILIES {
+    for family in ALL_FAMILIES {
         let folder = tempfile::tempdir().unwrap();
         let model = seeing(family, folder.path(), 1);
         let mut texts = Vec::new();
@@ -92,4 +93,26 @@ fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
         }
         assert!(texts[0] != texts[1] || texts[0] != texts[2], "{family}: the picture makes no difference");
     }
+}
+
+#[test]
+fn a_picture_with_positions_of_several_axes_is_reused_and_forked_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = seeing("Small Qwen2.5-VL", folder.path(), 2);
+    let image = picture(90, 40, 3);
+    let long = || about(&image).then_text(" the earth, and the earth was without form");
+    let fresh = complete(greedy(&model, long()), &model);
+    let first = complete(greedy(&model, about(&image)).cache_prompt(true), &model);
+    let again = complete(greedy(&model, long()).cache_prompt(true), &model);
+    assert!(again.statistics().cached_tokens >= first.statistics().prompt_tokens - 1, "{:?}", again.statistics());
+    assert_eq!(again.tokens, fresh.tokens);
+    let mut session = model.session().unwrap();
+    let text = session.begin(greedy(&model, long())).unwrap();
+    let mut texts = Texts::default();
+    texts.generate_to(&mut session, text, 5);
+    let forked = session.fork(text, Fork::new()).unwrap();
+    session.roll_back(text, 2).unwrap();
+    texts.run(&mut session);
+    assert_eq!(texts.of(forked).tokens, fresh.tokens[5..]);
+    assert_eq!(texts.of(text).tokens[5..], fresh.tokens[3..]);
 }

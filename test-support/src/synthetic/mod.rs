@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use autoplace_gguf::{Builder, TensorType as T};
 
 pub use crate::dims::Dims;
-pub use models::{all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, without_attention};
+pub use models::{
+    all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, with_axes, without_attention,
+};
 
 /// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
 pub const SMALL: Dims = Dims::new([4, 2048, 2816, 16, 4, 128, 32000]);

@@ -30,6 +30,13 @@ pub fn without_attention() -> Sketch {
     models("computed, the last block without attention").remove(0)
 }
 
+/// A model whose positions have several axes (M-RoPE), with a vocabulary.
+pub fn with_axes() -> Sketch {
+    let mut sketch = models("computed, positions of several axes").remove(0);
+    sketch.vocabulary();
+    sketch
+}
+
 /// A model of this architecture that computes with 32 bits throughout. Its choices do not depend on how many tokens are
 /// computed together. Where activations are rounded to 8 bits, the last bit of a sum can change a choice.
 pub fn in_32_bits(arch: &str) -> Sketch {
