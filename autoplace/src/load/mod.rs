@@ -81,7 +81,7 @@ pub use in_use::speed_model;
 pub use leases::Leases;
 pub(crate) use lent::LentWorker;
 pub(crate) use loaded::{Draft, Drafts, Followed, Heads};
-pub(crate) use media::{MediaEncoder, MediaTable, PreparedMedia, PreparedPart, Rows};
+pub(crate) use media::{PreparedMedia, PreparedPart, Rows};
 pub use mmproj::mmproj_beside;
 pub use model::Model;
 pub(crate) use model::WeakModel;
