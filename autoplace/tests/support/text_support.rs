@@ -77,7 +77,7 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
 
 /// Temperature for random weights, whose logits are close together: no token is likely, and each depends on every
 /// earlier one. Without `top_k`, because the last bits decide which token is the 40th.
-const COLD: f32 = 0.3;
+pub(crate) const COLD: f32 = 0.3;
 
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> GenerateRequest {
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
