@@ -23,6 +23,9 @@ pub enum Error {
     /// A projector was to be loaded, and this build of llama.cpp takes neither images nor sound.
     #[error("{}: this build takes neither images nor sound: it needs autoplace's feature `media`", mmproj.display())]
     NoMedia { mmproj: PathBuf },
+    /// llama.cpp would end the process when it encodes with this projector.
+    #[error("{}: llama.cpp cannot compute it: {reason}", mmproj.display())]
+    Projector { mmproj: PathBuf, reason: String },
     /// The file does not exist, and a hub's model needs the feature `hub`.
     #[error("{name} is not a file: a hub's model needs autoplace's feature `hub`")]
     NoHub { name: String },

@@ -71,10 +71,35 @@ impl LoadOptions {
         if !llama_sys::has_media() {
             return Err(super::Error::NoMedia { mmproj: path.clone() });
         }
-        let mmproj = Companion::mmproj(&Header::open(path)?).map_err(crate::plan::Error::from)?;
+        let of_projector = Header::open(path)?;
+        if let Some(reason) = unequal_rows(&of_projector)? {
+            return Err(super::Error::Projector { mmproj: path.clone(), reason });
+        }
+        let mmproj = Companion::mmproj(&of_projector).map_err(crate::plan::Error::from)?;
         mmproj.compatible_with(header).map_err(crate::plan::Error::from)?;
         Ok(Some(mmproj.max_image_tokens(self.image_max_tokens.unwrap_or(0))))
     }
+}
+
+/// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).
+const STACKED: [&str; 3] = ["ultravox", "voxtral", "meralion"];
+
+/// Frames of a sound that are encoded at once: 30 seconds. The encoder makes one row of two.
+const FRAMES: u32 = 3000;
+
+/// Why an encoder makes another number of rows than llama.cpp counts, which ends the process (clip.cpp,
+/// `clip_encode`: "Invalid number of output tokens"). The graph stacks rows and rounds up
+/// (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
+fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
+    let projector = header.str("clip.audio.projector_type")?.or(header.str("clip.projector_type")?);
+    let stack = header.u32("clip.audio.projector.stack_factor")?.unwrap_or(0);
+    if stack == 0 || !projector.is_some_and(|projector| STACKED.contains(&projector)) {
+        return Ok(None);
+    }
+    let (made, counted) = ((FRAMES / 2).div_ceil(stack), FRAMES.div_ceil(stack) / 2);
+    let reason =
+        || format!("with `clip.audio.projector.stack_factor` {stack} it makes {made} rows and counts {counted}");
+    Ok((made != counted).then(reason))
 }
 
 /// The projector that lies beside a model: a file `mmproj*.gguf` in its folder that llama.cpp would take for it, the
@@ -98,4 +123,18 @@ pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
         }
     }
     found.into_iter().min().map(|(_, _, path)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unequal_rows;
+    use test_support::synthetic::mmproj;
+
+    #[test]
+    fn a_projector_whose_rows_llama_cpp_counts_wrongly_is_known_before_it_is_loaded() {
+        let reason = |name: &str| unequal_rows(&mmproj::named(name).header().unwrap()).unwrap();
+        let ultravox = reason("Ultravox 0.5").unwrap();
+        assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows and counts 187"), "{ultravox}");
+        assert_eq!([reason("Small Ultravox"), reason("LLaVA 1.5")], [None, None]);
+    }
 }
