@@ -61,22 +61,43 @@ pub(super) struct ChatMessage<'a> {
     pub(super) tool_call_id: Option<Cow<'a, str>>,
 }
 
-/// A picture by its URL, or a sound in base64.
+/// A picture or a sound.
 #[derive(Debug)]
-pub(super) enum ChatMedia<'a> {
+pub(super) struct ChatMedia<'a> {
+    source: Source<'a>,
+    /// Its place in the original request.
+    place: String,
+}
+
+#[derive(Debug)]
+enum Source<'a> {
+    /// A URL.
     Image(Cow<'a, str>),
+    /// A text in base64.
     Audio(Cow<'a, str>),
+}
+
+impl<'a> ChatMedia<'a> {
+    /// A picture by its URL.
+    pub(super) fn image(url: impl Into<Cow<'a, str>>, place: String) -> Self {
+        Self { source: Source::Image(url.into()), place }
+    }
+
+    /// A sound in base64.
+    pub(super) fn audio(data: Cow<'a, str>, place: String) -> Self {
+        Self { source: Source::Audio(data), place }
+    }
 }
 
 impl Serialize for ChatMedia<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut part = serializer.serialize_map(Some(2))?;
-        match self {
-            Self::Image(url) => {
+        match &self.source {
+            Source::Image(url) => {
                 part.serialize_entry("type", "image_url")?;
                 part.serialize_entry("image_url", &BTreeMap::from([("url", url)]))?;
             }
-            Self::Audio(data) => {
+            Source::Audio(data) => {
                 part.serialize_entry("type", "input_audio")?;
                 part.serialize_entry("input_audio", &BTreeMap::from([("data", data)]))?;
             }
@@ -382,7 +403,15 @@ impl<'a> ChatWriter<'a> {
     ///
     /// Status 400 for a parameter that the original request gives under two names.
     pub(super) fn finish(self) -> Result<Translation, ApiError> {
-        let Self { messages, tools, parameters, given, variables, places, left_out, bytes, given_twice, .. } = self;
+        let Self { messages, tools, parameters, given, variables, mut places, left_out, bytes, given_twice, .. } = self;
+        for (index, message) in messages.iter().enumerate() {
+            let (mut from, mut part) = (0, 0);
+            for (at, media) in &message.media {
+                part += usize::from(*at > from);
+                places.media.push((format!("messages[{index}].content[{part}]"), media.place.clone()));
+                (from, part) = (*at, part + 1);
+            }
+        }
         if let Some(error) = given_twice {
             return Err(error);
         }
@@ -418,6 +447,8 @@ fn as_map<V: Serialize, S: serde::Serializer>(entries: &[(String, V)], serialize
 pub(super) struct Places {
     /// The place of each message.
     messages: Vec<String>,
+    /// The places of pictures and sounds in chat completions, and their own.
+    media: Vec<(String, String)>,
     /// The place of each tool, with the name of its schema.
     tools: Vec<(String, &'static str)>,
     /// Other parameters: the name in chat completions, and the original one.
@@ -450,6 +481,10 @@ impl Places {
 
     /// The original place; `None` if it is the same.
     fn original(&self, place: &str) -> Option<String> {
+        let is_of = |part: &str| place.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        if let Some((_, own)) = self.media.iter().find(|(part, _)| is_of(part)) {
+            return Some(own.clone());
+        }
         if let Some((index, rest)) = indexed(place, "messages") {
             // In the other APIs, a call is an item or a block, and the message's place is already its place.
             let rest = if rest.starts_with(".tool_calls") { "" } else { rest };

@@ -89,6 +89,11 @@ impl Spans {
         index.saturating_sub(later.sum())
     }
 
+    /// Whether the token at this index is a row.
+    pub(crate) fn holds(&self, index: usize) -> bool {
+        self.all().iter().any(|span| (span.from..span.end()).contains(&index))
+    }
+
     /// Index after the last row; 0 for a text without any.
     pub(crate) fn end(&self) -> usize {
         self.all().last().map_or(0, Span::end)

@@ -183,9 +183,12 @@ impl<'a> Block<'a> {
             "base64" => {
                 let data = source.data.ok_or_else(|| ApiError::missing(&place, "data"))?;
                 let kind = source.media_type.as_deref().unwrap_or("image/png");
-                Ok(ChatMedia::Image(format!("data:{kind};base64,{data}").into()))
+                Ok(ChatMedia::image(format!("data:{kind};base64,{data}"), place))
             }
-            "url" => source.url.map(ChatMedia::Image).ok_or_else(|| ApiError::missing(&place, "url")),
+            "url" => {
+                let url = source.url.ok_or_else(|| ApiError::missing(&place, "url"))?;
+                Ok(ChatMedia::image(url, place))
+            }
             kind => Err(unsupported(&place, &format!("images of type `{kind}`"))),
         }
     }

@@ -145,11 +145,11 @@ fn shown<'a>(given: &'a RawValue, role: &'static str, place: &str) -> Result<Cha
             // An image by the id of a file is one of OpenAI's own.
             "input_image" => {
                 let url = part.image_url.ok_or_else(|| ApiError::missing(&place, "image_url"))?;
-                message.show(ChatMedia::Image(url));
+                message.show(ChatMedia::image(url, format!("{place}.image_url")));
             }
             "input_audio" => {
                 let audio = part.input_audio.ok_or_else(|| ApiError::missing(&place, "input_audio"))?;
-                message.show(ChatMedia::Audio(audio.data));
+                message.show(ChatMedia::audio(audio.data, format!("{place}.input_audio")));
             }
             _ => message.append(&part.into_text(&place)?),
         }

@@ -123,7 +123,7 @@ fn what_is_no_picture_is_an_error_that_names_its_place() {
         ("https://example.com/a.png", "an image is a data URL"),
         ("data:image/png,abc", "is base64"),
         ("data:image/png;base64,!!", "no base64"),
-        (&format!("data:image/png;base64,{text}"), "not a picture"),
+        (&format!("data:image/png;base64,{text}"), "not a PNG"),
         (&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 1)[..60])), "damaged BMP"),
     ] {
         let message = refused(url);
@@ -143,12 +143,22 @@ fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
     let error = chat(&api, &asked("data:image/png;base64,!!")).unwrap_err();
     assert_eq!((error.status, error.code), (400, Some("unsupported_parameter")));
     assert!(error.message.contains("the model takes no images"), "{}", error.message);
+    // Texts that are one part of a chat's message are several here.
     let of_responses = json!({"input": [{"role": "user", "content": [
+        {"type": "input_text", "text": "What"},
+        {"type": "input_text", "text": "is"},
         {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
-        {"type": "input_text", "text": "?"},
     ]}]});
     let error = api.respond(of_responses.to_string().as_bytes()).unwrap_err();
-    assert!(error.message.starts_with("input[0].content[0].image_url:"), "{}", error.message);
+    assert_eq!(error.param.as_deref(), Some("input[0].content[2].image_url"));
+    assert!(error.message.starts_with("input[0].content[2].image_url: the model takes"), "{}", error.message);
+    let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
+    let of_messages = json!({"messages": [
+        {"role": "user", "content": "Look:"},
+        {"role": "user", "content": [image]},
+    ]});
+    let error = api.message(of_messages.to_string().as_bytes()).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("messages[1].content[0].source"));
 }
 
 /// Answers requests for files, one after the other. Returns the address.

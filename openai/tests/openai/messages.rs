@@ -267,7 +267,7 @@ fn what_is_wrong_is_said_in_anthropics_shape_by_its_place() {
             user(json!([{"type": "text", "text": "a"}, image])),
             400,
             "invalid_request_error",
-            "messages[0].content[1]: blocks of type `image`",
+            "messages[0].content[1].source: the model takes no images",
         ),
         (user(json!([{"type": "tool_result", "content": "a"}])), 400, "invalid_request_error", "tool_use_id"),
         (user(json!(3)), 400, "invalid_request_error", "messages[0].content"),

@@ -281,7 +281,7 @@ fn what_is_wrong_is_named_by_its_place_in_the_request() {
         (json!({"input": 3}), "input"),
         (
             user(json!([{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "b"}])),
-            "input[0].content[1]",
+            "input[0].content[1].image_url",
         ),
         (json!({"input": [{"role": "tool", "content": "a"}]}), "input[0].role"),
         (json!({"input": [{"role": "user", "content": "a"}, {"type": "web_search_call", "id": "1"}]}), "input[1]"),
