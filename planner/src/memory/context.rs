@@ -77,6 +77,11 @@ pub struct ContextParams {
     /// state (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
+    /// Bytes of GPU memory for recently used experts of layers on GPUs whose experts lie on the host, over all GPUs
+    /// together; 0 for none. llama.cpp divides them like the layers, and takes no more than there are such experts
+    /// (llama-moe-cache.cpp, the constructor).
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
+    pub moe_cache_size: u64,
     /// How positions are scaled.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub rope: Rope,
@@ -105,6 +110,7 @@ impl Default for ContextParams {
             embeddings: None,
             mtp: false,
             n_rs_seq: 0,
+            moe_cache_size: 0,
             rope: Rope::default(),
         }
     }

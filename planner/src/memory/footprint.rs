@@ -14,17 +14,28 @@ pub struct Footprint {
     pub kv: u64,
     /// Compute buffers; on the host also the buffer that returns logits.
     pub compute: u64,
+    /// The cache of experts ([`ContextParams::moe_cache_size`](super::ContextParams::moe_cache_size)); on the host, the
+    /// slots of each layer's experts.
+    // Workers send footprints in a format without names, so the field is always written.
+    #[serde(default)]
+    pub experts: u64,
 }
 
 impl Footprint {
-    /// A footprint with these parts, in bytes.
+    /// A footprint with these parts, in bytes, without a cache of experts.
     pub const fn new(weights: u64, kv: u64, compute: u64) -> Self {
-        Self { weights, kv, compute }
+        Self { weights, kv, compute, experts: 0 }
+    }
+
+    /// The same footprint with a cache of experts of this many bytes.
+    #[must_use]
+    pub const fn with_experts(self, experts: u64) -> Self {
+        Self { experts, ..self }
     }
 
     /// The sum of all parts, in bytes; saturates.
     pub const fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv).saturating_add(self.compute)
+        self.weights.saturating_add(self.kv).saturating_add(self.compute).saturating_add(self.experts)
     }
 }
 
@@ -33,6 +44,7 @@ impl AddAssign for Footprint {
         self.weights = self.weights.saturating_add(other.weights);
         self.kv = self.kv.saturating_add(other.kv);
         self.compute = self.compute.saturating_add(other.compute);
+        self.experts = self.experts.saturating_add(other.experts);
     }
 }
 

@@ -76,7 +76,7 @@ impl Planner<'_> {
             let Some(arrangement) = self.arrange(&spots, &params)? else {
                 continue;
             };
-            let planner = Planner::new(&self.profile, &arrangement.machine).request(request.clone());
+            let planner = Planner::new(&self.profile, &arrangement.machine).request(request.clone()).expert_hits(self.hits);
             match planner.plan_by(probe.filter(|_| planner.unknown().is_some())) {
                 Ok(found) => {
                     let better = |(known, _): &(Plan, _)| is_better(&found, known);
@@ -93,7 +93,7 @@ impl Planner<'_> {
         let Some((_, arrangement)) = best else {
             return Err(beside(failed));
         };
-        let planner = Planner::new(&self.profile, &arrangement.machine).request(request);
+        let planner = Planner::new(&self.profile, &arrangement.machine).request(request).expert_hits(self.hits);
         let found = planner.plan_by(probe).map_err(|error| beside(Some(error)))?;
         Ok(arrangement.on_whole_machine(found, &self.machine))
     }

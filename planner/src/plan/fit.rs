@@ -4,6 +4,7 @@ use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, PeakSizes, Split, Uncertainty};
 
+use super::moe_cache::CacheGain;
 use super::{Confidence, Placement, PlacementKind, Shortfall};
 
 /// The devices of one candidate placement: its GPUs, in the order in which they take layers, and the host.
@@ -96,6 +97,8 @@ impl Levels {
 pub(super) struct Chosen<'a> {
     pub(super) room: Room<'a>,
     pub(super) params: ContextParams,
+    /// The gain of the cache of experts, if it has one.
+    pub(super) cache: Option<CacheGain>,
     pub(super) split: Split,
     pub(super) assignment: Assignment,
     /// Layers on each GPU.

@@ -13,6 +13,7 @@ mod fit;
 mod growth;
 mod halving;
 mod kv_cache;
+mod moe_cache;
 mod paging;
 mod placement;
 mod planner;
@@ -38,11 +39,12 @@ pub use companions::PlannedCompanion;
 pub use depth::{ByDepth, DepthRule, DepthWork, SecondsAtDepth};
 pub use error::{Error, Shortfall};
 pub use kv_cache::KvCache;
+pub use moe_cache::PlannedMoeCache;
 pub use paging::Paging;
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
 pub use probe::{NoRoom, Probe};
-pub use request::{Context, GpuLayers, HostParts, KvPlace, Policy, Request};
+pub use request::{Context, GpuLayers, HostParts, KvPlace, MoeCache, Policy, Request};
 pub use saved::{MachineChange, ModelIdentity, SavedPlan, SavedPlanError};
 pub use speed::Speed;
 pub use workload::{Depth, Workload};
@@ -80,6 +82,9 @@ pub struct Plan {
     /// The files loaded beside the model, such as a draft or an mmproj, and where each goes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
+    /// The cache of experts on the GPUs; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moe_cache: Option<PlannedMoeCache>,
     /// Weights that do not fit in the host's memory; `None` if everything fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paging: Option<Paging>,

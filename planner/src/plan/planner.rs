@@ -9,8 +9,8 @@ use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
 use super::search::Placements;
-use super::speed::{Rates, Speed, SpeedModel};
-use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, Policy, Probe, Request, reasons};
+use super::speed::{ExpertHits, Rates, Speed, SpeedModel};
+use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, PlannedMoeCache, Policy, Probe, Request, reasons};
 
 /// Makes plans of one model on one machine.
 ///
@@ -31,13 +31,15 @@ pub struct Planner<'a> {
     pub(super) request: Request,
     pub(super) companions: Vec<Companion>,
     pub(super) moves: MoveRates,
+    pub(super) hits: ExpertHits,
 }
 
 impl<'a> Planner<'a> {
     /// A planner with the default request.
     pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
         let (profile, machine) = (Cow::Borrowed(profile), Cow::Borrowed(machine));
-        Self { profile, machine, request: Request::new(), companions: Vec::new(), moves: MoveRates::default() }
+        let (request, moves, hits) = (Request::new(), MoveRates::default(), ExpertHits::default());
+        Self { profile, machine, request, companions: Vec::new(), moves, hits }
     }
 
     /// Sets the request.
@@ -57,6 +59,13 @@ impl<'a> Planner<'a> {
     /// missing.
     pub fn move_rates(mut self, moves: MoveRates) -> Self {
         self.moves = moves;
+        self
+    }
+
+    /// Sets how often a cache of experts holds the expert that a token uses, as texts of this model have shown. The
+    /// default is a published curve.
+    pub const fn expert_hits(mut self, hits: ExpertHits) -> Self {
+        self.hits = hits;
         self
     }
 
@@ -133,10 +142,12 @@ impl<'a> Planner<'a> {
         };
         let params = self.params();
         let model = SpeedModel::new(&self.profile, &params, Rates::for_devices(&[], &self.machine.host));
+        let model = model.expert_hits(self.hits);
         let (policy, mut chosen) = match self.is_stated() {
             true => (Policy::MostLayers, self.stated(&params, probe)?),
             false => self.chosen(policy, (&params, &model), probe)?,
         };
+        chosen = self.with_moe_cache(chosen, policy, &model, probe)?;
         if let Some(growth) = self.request.growth(&self.profile) {
             chosen.grow(&self.profile, growth, probe)?;
         }
@@ -220,6 +231,8 @@ impl<'a> Planner<'a> {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(&self.profile);
         params.mtp = self.profile.predicts();
+        // The search adds it where it is of use.
+        params.moe_cache_size = 0;
         params.n_rs_seq = if self.profile.goes_back_by_states() {
             // A computation holds two tokens beside the drafts (llama-batch.cpp, `split_equal`).
             let most = params.computed().min(params.n_ctx).saturating_sub(2);
@@ -277,7 +290,9 @@ impl<'a> Planner<'a> {
             (Some(speed), Some(paging)) => Some(paging.slow_down(speed, chosen.params.n_ubatch)),
             (speed, _) => speed,
         };
+        let moe_cache = chosen.cache.map(|gain| self.planned_moe_cache(&chosen, gain, &model)).transpose()?;
         let mut notes = vec![chosen.reason()];
+        notes.extend(moe_cache.as_ref().map(PlannedMoeCache::reason));
         notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
@@ -317,6 +332,7 @@ impl<'a> Planner<'a> {
             context,
             confidence: chosen.confidence,
             companions: Vec::new(),
+            moe_cache,
             paging,
             speed,
             notes,

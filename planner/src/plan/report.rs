@@ -19,11 +19,14 @@ impl fmt::Display for Plan {
         }
         writeln!(f, " · {} · {} + output", Bytes(model.file_bytes), counted(model.blocks, "layer"))?;
         let width = self.placements.iter().map(|placement| placement.name.chars().count()).fold(16, usize::max);
-        let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
-        let heads = ["weights", "KV", "compute", "headroom", "free"].map(str::to_owned);
+        // Few plans have a cache of experts, and the others need no column for it.
+        let has_cache = self.placements.iter().any(|placement| placement.footprint.experts > 0);
+        let cells: Vec<Vec<String>> = self.placements.iter().map(|placement| cells(placement, has_cache)).collect();
+        let heads = ["weights", "KV", "compute", "experts", "headroom", "free"];
+        let heads: Vec<String> = heads.iter().filter(|head| has_cache || **head != "experts").map(|head| (*head).to_owned()).collect();
         let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(heads[column].len(), usize::max);
-        let widths = [0, 1, 2, 3, 4].map(widest);
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[String; 5]| {
+        let widths: Vec<usize> = (0..heads.len()).map(widest).collect();
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[String]| {
             write!(f, "  {name:<width$}")?;
             for (cell, width) in row.iter().zip(&widths) {
                 write!(f, "  {cell:>width$}")?;
@@ -124,13 +127,15 @@ pub(super) fn rounded(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
-fn cells(placement: &Placement) -> [String; 5] {
+fn cells(placement: &Placement, has_cache: bool) -> Vec<String> {
     // An empty cell is easier to see than `0 B`.
     let bytes = |bytes: u64| match bytes {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    let Footprint { weights, kv, compute, .. } = placement.footprint;
-    let [weights, kv, compute, headroom] = [weights, kv, compute, placement.headroom.total()].map(bytes);
-    [weights, kv, compute, headroom, Bytes(placement.free).to_string()]
+    let Footprint { weights, kv, compute, experts } = placement.footprint;
+    let mut cells: Vec<String> = [weights, kv, compute].map(bytes).into();
+    cells.extend(has_cache.then(|| bytes(experts)));
+    cells.extend([bytes(placement.headroom.total()), Bytes(placement.free).to_string()]);
+    cells
 }

@@ -136,6 +136,23 @@ pub enum KvPlace {
     Auto,
 }
 
+/// Whether a cache on the GPUs holds recently used experts of those that stay on the host.
+///
+/// llama.cpp then computes with experts on the GPU, in batches of up to 32 tokens, and uploads those that the cache
+/// lacks. The cache takes memory that whole blocks could use, and every expert that it lacks passes the link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum MoeCache {
+    /// A cache, as large as is best, if the workload takes a tenth less time with it.
+    #[default]
+    Auto,
+    /// No cache: the host computes with its experts.
+    Off,
+    /// A cache of this many bytes over all GPUs together, where experts stay on the host.
+    Bytes(u64),
+}
+
 /// Which parts of a block may stay on the host while the block is on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -184,6 +201,9 @@ pub struct Request {
     pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
+    /// Whether a cache on the GPUs holds experts of the host.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub moe_cache: MoeCache,
     /// The largest ubatch, in tokens, that the planner may choose to make the plan faster. It doubles `params.n_ubatch`
     /// up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
     #[serde(default)]
@@ -253,6 +273,7 @@ impl Request {
             kv_cache: KvCache::Given,
             kv_place: KvPlace::Given,
             host_parts: HostParts::Auto,
+            moe_cache: MoeCache::Auto,
             max_ubatch: Some(Self::MAX_UBATCH),
             min_ubatch: None,
             workload: None,
@@ -294,6 +315,13 @@ impl Request {
     /// Sets which parts of a block may stay on the host.
     pub fn host_parts(mut self, parts: HostParts) -> Self {
         self.host_parts = parts;
+        self
+    }
+
+    /// Sets whether a cache on the GPUs holds experts of the host (default: [`MoeCache::Auto`]).
+    #[doc(alias = "moe_cache_size")]
+    pub fn moe_cache(mut self, cache: MoeCache) -> Self {
+        self.moe_cache = cache;
         self
     }
 
@@ -561,6 +589,14 @@ impl Request {
             (Context::Default, n_ctx) => Ok(Context::Tokens(n_ctx)),
             (Context::Tokens(tokens), n_ctx) if tokens == n_ctx => Ok(self.context),
             (context, n_ctx) => Err(Error::TwoContexts { context, n_ctx }),
+        }
+    }
+
+    /// The requested cache of experts, from `moe_cache` or `params.moe_cache_size`.
+    pub(super) const fn asked_moe_cache(&self) -> MoeCache {
+        match (self.moe_cache, self.params.moe_cache_size) {
+            (MoeCache::Auto, bytes @ 1..) => MoeCache::Bytes(bytes),
+            (asked, _) => asked,
         }
     }
 

@@ -35,6 +35,7 @@ mod plan_advice;
 mod plan_choices;
 mod plan_companions;
 mod plan_kv_cache;
+mod plan_moe_cache;
 mod plan_probed;
 mod plan_properties;
 mod plan_report;

@@ -52,6 +52,8 @@ impl Draft {
             type_v: self.options.type_v.unwrap_or(KvType::F16),
             // The draft's own blocks that predict further tokens are not loaded.
             mtp: false,
+            // common/speculative.cpp, `common_base_params_to_speculative`.
+            moe_cache_size: 0,
             ..main.clone()
         })
     }

@@ -60,7 +60,7 @@ impl HostMemory {
     }
 
     /// Whether the CPU may repack this weight. Pinned memory comes first and prevents it.
-    fn repacks(&self, weight: &StoredWeight) -> bool {
+    pub(super) fn repacks(&self, weight: &StoredWeight) -> bool {
         self.repack
             && !matches!(self.pinned, Pinned::Yes(_))
             && weight.group != Group::Input

@@ -9,6 +9,7 @@
 pub mod assignment;
 mod buffers;
 mod cost;
+mod experts;
 mod host_memory;
 mod kv;
 mod weights;
@@ -28,6 +29,7 @@ use super::pattern::OverrideRules;
 use super::{ContextParams, ContextSizes, Error, FileFacts, FlashAttention, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
+pub use experts::ExpertCache;
 pub(crate) use kv::full_windows;
 
 /// Bytes by which a placement's compute buffers may exceed the estimate, by device. The default is 0.
@@ -54,6 +56,9 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
+    /// Bytes of the cache of experts over all GPUs, and most experts of a layer that a token uses.
+    moe_cache_size: u64,
+    n_expert_used: u32,
 }
 
 impl Estimate {
@@ -121,6 +126,8 @@ impl Estimate {
             output: params.output_bytes(profile, &sizes),
             sizes,
             known,
+            moe_cache_size: params.moe_cache_size,
+            n_expert_used: profile.hparams.experts.map_or(0, |experts| experts.used),
             exact: known && known_host && !exactly.contains(&false),
         })
     }
@@ -158,6 +165,17 @@ impl Estimate {
         self.weights = self.weights.overridden(place);
         self.compute.overridden = true;
         self
+    }
+
+    /// The same estimate with a cache of experts of this many bytes over all GPUs; 0 for none.
+    pub(crate) const fn with_moe_cache(mut self, bytes: u64) -> Self {
+        self.moe_cache_size = bytes;
+        self
+    }
+
+    /// The cache of experts under this assignment, to the byte as a load without data counts it.
+    pub fn expert_cache(&self, assignment: &Assignment) -> ExpertCache {
+        ExpertCache::new(&self.weights, self.n_expert_used, self.moe_cache_size, assignment, self.n_gpus)
     }
 
     /// The place of each layer with `n_gpu_layers` layers on GPUs.
@@ -207,6 +225,13 @@ impl Estimate {
         }
         footprints.host.compute = host.bytes.saturating_add(self.output);
         footprints.output = self.output;
+        if self.moe_cache_size > 0 {
+            let cache = self.expert_cache(assignment);
+            for (footprint, &bytes) in footprints.gpus.iter_mut().zip(&cache.gpus) {
+                footprint.experts = bytes;
+            }
+            footprints.host.experts = cache.host;
+        }
         let uncertainty = Uncertainty { gpus: gpus.iter().map(|buffer| buffer.unsure).collect(), host: host.unsure };
         (footprints, uncertainty)
     }

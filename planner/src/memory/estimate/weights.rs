@@ -9,6 +9,7 @@ use crate::memory::context::ContextParams;
 use crate::profile::{Group, LoraPair, ModelProfile, Weight, WeightRole};
 
 use super::cost::{Cost, Largest};
+use super::experts::HostExperts;
 use super::host_memory::{HostMemory, Pinned};
 use super::{Assignment, Place};
 
@@ -133,6 +134,8 @@ struct Sums {
     /// The copy of the token embedding that a tied output needs on its device; empty otherwise.
     tied: Layer,
     rope: Layer,
+    /// For each block, its experts if a [cache](super::experts) can hold them; otherwise empty.
+    host_experts: Vec<HostExperts>,
 }
 
 impl WeightTable {
@@ -168,6 +171,7 @@ impl WeightTable {
             output: empty.clone(),
             tied: empty.clone(),
             rope: empty,
+            host_experts: self.host_experts(places),
         };
         for (index, weight) in stored.weights.iter().enumerate() {
             let is_tied = weight.group == Group::Tied;
@@ -206,6 +210,33 @@ impl WeightTable {
             layer.add(weight, rules);
         }
         sums
+    }
+
+    /// The experts of each block that all lie in plain memory of the host, wherever the block is. Rearranged weights do
+    /// not count (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
+    fn host_experts(&self, places: &[Option<Place>]) -> Vec<HostExperts> {
+        let mut all = vec![HostExperts::default(); self.stored.rope_blocks.len()];
+        for (index, weight) in self.stored.weights.iter().enumerate() {
+            if let (Kind::Model, Group::Block(block)) = (weight.kind, weight.group)
+                && let Some(experts) = all.get_mut(block)
+            {
+                let place = places.get(index).copied().flatten();
+                let is_on_host = place == Some(Place::Host) || weight.weight.stays_on_host();
+                experts.add(&weight.weight, is_on_host && !self.host.repacks(weight));
+            }
+        }
+        all.iter_mut().for_each(HostExperts::finish);
+        all
+    }
+
+    /// The experts of each block that a cache can hold, if the block is on a GPU.
+    pub(super) fn experts_on_host(&self) -> &[HostExperts] {
+        &self.sums.host_experts
+    }
+
+    /// Where tensors of a GPU begin, in bytes.
+    pub(super) fn alignment(&self, gpu: usize) -> u64 {
+        self.rules.get(gpu).map_or(1, |rules| rules.alignment)
     }
 
     /// Bytes of a weight on a GPU.

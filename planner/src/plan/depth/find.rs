@@ -55,7 +55,7 @@ struct Pair {
 
 impl Planner<'_> {
     /// The times of a chosen placement.
-    fn timed(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<SpeedModel, Error> {
+    pub(in crate::plan) fn timed(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<SpeedModel, Error> {
         let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
         let model = model.over(&self.profile, &chosen.params, rates);
         Ok(model.overrides(&self.profile, &chosen.split.overrides)?)
@@ -76,7 +76,9 @@ impl Planner<'_> {
         probe: Option<&dyn Probe>,
     ) -> Result<Option<ByDepth>, Error> {
         let all_on_gpus = chosen.split.n_gpu_layers == self.profile.full_offload() && chosen.split_blocks == 0;
-        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
+        // With a cache of experts, all attention is on GPUs, and no other placement is faster in deep contexts.
+        let has_cache = chosen.params.moe_cache_size > 0;
+        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() || has_cache {
             return Ok(None);
         }
         let now = &*chosen;

@@ -47,6 +47,9 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(n <= layers, "n_gpu_layers is {n}, more than {layers}");
     ensure!(split_blocks <= blocks, "parted_blocks is {split_blocks}, more than {blocks}");
     plan.context.sizes().map_err(|error| format!("context.{error}"))?;
+    let (cache, planned) = (plan.context.moe_cache_size, plan.moe_cache.map_or(0, |cache| cache.bytes));
+    ensure!(cache == planned, "context.moe_cache_size is {cache}, and moe_cache has {planned} bytes");
+    ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, and the plan has no GPU");
     check_placements(plan)?;
     check_split(plan)?;
     // A predicted speed is only displayed, except that its curve is indexed by the number of layers.

@@ -53,7 +53,7 @@ impl<'a> Placements<'a> {
     /// The error for a model that does not fit. `least` is the candidate that lacks the least.
     fn does_not_fit(&self, least: Option<Found>) -> Error {
         let layers = self.profile.full_offload();
-        let (model, n_ctx) = (self.profile.name.clone(), self.wanted().n_ctx);
+        let (model, n_ctx) = (self.profile.name.clone(), self.wanted().map_or(0, |params| params.n_ctx));
         let devices = least.iter().flat_map(|least| self.room(&least.path).shortfalls(&least.levels)).collect();
         let n_gpu_layers = layers - least.map_or(0, |least| least.path.first);
         Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices, advice: None }
@@ -63,7 +63,8 @@ impl<'a> Placements<'a> {
         let path = &found.path;
         Chosen {
             room: self.room(path),
-            params: self.params(path).clone(),
+            params: self.context(path),
+            cache: None,
             split: self.split(path),
             assignment: self.assignment(path),
             counts: path.counts(),
@@ -147,7 +148,8 @@ impl<'a> Placements<'a> {
         if !self.gpus.is_empty() && !self.slow.is_empty() {
             notes.push(format!("not used, as the host is faster: {}", list(&self.slow)));
         }
-        let (wanted, params) = (self.wanted(), self.params(path));
+        let params = self.params(path);
+        let wanted = self.wanted().unwrap_or(params);
         if params.n_ubatch != wanted.n_ubatch {
             notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
         }

@@ -1,14 +1,15 @@
 //! A path as parameters for llama.cpp, and its estimated memory.
 
-use crate::machine::Gpu;
+use crate::machine::{Gpu, mib};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprints, NOTHING, Place, Split, TensorOverride, Uncertainty};
 use crate::plan::Error;
 use crate::plan::fit::{Levels, Room};
+use crate::plan::speed::Cached;
 
 use super::parts::with_parts_on_host;
 use super::path::Path;
-use super::{Placements, SearchConstraints};
+use super::{Placements, SearchConstraints, SearchedCache};
 
 impl<'a> Placements<'a> {
     /// The estimated memory of a path, and its uncertainty.
@@ -18,8 +19,29 @@ impl<'a> Placements<'a> {
         let assignment = self.assignment(path);
         Ok(match path.kept() == 0 && !path.single_copy {
             true => estimate.with_uncertainty(&assignment),
-            false => with_parts_on_host(&estimate, self.parts.kept(&path.runs)).with_uncertainty(&assignment),
+            false => {
+                let estimate = with_parts_on_host(&estimate, self.parts.kept(&path.runs));
+                estimate.with_moe_cache(self.moe_cache_size(path)).with_uncertainty(&assignment)
+            }
         })
+    }
+
+    /// Bytes of the cache of experts: as stated, or the setting's share of the experts that the path keeps on the host,
+    /// in whole MiB as llama.cpp's own flag has them.
+    fn moe_cache_size(&self, path: &Path) -> u64 {
+        let costs = &self.setting_costs[path.setting];
+        let Some(Cached { share }) = costs.cached else { return costs.params.moe_cache_size };
+        let experts = self.parts.kept(&path.runs).map(|part| part.bytes).fold(0, u64::saturating_add);
+        ((experts as f64 * share) as u64).div_ceil(mib(1)) * mib(1)
+    }
+
+    /// The parameters of a path's context.
+    pub(super) fn context(&self, path: &Path) -> ContextParams {
+        let params = self.params(path).clone();
+        match self.cache {
+            SearchedCache::Any => ContextParams { moe_cache_size: self.moe_cache_size(path), ..params },
+            SearchedCache::None | SearchedCache::Stated => params,
+        }
     }
 
     /// The memory of each device: the estimate, corrected by the probes' answers.

@@ -53,7 +53,7 @@ use self::parts::Parts;
 use self::path::{CostToGo, Heap, OrderContext, Path};
 use self::prices::Prices;
 use self::probed::Probed;
-use self::setting::settings;
+use self::setting::{Setting, settings};
 use self::setting_costs::{HOST_ROLES, SettingCosts};
 use self::table::Table;
 
@@ -89,9 +89,21 @@ pub(super) struct Placements<'a> {
     orders: Vec<Order>,
     parts: Rc<Parts<'a>>,
     setting_costs: Vec<SettingCosts<'a>>,
+    /// The cache on the GPUs that holds experts of the host.
+    cache: SearchedCache,
     tie: f64,
     /// Number of estimates made for whole paths.
     estimates_made: Cell<usize>,
+}
+
+/// The cache of experts that the placements of a search have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SearchedCache {
+    None,
+    /// As large as is best.
+    Any,
+    /// As large as the parameters say.
+    Stated,
 }
 
 /// After this many refusals the search drops an order of GPUs: the devices or the model are the cause.
@@ -145,6 +157,41 @@ impl<'a> Placements<'a> {
         policy: Policy,
         probe: Option<&'a dyn Probe>,
     ) -> Result<Self, Error> {
+        Self::build(profile, machine, request, (params, model), (policy, SearchedCache::None), probe)
+    }
+
+    /// The placements with a cache of experts on GPUs, for the fastest plan. Blocks keep all of their experts on the
+    /// host or none.
+    pub(super) fn with_cache(
+        profile: &'a ModelProfile,
+        machine: &'a Machine,
+        request: &'a Request,
+        context: (&ContextParams, &SpeedModel),
+        probe: Option<&'a dyn Probe>,
+    ) -> Result<Self, Error> {
+        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::Any), probe)
+    }
+
+    /// The same with a cache as large as the parameters say.
+    pub(super) fn with_stated_cache(
+        profile: &'a ModelProfile,
+        machine: &'a Machine,
+        request: &'a Request,
+        context: (&ContextParams, &SpeedModel),
+        probe: Option<&'a dyn Probe>,
+    ) -> Result<Self, Error> {
+        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::Stated), probe)
+    }
+
+    fn build(
+        profile: &'a ModelProfile,
+        machine: &'a Machine,
+        request: &'a Request,
+        (params, model): (&ContextParams, &SpeedModel),
+        (policy, cache): (Policy, SearchedCache),
+        probe: Option<&'a dyn Probe>,
+    ) -> Result<Self, Error> {
+        let has_cache = cache != SearchedCache::None;
         let by_layers = policy == Policy::MostLayers;
         let free: Vec<&Gpu> = machine.gpus.iter().filter(|gpu| gpu.free > 0).collect();
         let n_gpu_layers = *request.gpu_layers.range(profile.full_offload()).start();
@@ -164,7 +211,9 @@ impl<'a> Placements<'a> {
         orders.retain(|order| !by_layers || order.is_sorted());
         // The order without GPUs: the host alone.
         orders.push(Order::new());
-        let parts = Rc::new(Parts::new(profile, parts));
+        // A cache is on a GPU.
+        orders.retain(|order| !has_cache || !order.is_empty());
+        let parts = Rc::new(if has_cache { Parts::whole_experts(profile) } else { Parts::new(profile, parts) });
         let (tie, setting_costs, estimates_made) = (TIE, Vec::new(), Cell::default());
         let mut all = Self {
             profile,
@@ -177,23 +226,37 @@ impl<'a> Placements<'a> {
             orders,
             parts,
             setting_costs,
+            cache,
             tie,
             estimates_made,
         };
-        for setting in settings(request, profile, params) {
+        // With several GPUs each setting takes a search through their orders.
+        let settings = match has_cache && all.gpus.len() > 1 {
+            true => vec![Setting::given(params)],
+            false => settings(request, profile, params),
+        };
+        for setting in settings {
             if setting.doubled > 0 && !may_double {
                 continue;
             }
             let model = model.over(profile, &setting.params, rates.clone());
-            let mut costs = SettingCosts::new(&all, setting, &model)?;
-            match by_layers {
-                true => costs.table.price_by_layers(),
-                false => costs.table.count_seconds(1.0 + costs.surcharge),
+            let costs = SettingCosts::new(&all, setting, &model)?;
+            let variants = match cache {
+                SearchedCache::None => vec![costs],
+                SearchedCache::Any => costs.with_caches(&all, &model),
+                SearchedCache::Stated => vec![costs.with_stated_cache(&all, &model)],
+            };
+            for mut costs in variants {
+                match by_layers {
+                    true => costs.table.price_by_layers(),
+                    false => costs.table.count_seconds(1.0 + costs.surcharge),
+                }
+                all.setting_costs.push(costs);
             }
-            all.setting_costs.push(costs);
             // On several GPUs that hold all layers, the ubatches of a prompt run as a pipeline. Larger ubatches would
             // leave fewer of them to overlap.
-            if all.gpus.len() > 1 && all.setting_costs[0].holds_all() {
+            let holds_all = all.setting_costs.first().is_some_and(SettingCosts::holds_all);
+            if all.gpus.len() > 1 && holds_all {
                 break;
             }
         }
@@ -292,9 +355,9 @@ impl<'a> Placements<'a> {
         costs.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| costs.fused[gpu])
     }
 
-    /// The parameters of the preferred setting.
-    fn wanted(&self) -> &ContextParams {
-        &self.setting_costs[0].params
+    /// The parameters of the preferred setting; `None` if no cache is of use.
+    fn wanted(&self) -> Option<&ContextParams> {
+        self.setting_costs.first().map(|costs| &costs.params)
     }
 
     fn prices<'p>(&'p self, table: &'p Table<'p>, order: usize) -> Prices<'p> {

@@ -11,15 +11,35 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 #[derive(Debug, Clone)]
 pub(super) struct Part<'a> {
     pub(super) block: u32,
-    /// The common part of the weights' names: `ffn_down_exps`.
-    stem: &'a str,
+    /// The common parts of the weights' names: `ffn_down_exps`.
+    stems: Vec<&'a str>,
     pub(super) weights: Vec<&'a Weight>,
     /// The same weights, grouped by type.
     pub(super) matrices: Vec<Matrices>,
     /// Bytes of the weights in the file.
     pub(super) bytes: u64,
-    /// Whether the part ends a feed-forward step; otherwise it begins one.
-    ends: bool,
+    /// Bytes of the weights that begin a feed-forward step, and of those that end one.
+    steps: [u64; 2],
+}
+
+impl<'a> Part<'a> {
+    fn new(profile: &ModelProfile, block: u32, stems: Vec<(&'a str, Vec<&'a Weight>)>) -> Self {
+        let mut steps = [0_u64; 2];
+        for (stem, weights) in &stems {
+            let step = &mut steps[usize::from(stem.contains("_down"))];
+            *step = Weight::sum(weights.iter().copied()).max(*step);
+        }
+        let (stems, weights): (Vec<&str>, Vec<Vec<&Weight>>) = stems.into_iter().unzip();
+        let weights = weights.concat();
+        Self {
+            block,
+            stems,
+            matrices: matrices(profile, weights.iter().copied()),
+            bytes: Weight::sum(weights.iter().copied()),
+            steps,
+            weights,
+        }
+    }
 }
 
 /// The estimate with these parts of blocks on the host. Overrides make llama.cpp keep a single copy of the graph.
@@ -40,12 +60,26 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
+    /// All experts of a block as one part: a cache on the GPU holds experts of blocks that have none there.
+    pub(super) fn whole_experts(profile: &'a ModelProfile) -> Self {
+        Self::with(profile, HostParts::Experts, |stems| if stems.is_empty() { Vec::new() } else { vec![stems] })
+    }
+
     pub(super) fn new(profile: &'a ModelProfile, wanted: HostParts) -> Self {
         let wanted = match (wanted, &profile.hparams.experts) {
             (HostParts::Auto, Some(_)) => HostParts::Experts,
             (HostParts::Auto, None) => HostParts::FeedForward,
             (wanted, _) => wanted,
         };
+        Self::with(profile, wanted, |stems| stems.into_iter().map(|stem| vec![stem]).collect())
+    }
+
+    /// The parts of the wanted kind. `grouped` groups the stems of a block, each with its weights, into parts.
+    fn with(
+        profile: &'a ModelProfile,
+        wanted: HostParts,
+        grouped: impl Fn(Vec<(&'a str, Vec<&'a Weight>)>) -> Vec<Vec<(&'a str, Vec<&'a Weight>)>>,
+    ) -> Self {
         let mut parts = Self { wanted, ..Self::default() };
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
@@ -58,14 +92,8 @@ impl<'a> Parts<'a> {
                     stems.entry(stem).or_default().push(weight);
                 }
             }
-            parts.all.extend(stems.into_iter().rev().map(|(stem, weights)| Part {
-                block,
-                stem,
-                matrices: matrices(profile, weights.iter().copied()),
-                bytes: Weight::sum(weights.iter().copied()),
-                ends: stem.contains("_down"),
-                weights,
-            }));
+            let stems = stems.into_iter().rev().collect();
+            parts.all.extend(grouped(stems).into_iter().map(|stems| Part::new(profile, block, stems)));
         }
         parts.begins.push(parts.all.len());
         parts
@@ -94,7 +122,7 @@ impl<'a> Parts<'a> {
         let kept: Vec<&Part<'_>> = self.kept(kept).collect();
         let mut blocks_of: BTreeMap<Vec<&str>, Vec<String>> = BTreeMap::new();
         for parts in kept.chunk_by(|a, b| a.block == b.block) {
-            let mut stems: Vec<&str> = parts.iter().map(|part| part.stem).collect();
+            let mut stems: Vec<&str> = parts.iter().flat_map(|part| part.stems.iter().copied()).collect();
             stems.sort_unstable();
             blocks_of.entry(stems).or_default().push(parts[0].block.to_string());
         }
@@ -110,11 +138,7 @@ impl<'a> Parts<'a> {
 
     /// Bytes of the largest of these parts: among those that begin a feed-forward step, and among those that end one.
     pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
-        self.kept(kept).fold([0; 2], |mut largest, part| {
-            let largest_of = &mut largest[usize::from(part.ends)];
-            *largest_of = part.bytes.max(*largest_of);
-            largest
-        })
+        self.kept(kept).fold([0; 2], |[begins, ends], part| [part.steps[0].max(begins), part.steps[1].max(ends)])
     }
 
     /// The parts on the host: for each `(end, count)` the last `count` parts before block `end`.

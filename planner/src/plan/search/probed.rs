@@ -6,7 +6,7 @@ use crate::plan::probe::with_output;
 use crate::plan::{Error, NoRoom, Policy, Probe};
 
 use super::path::Path;
-use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints};
+use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints, SearchedCache};
 
 /// Maximum number of probes with one GPU, and with several, for each allowed cache type and place and each smaller
 /// ubatch.
@@ -52,7 +52,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
         let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
-        let most = each * chosen;
+        // The settings of caches differ in bytes that the estimate knows.
+        let most = if self.placements.cache == SearchedCache::Any { each } else { each * chosen };
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
         loop {
@@ -103,7 +104,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         let Found { path, cost, .. } = next;
         self.asked += 1;
         self.constraints.known.push(path.clone());
-        let params = self.placements.params(&path);
+        let params = &self.placements.context(&path);
         let split = self.placements.split(&path);
         let room = self.placements.room(&path);
         match self.probe.footprints(&room.gpus, params, &split) {

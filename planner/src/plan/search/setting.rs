@@ -19,6 +19,13 @@ pub(super) struct Setting {
     pub(super) surcharge: f64,
 }
 
+impl Setting {
+    /// These parameters.
+    pub(super) fn given(params: &ContextParams) -> Self {
+        Self { params: params.clone(), doubled: 0, halved: 0, kv_moved: false, smaller_kv: 0, surcharge: 0.0 }
+    }
+}
+
 /// All settings that a request allows: each type and place of the cache with each ubatch, the preferred one first.
 /// `params` are the request's, resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {

@@ -7,16 +7,23 @@ use std::rc::Rc;
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, PeakSizes};
-use crate::plan::speed::SpeedModel;
+use crate::plan::speed::{Cached, SpeedModel};
 use crate::plan::{Error, kv_cache};
 
 use super::Placements;
 use super::order::Order;
 use super::parts::with_parts_on_host;
 use super::setting::Setting;
-use super::table::{ROLES, Run, Table};
+use super::table::{GpuTable, ROLES, Run, Table};
+
+/// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal shares
+/// of all layers miss least; but each layer with experts on the host waits for their numbers.
+const SHARES: [f64; 10] = [0.98, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+/// The same with several GPUs, where each share takes a search through the orders of the GPUs.
+const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 
 /// Costs and limits common to all placements of one setting.
+#[derive(Clone)]
 pub(super) struct SettingCosts<'a> {
     pub(super) params: ContextParams,
     /// How often the ubatch was doubled, or halved; whether the cache was moved to the host; and how many types of the
@@ -31,8 +38,10 @@ pub(super) struct SettingCosts<'a> {
     pub(super) fused: Vec<bool>,
     /// Bytes of weights and caches on the host, whichever layers GPUs take.
     pub(super) always_on_host: u64,
+    /// The share of the experts on the host that a cache on their layer's GPU holds; `None` without a cache.
+    pub(super) cached: Option<Cached>,
     /// The estimates made so far, by the order of GPUs.
-    estimates: RefCell<BTreeMap<Order, Rc<Estimate>>>,
+    estimates: Rc<RefCell<BTreeMap<Order, Rc<Estimate>>>>,
     /// The smallest compute buffers of each GPU, and of the host beside that GPU.
     min_compute: Vec<MinCompute>,
     pub(super) table: Table<'a>,
@@ -78,7 +87,8 @@ impl<'a> SettingCosts<'a> {
             fused: gpus.iter().map(|gpu| kv_cache::is_fused(&gpu.backend, profile, &params)).collect(),
             always_on_host,
             table: Table::new(&all, &budgets, &placements.parts, model, &placements.request.work(profile)),
-            estimates: RefCell::new(BTreeMap::from([(order, all)])),
+            cached: None,
+            estimates: Rc::new(RefCell::new(BTreeMap::from([(order, all)]))),
             min_compute: Vec::with_capacity(gpus.len()),
             peak_sizes,
             params,
@@ -92,6 +102,52 @@ impl<'a> SettingCosts<'a> {
             costs.min_compute.push(min_compute);
         }
         Ok(costs)
+    }
+
+    /// The same setting with a cache of experts of each useful share, the largest first. The largest share is the one
+    /// with which all experts are on the host and the GPUs are full; smaller ones leave room for whole blocks.
+    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel) -> Vec<Self> {
+        let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
+        let workload = placements.request.work(placements.profile);
+        let shares: &[f64] = if placements.gpus.len() > 1 { &FEW_SHARES } else { &SHARES };
+        let most = self.most_cached();
+        let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
+        let shares = shares.iter().map(|share| share * most).filter(|share| (least..1.0).contains(share));
+        let with = |share| {
+            let cached = Cached { share };
+            Self { table: self.table.with_cache(model, &workload, cached), cached: Some(cached), ..self.clone() }
+        };
+        shares.map(with).collect()
+    }
+
+    /// The same setting with the cache that its parameters state. Each GPU keeps a part of the bytes for it, and it is
+    /// priced as if all experts were on the host.
+    pub(super) fn with_stated_cache(self, placements: &Placements<'a>, model: &SpeedModel) -> Self {
+        let bytes = self.params.moe_cache_size;
+        let experts = self.table.gpus.first().map_or(0, GpuTable::all_parts);
+        let share = (bytes as f64 / experts.max(1) as f64).min(1.0);
+        let workload = placements.request.work(placements.profile);
+        let mut table = self.table.with_cache(model, &workload, Cached { share });
+        let budgets: f64 = table.gpus.iter().map(|gpu| gpu.budget as f64).sum();
+        for (gpu, without) in table.gpus.iter_mut().zip(&self.table.gpus) {
+            let part = bytes as f64 * (gpu.budget as f64 / budgets.max(1.0));
+            gpu.reserve(part as u64, without);
+        }
+        Self { table, ..self }
+    }
+
+    /// The share of all experts that the GPUs have room for beside all blocks without experts; at most 1.
+    fn most_cached(&self) -> f64 {
+        let layers = self.table.layers as usize;
+        let parts = self.table.parts.count(0, self.table.layers);
+        let role = Run::new(0, 0, self.table.layers, parts).role(self.table.layers, parts);
+        let rooms = self.table.gpus.iter().zip(&self.min_compute);
+        let room = rooms.map(|(gpu, min_compute)| gpu.budget.saturating_sub(min_compute.gpu[role]));
+        let room = room.fold(0, u64::saturating_add);
+        let Some(gpu) = self.table.gpus.first() else { return 0.0 };
+        let experts = gpu.all_parts();
+        let others = gpu.bytes[layers].saturating_sub(experts);
+        (room.saturating_sub(others) as f64 / experts.max(1) as f64).min(1.0)
     }
 
     /// Whether the GPUs have room for all layers plus one more layer on each.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::memory::{Estimate, Place};
 use crate::plan::Workload;
 use crate::plan::halving::least_that;
-use crate::plan::speed::SpeedModel;
+use crate::plan::speed::{Cached, Moved, SpeedModel};
 
 use super::parts::{Part, Parts};
 
@@ -67,6 +67,19 @@ pub(super) struct GpuTable {
     pub(super) rooms: [u64; ROLES],
 }
 
+impl GpuTable {
+    /// Bytes of all parts on the GPU.
+    pub(super) fn all_parts(&self) -> u64 {
+        self.part_bytes.last().copied().unwrap_or(0)
+    }
+
+    /// Takes bytes from the budget for a cache, and the bytes of parts on the host from the table without one.
+    pub(super) fn reserve(&mut self, cache: u64, without: &Self) {
+        self.budget = self.budget.saturating_sub(cache);
+        self.part_bytes.clone_from(&without.part_bytes);
+    }
+}
+
 /// Prefix sums of all devices.
 #[derive(Debug, Clone)]
 pub(super) struct Table<'a> {
@@ -93,7 +106,7 @@ impl<'a> Table<'a> {
         model: &SpeedModel,
         workload: &Workload,
     ) -> Self {
-        let n_layers = model.layers();
+        let (n_layers, n_gpus) = (model.layers(), budgets.len());
         let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
         let (reply, depths) = (f64::from(workload.reply), workload.depths());
         let tokens = |place: Place| -> Vec<f64> {
@@ -104,32 +117,14 @@ impl<'a> Table<'a> {
             sums(layers.map(|(il, token)| token + model.layer_prompt(il, place, first, workload)), f64::add)
         };
         let ways = reply + model.computations(workload);
-        // The last part of a block stays on the host first. It adds the transfer of the block's activations to the host
-        // and back.
-        let opens: Vec<bool> = parts.are_last().collect();
-        let part_seconds = |place: Place, n_gpus: usize| -> Vec<Vec<f64>> {
-            let there_and_back = model.there_and_back(place, Place::Host) * ways;
-            let token = |part: &Part<'_>| model.moved_token(&part.matrices, place, Place::Host) * reply;
-            let tokens: Vec<f64> = parts.all.iter().map(token).collect();
-            let by_first = |first: usize| {
-                let parts = parts.all.iter().zip(&opens).zip(&tokens).map(|((part, &opens), token)| {
-                    token
-                        + model.moved_prompt(&part.matrices, place, Place::Host, Some(first), workload)
-                        + if opens { there_and_back } else { 0.0 }
-                });
-                sums(parts, f64::add)
-            };
-            (0..n_gpus).map(by_first).collect()
-        };
+        let part_seconds = |gpu: usize| part_seconds(parts, (gpu, n_gpus), model, workload, None);
         let part_bytes = |part: &Part<'_>, gpu: usize| {
             part.weights.iter().map(|weight| estimate.weight_bytes(gpu, weight)).fold(0, u64::saturating_add)
         };
-        let n_gpus = budgets.len();
-        let peaks = |seconds: &Vec<f64>| sums(seconds.iter().copied().skip(1), f64::max);
         let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| {
-            let part_seconds = part_seconds(Place::Gpu(gpu), n_gpus);
+            let part_seconds = part_seconds(gpu);
             GpuTable {
-                part_peaks: part_seconds.iter().map(peaks).collect(),
+                part_peaks: part_seconds.iter().map(|seconds| peaks(seconds)).collect(),
                 bytes: sums((0..layers).map(|il| estimate.layer_bytes(Place::Gpu(gpu), il)), u64::saturating_add),
                 seconds: seconds(&tokens(Place::Gpu(gpu)), Place::Gpu(gpu), None),
                 part_bytes: sums(parts.all.iter().map(|part| part_bytes(part, gpu)), u64::saturating_add),
@@ -151,6 +146,21 @@ impl<'a> Table<'a> {
             most: budgets.iter().copied().max().unwrap_or(0),
             gpus: gpus.collect(),
         }
+    }
+
+    /// The same table with a cache on each GPU that holds a share of the experts on the host.
+    pub(super) fn with_cache(&self, model: &SpeedModel, workload: &Workload, cached: Cached) -> Self {
+        let mut table = self.clone();
+        let n_gpus = table.gpus.len();
+        for (gpu, table) in table.gpus.iter_mut().enumerate() {
+            table.part_seconds = part_seconds(&self.parts, (gpu, n_gpus), model, workload, Some(cached));
+            table.part_peaks = table.part_seconds.iter().map(|seconds| peaks(seconds)).collect();
+            // The cache takes a part of the bytes that experts on the host free.
+            for bytes in &mut table.part_bytes {
+                *bytes = (*bytes as f64 * (1.0 - cached.share)) as u64;
+            }
+        }
+        table
     }
 
     /// Replaces seconds by layers: a layer on the host costs one, a layer on a GPU nothing.
@@ -252,6 +262,41 @@ impl<'a> Table<'a> {
         let to = self.parts.begin(run.end);
         (to - run.kept as usize, to)
     }
+}
+
+/// Extra seconds of parts on the host, as prefix sums, by the GPU that computes with the host's weights. `gpu` is the
+/// GPU of the part's block, of `n_gpus`; a cache on it may serve the parts.
+fn part_seconds(
+    parts: &Parts<'_>,
+    (gpu, n_gpus): (usize, usize),
+    model: &SpeedModel,
+    workload: &Workload,
+    cached: Option<Cached>,
+) -> Vec<Vec<f64>> {
+    let (place, reply) = (Place::Gpu(gpu), f64::from(workload.reply));
+    let there_and_back = model.there_and_back(place, Place::Host) * (reply + model.computations(workload));
+    fn moved<'m>(part: &'m Part<'_>, place: Place, cached: Option<Cached>) -> Moved<'m> {
+        Moved { matrices: &part.matrices, place, other: Place::Host, cached }
+    }
+    let tokens = parts.all.iter().map(|part| model.moved_token(moved(part, place, cached)) * reply);
+    let tokens: Vec<f64> = tokens.collect();
+    // The last part of a block stays on the host first. It adds the transfer of the block's activations to the host and
+    // back.
+    let opens: Vec<bool> = parts.are_last().collect();
+    let by_first = |first: usize| {
+        let parts = parts.all.iter().zip(&opens).zip(&tokens).map(|((part, &opens), token)| {
+            token
+                + model.moved_prompt(moved(part, place, cached), Some(first), workload)
+                + if opens { there_and_back } else { 0.0 }
+        });
+        sums(parts, f64::add)
+    };
+    (0..n_gpus).map(by_first).collect()
+}
+
+/// Running maxima of prefix sums.
+fn peaks(seconds: &[f64]) -> Vec<f64> {
+    sums(seconds.iter().copied().skip(1), f64::max)
 }
 
 /// Bytes between two prefix sums.

@@ -6,6 +6,7 @@
 //! `docs/speed-model.md` compares predictions with measurements.
 
 mod depths;
+mod hits;
 mod in_use;
 mod model;
 mod rates;
@@ -20,8 +21,10 @@ use crate::profile::ModelProfile;
 use super::Workload;
 
 pub(super) use depths::Depths;
+pub use hits::ExpertHits;
 pub use in_use::{Correction, InUse};
 pub use model::SpeedModel;
+pub(super) use model::{Cached, Moved};
 pub use rates::{Basis, Rate, Rates};
 pub(super) use work::{Matrices, matrices};
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Error, KvType, OverrideRules, Place, TensorOverride};
 use crate::plan::Workload;
-use crate::profile::ModelProfile;
+use crate::profile::{ModelProfile, Weight, WeightRole};
 
+use super::hits::ExpertHits;
 use super::rates::Rate;
 use super::work::{LayerWork, Matrices, matrices};
 use super::{Depths, Rates};
@@ -14,6 +15,12 @@ use super::{Depths, Rates};
 /// From this many tokens on, a GPU computes with weights of the host, which are copied to it each time (`offload_op` of
 /// ggml's backends).
 const MIN_OFFLOADED_TOKENS: u32 = 32;
+
+/// The most tokens of a computation that a cache of experts serves (llama-moe-cache.cpp, `max_batch`).
+const MAX_CACHED_TOKENS: u32 = 32;
+
+/// A copy within a GPU's memory reads and writes each byte.
+const COPY_PASSES: f64 = 2.0;
 
 /// Predicts the seconds of tokens and prompts of one sequence from the rates of the devices.
 #[derive(Debug, Clone)]
@@ -29,6 +36,18 @@ pub struct SpeedModel {
     op_offload: bool,
     /// For each layer, the weights that lie apart from it.
     pub(super) moved: Vec<Vec<(Place, Vec<Matrices>)>>,
+    /// For each layer, the bytes of its experts if all of them lie on the host; otherwise 0.
+    host_experts: Vec<u64>,
+    /// Bytes of the cache of experts over all GPUs; 0 for none.
+    moe_cache_size: u64,
+    /// How often such a cache holds the expert.
+    hits: ExpertHits,
+}
+
+/// The share of a layer's experts that a cache on its GPU holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::plan) struct Cached {
+    pub(in crate::plan) share: f64,
 }
 
 impl SpeedModel {
@@ -44,7 +63,13 @@ impl SpeedModel {
             true => Arc::clone(&self.work),
             false => LayerWork::for_model(profile, params),
         };
-        Self::with_work(work, params, rates)
+        Self::with_work(work, params, rates).expert_hits(self.hits)
+    }
+
+    /// Sets how often a cache of experts holds the expert. The default is [`ExpertHits::default`].
+    pub const fn expert_hits(mut self, hits: ExpertHits) -> Self {
+        self.hits = hits;
+        self
     }
 
     fn with_work(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
@@ -56,6 +81,9 @@ impl SpeedModel {
             kv_on_host: !params.offload_kqv,
             op_offload: params.op_offload,
             moved: Vec::new(),
+            host_experts: Vec::new(),
+            moe_cache_size: params.moe_cache_size,
+            hits: ExpertHits::default(),
         }
     }
 
@@ -86,7 +114,54 @@ impl SpeedModel {
             places.into_iter().map(|(place, weights)| (place, matrices(profile, weights))).collect()
         });
         self.moved = blocks.collect();
+        let on_host = |block: &Vec<Weight>| {
+            let experts = || block.iter().filter(|weight| weight.role == WeightRole::Experts && weight.is_matrix());
+            let all = experts().all(|weight| rules.place(&weight.name) == Some(Place::Host));
+            if all { Weight::sum(experts()) } else { 0 }
+        };
+        self.host_experts = profile.weights.blocks.iter().map(on_host).collect();
         Ok(self)
+    }
+
+    /// The share of the experts on the host that each GPU's cache holds: llama.cpp divides its bytes like the layers.
+    /// `None` if the cache is too small for the experts of one token.
+    pub(in crate::plan) fn cached_shares(&self, assignment: &Assignment) -> Vec<Option<Cached>> {
+        let mut layers = vec![0.0; self.rates.gpus.len()];
+        let mut bytes = vec![0_u64; layers.len()];
+        for (layer, place) in assignment.layers().enumerate() {
+            if let Place::Gpu(gpu) = place
+                && gpu < layers.len()
+            {
+                layers[gpu] += 1.0;
+                bytes[gpu] = bytes[gpu].saturating_add(self.host_experts.get(layer).copied().unwrap_or(0));
+            }
+        }
+        let split = |gpu: usize| if bytes[gpu] > 0 { layers[gpu] } else { 0.0 };
+        let all: f64 = (0..layers.len()).map(split).sum();
+        let share = |gpu: usize| {
+            let part = self.moe_cache_size as f64 * split(gpu) / all;
+            Some(Cached { share: (part / bytes[gpu] as f64).min(1.0) }).filter(|it| it.share > 0.0)
+        };
+        (0..layers.len()).map(share).collect()
+    }
+
+    /// Expected share of the uses of experts that the cache holds, over all layers that use it; `None` without a cache.
+    pub fn expected_hits(&self, assignment: &Assignment) -> Option<f64> {
+        let shares = self.cached_shares(assignment);
+        let of = |(layer, place): (usize, Place)| {
+            let cached = self.cached(layer, place, Place::Host, &shares)?;
+            let experts = self.work.get(layer)?.matrices.iter().find_map(|it| it.experts)?;
+            Some(1.0 - self.hits.misses(cached.share, experts))
+        };
+        let all: Vec<f64> = assignment.layers().enumerate().filter_map(of).collect();
+        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+    }
+
+    /// The cache that serves a layer's experts in another place.
+    fn cached(&self, layer: usize, place: Place, other: Place, shares: &[Option<Cached>]) -> Option<Cached> {
+        let Place::Gpu(gpu) = place else { return None };
+        let is_cached = other == Place::Host && self.host_experts.get(layer).is_some_and(|&bytes| bytes > 0);
+        shares.get(gpu).copied().flatten().filter(|_| is_cached)
     }
 
     /// Seconds of a generated token with `depth` tokens before it.
@@ -97,8 +172,7 @@ impl SpeedModel {
     /// Mean seconds of a generated token over these depths.
     pub(in crate::plan) fn mean_token_seconds(&self, assignment: &Assignment, depths: Depths) -> f64 {
         let layer = |layer, place| self.layer_token(layer, place, depths);
-        let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
-        self.sum_of_layers(assignment, 1.0, layer, moved)
+        self.sum_of_layers(assignment, 1.0, layer, |moved| self.moved_token(moved))
     }
 
     /// Generated tokens per second at this depth.
@@ -115,8 +189,8 @@ impl SpeedModel {
             Place::Gpu(gpu) => on_gpus[gpu][il],
             Place::Host => on_host[il],
         };
-        let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
-        assignments.map(|assignment| 1.0 / self.sum_of_layers(&assignment, 1.0, layer, moved)).collect()
+        let token = |assignment| self.sum_of_layers(&assignment, 1.0, layer, |moved| self.moved_token(moved));
+        assignments.map(|assignment| 1.0 / token(assignment)).collect()
     }
 
     /// Seconds of a workload's prompt.
@@ -128,7 +202,7 @@ impl SpeedModel {
         // The first device computes with the host's weights, even if no layer is on it.
         let first = gpus.min().or((!self.rates.gpus.is_empty()).then_some(0));
         let layer = |layer, place| self.layer_prompt(layer, place, first, workload);
-        let moved = |matrices: &[Matrices], place, other| self.moved_prompt(matrices, place, other, first, workload);
+        let moved = |moved: Moved<'_>| self.moved_prompt(moved, first, workload);
         self.sum_of_layers(assignment, self.computations(workload), layer, moved)
     }
 
@@ -139,8 +213,9 @@ impl SpeedModel {
         assignment: &Assignment,
         crossings: f64,
         in_layer: impl Fn(usize, Place) -> f64,
-        moved: impl Fn(&[Matrices], Place, Place) -> f64,
+        moved: impl Fn(Moved<'_>) -> f64,
     ) -> f64 {
+        let shares = if self.moe_cache_size > 0 { self.cached_shares(assignment) } else { Vec::new() };
         // The token's embedding comes from the host.
         let mut at = Place::Host;
         let mut seconds = 0.0;
@@ -148,7 +223,9 @@ impl SpeedModel {
             seconds += in_layer(layer, place);
             let elsewhere = self.moved.get(layer).into_iter().flatten().filter(|(other, _)| *other != place);
             for &(other, ref matrices) in elsewhere {
-                seconds += moved(matrices, place, other) + self.there_and_back(place, other) * crossings;
+                let cached = self.cached(layer, place, other, &shares);
+                let apart = Moved { matrices, place, other, cached };
+                seconds += moved(apart) + self.there_and_back(place, other) * crossings;
             }
             if place != at {
                 seconds += self.rate(at).crossing.max(self.rate(place).crossing) * crossings;
@@ -181,9 +258,27 @@ impl SpeedModel {
     }
 
     /// Extra seconds of a token if a layer's weights move, without the transfer of activations.
-    pub(in crate::plan) fn moved_token(&self, matrices: &[Matrices], place: Place, other: Place) -> f64 {
-        let of = |rate: &Rate| matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
-        of(self.rate(other)) - of(self.rate(place))
+    pub(in crate::plan) fn moved_token(&self, moved: Moved<'_>) -> f64 {
+        let (here, there) = (self.rate(moved.place), self.rate(moved.other));
+        if moved.cached.is_none() {
+            let of = |rate: &Rate| moved.matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
+            return of(there) - of(here);
+        }
+        let of = |it: &Matrices| match moved.cached_experts(it) {
+            Some(cached) => self.missed(it, here, cached, 1),
+            None => there.token(it) - here.token(it),
+        };
+        moved.matrices.iter().map(of).sum()
+    }
+
+    /// Extra seconds of a computation of few tokens whose experts a GPU caches: each missing expert is uploaded, in one
+    /// copy for each of its tensors. A copy costs half of a transfer there and back.
+    fn missed(&self, matrices: &Matrices, rate: &Rate, cached: Cached, n_tokens: u32) -> f64 {
+        let Some(experts) = matrices.experts else { return 0.0 };
+        let misses = self.hits.misses(cached.share, experts);
+        let bytes = matrices.bytes(n_tokens);
+        let copies = matrices.copies(n_tokens);
+        misses * (bytes / rate.upload + copies * rate.crossing / 2.0)
     }
 
     /// Seconds of a token's transfer to another device and back, and of that device's start.
@@ -225,16 +320,55 @@ impl SpeedModel {
     /// Extra seconds of a workload's prompt if a layer's weights move, without the transfer of activations.
     pub(in crate::plan) fn moved_prompt(
         &self,
-        matrices: &[Matrices],
-        place: Place,
-        other: Place,
+        moved: Moved<'_>,
         first: Option<usize>,
         workload: &Workload,
     ) -> f64 {
+        let Moved { matrices, place, other, .. } = moved;
+        if moved.cached.is_none() {
+            let of = |n_tokens: u32| {
+                self.compute(matrices, other, first, n_tokens) - self.compute(matrices, place, first, n_tokens)
+            };
+            return self.sum_of_computations(workload, of) + self.last_token(matrices, other)
+                - self.last_token(matrices, place);
+        }
+        let all = matrices.iter().filter(|it| !it.last_token);
         let of = |n_tokens: u32| {
-            self.compute(matrices, other, first, n_tokens) - self.compute(matrices, place, first, n_tokens)
+            let of = |it: &Matrices| match moved.cached_experts(it) {
+                None => {
+                    let one = std::slice::from_ref(it);
+                    self.compute(one, other, first, n_tokens) - self.compute(one, place, first, n_tokens)
+                }
+                Some(cached) if n_tokens <= MAX_CACHED_TOKENS => self.missed(it, self.rate(place), cached, n_tokens),
+                Some(cached) => self.computed_beside_cache(it, (place, other), first, n_tokens, cached),
+            };
+            all.clone().map(of).sum()
         };
-        self.sum_of_computations(workload, of) + self.last_token(matrices, other) - self.last_token(matrices, place)
+        // The token that has logits is computed with the cache.
+        let last = Moved { matrices: &last_only(matrices), ..moved };
+        self.sum_of_computations(workload, of) + self.moved_token(last)
+    }
+
+    /// Extra seconds in which many tokens pass experts that lie on the host: the GPU that computes with them copies the
+    /// cached ones within its memory, if the cache is its own, and uploads the others.
+    fn computed_beside_cache(
+        &self,
+        matrices: &Matrices,
+        (place, other): (Place, Place),
+        first: Option<usize>,
+        n_tokens: u32,
+        cached: Cached,
+    ) -> f64 {
+        let one = std::slice::from_ref(matrices);
+        let more = self.compute(one, other, first, n_tokens) - self.compute(one, place, first, n_tokens);
+        let is_own = first.map(Place::Gpu) == Some(place);
+        match self.borrower(other, first, n_tokens).filter(|_| is_own) {
+            Some(gpu) => {
+                let bytes = matrices.bytes(n_tokens) * cached.share;
+                more - bytes / gpu.upload + COPY_PASSES * bytes / gpu.bytes_per_second
+            }
+            None => more,
+        }
     }
 
     /// Seconds in which `n_tokens` tokens pass these weights. If a GPU borrows the weights from the host, their upload
@@ -296,6 +430,27 @@ impl SpeedModel {
             Place::Host => &self.rates.host,
         }
     }
+}
+
+/// Weights of a layer that lie apart from it, and the cache that serves those that are experts.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::plan) struct Moved<'m> {
+    pub(in crate::plan) matrices: &'m [Matrices],
+    pub(in crate::plan) place: Place,
+    pub(in crate::plan) other: Place,
+    pub(in crate::plan) cached: Option<Cached>,
+}
+
+impl Moved<'_> {
+    /// The cache, if these matrices are experts that it holds enough of for one token.
+    fn cached_experts(&self, matrices: &Matrices) -> Option<Cached> {
+        self.cached.filter(|cached| matrices.experts.is_some_and(|experts| ExpertHits::holds(cached.share, experts)))
+    }
+}
+
+/// The matrices that only the token with logits passes.
+fn last_only(matrices: &[Matrices]) -> Vec<Matrices> {
+    matrices.iter().filter(|it| it.last_token).copied().collect()
 }
 
 /// Seconds in which a layer's keys and values are copied to a device.

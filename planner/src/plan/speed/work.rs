@@ -179,6 +179,15 @@ impl Matrices {
     }
 }
 
+impl Matrices {
+    /// Copies that bring the experts of `n_tokens` tokens to another device: one for each expert and tensor.
+    pub(super) fn copies(&self, n_tokens: u32) -> f64 {
+        let (used, _) = self.experts.unwrap_or((1, 1));
+        let tokens = self.bytes(n_tokens) / (self.token_bytes().max(1)) as f64;
+        f64::from(self.tensors) * f64::from(used) * tokens
+    }
+}
+
 impl Cache {
     /// The keys and values of a block.
     fn for_block(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {

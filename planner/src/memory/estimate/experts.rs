@@ -1,0 +1,193 @@
+//! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes, as the
+//! constructor in llama-moe-cache.cpp computes them.
+//!
+//! Layers on the same GPU whose experts have the same types and shapes share their slots. A slot holds one expert of
+//! one layer: a part of each of the layer's expert tensors.
+
+use crate::gguf::TensorType;
+use crate::profile::Weight;
+
+use super::assignment::{Assignment, Place};
+use super::weights::WeightTable;
+
+/// The expert tensors of a block, in llama.cpp's order (`llama_moe_cache_layer_experts`).
+const TENSORS: [&str; 4] = ["ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+
+/// Alignment of the host's buffer of slots (`ggml_backend_cpu_buffer_type_get_alignment`).
+const HOST_ALIGNMENT: u64 = 32;
+
+/// One expert tensor: its type and shape, and the bytes of each expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ExpertTensor {
+    ty: TensorType,
+    shape: [u64; 4],
+    each: u64,
+}
+
+/// The expert tensors of a block that all lie in plain memory of the host; empty if some lie elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct HostExperts {
+    tensors: [Option<ExpertTensor>; TENSORS.len()],
+    bytes: u64,
+    is_elsewhere: bool,
+}
+
+impl HostExperts {
+    /// Adds a weight of the block, if it is an expert tensor.
+    pub(super) fn add(&mut self, weight: &Weight, is_on_host: bool) {
+        let stem = weight.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+        let Some(index) = stem.and_then(|stem| TENSORS.iter().position(|tensor| *tensor == stem)) else { return };
+        self.is_elsewhere |= !is_on_host;
+        let count = weight.shape[2].max(1);
+        self.tensors[index] = Some(ExpertTensor { ty: weight.ty, shape: weight.shape, each: weight.bytes / count });
+        self.bytes = self.bytes.saturating_add(weight.bytes);
+    }
+
+    /// Empties a block of which some experts lie elsewhere.
+    pub(super) fn finish(&mut self) {
+        if self.is_elsewhere {
+            *self = Self::default();
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Experts of the block.
+    fn count(&self) -> u64 {
+        self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
+    }
+
+    /// Bytes of this many slots. One more is allocated, because kernels may read past the last expert.
+    fn slots(&self, slots: u64, alignment: u64) -> u64 {
+        let tensor = |tensor: &ExpertTensor| {
+            let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
+            bytes.checked_next_multiple_of(alignment.max(1)).unwrap_or(u64::MAX)
+        };
+        self.tensors.iter().flatten().map(tensor).fold(0, u64::saturating_add)
+    }
+}
+
+/// Layers that share their slots.
+struct Group<'t> {
+    gpu: usize,
+    experts: &'t HostExperts,
+    layers: u64,
+    bytes: u64,
+}
+
+/// A cache of experts: its bytes, and what it holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ExpertCache {
+    /// Bytes of each GPU.
+    pub gpus: Vec<u64>,
+    /// Bytes of the host, for the slots of each layer's experts.
+    pub host: u64,
+    /// Bytes of the experts on the host that the cache could hold.
+    pub experts: u64,
+    /// The share of those experts that it holds at once, 0 to 1.
+    pub share: f64,
+    /// The smallest size, in bytes over all GPUs, below which llama.cpp makes no cache for some of these layers. 0
+    /// without such layers.
+    pub least: u64,
+}
+
+impl ExpertCache {
+    /// The cache of `size` bytes for layers in these places. A token uses up to `n_used` experts of a layer.
+    pub(super) fn new(table: &WeightTable, n_used: u32, size: u64, assignment: &Assignment, n_gpus: usize) -> Self {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for (experts, &place) in table.experts_on_host().iter().zip(&assignment.blocks) {
+            let Place::Gpu(gpu) = place else { continue };
+            if experts.is_empty() || gpu >= n_gpus {
+                continue;
+            }
+            match groups.iter_mut().find(|it| it.gpu == gpu && it.experts.tensors == experts.tensors) {
+                Some(group) => {
+                    group.layers += 1;
+                    group.bytes = group.bytes.saturating_add(experts.bytes);
+                }
+                None => groups.push(Group { gpu, experts, layers: 1, bytes: experts.bytes }),
+            }
+        }
+        let mut cache = Self { gpus: vec![0; n_gpus], ..Self::default() };
+        let bytes_of = |gpu: usize| groups.iter().filter(|it| it.gpu == gpu).map(|it| it.bytes).sum::<u64>();
+        // The proportions of a plan are the layers of each GPU.
+        let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
+        let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };
+        let all: f64 = (0..n_gpus).filter(|&gpu| bytes_of(gpu) > 0).map(split).sum();
+        let mut held = 0.0;
+        for group in &groups {
+            let of_gpu = bytes_of(group.gpu) as f64;
+            let alignment = table.alignment(group.gpu);
+            let needed = group.experts.slots(n_used.into(), alignment);
+            // The part of the cache that this group gets.
+            let part = split(group.gpu) / all * group.bytes as f64 / of_gpu;
+            cache.least = cache.least.max((needed as f64 / part).ceil() as u64);
+            cache.experts = cache.experts.saturating_add(group.bytes);
+            // In the order of llama.cpp's own arithmetic.
+            let budget = (size as f64 * split(group.gpu) / all * group.bytes as f64 / of_gpu) as u64;
+            let most = group.layers.saturating_mul(group.experts.count());
+            let slots = most_slots(group.experts, most, budget, alignment);
+            if size == 0 || slots < n_used.into() {
+                continue;
+            }
+            let bytes = group.experts.slots(slots, alignment);
+            cache.gpus[group.gpu] = cache.gpus[group.gpu].saturating_add(bytes);
+            let of_layer = (group.experts.count() * 4).next_multiple_of(HOST_ALIGNMENT);
+            cache.host = cache.host.saturating_add(of_layer * group.layers);
+            held += group.bytes as f64 * (slots as f64 / most.max(1) as f64);
+        }
+        cache.share = if cache.experts > 0 { held / cache.experts as f64 } else { 0.0 };
+        cache
+    }
+}
+
+/// The most slots, up to `most`, that fit in `budget` bytes.
+fn most_slots(experts: &HostExperts, most: u64, budget: u64, alignment: u64) -> u64 {
+    let (mut fits, mut fails) = (0, most.saturating_add(1));
+    while fails - fits > 1 {
+        let middle = fits + (fails - fits) / 2;
+        match experts.slots(middle, alignment) <= budget {
+            true => fits = middle,
+            false => fails = middle,
+        }
+    }
+    fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HostExperts, most_slots};
+    use crate::gguf::TensorType;
+    use crate::profile::{Weight, WeightRole};
+
+    fn weight(name: &str, each: u64, count: u64) -> Weight {
+        let (shape, bytes) = ([each / 4, 1, count, 1], each * count);
+        Weight { name: name.into(), ty: TensorType::F32, shape, bytes, role: WeightRole::Experts }
+    }
+
+    #[test]
+    fn slots_are_counted_with_one_more_and_each_tensor_is_aligned() {
+        let mut experts = HostExperts::default();
+        experts.add(&weight("blk.0.ffn_up_exps.weight", 100, 8), true);
+        experts.add(&weight("blk.0.ffn_down_exps.weight", 60, 8), true);
+        // Biases, and weights of other kinds, are no part of it.
+        experts.add(&weight("blk.0.ffn_up_exps.bias", 4, 8), true);
+        experts.add(&weight("blk.0.ffn_up_shexp.weight", 4, 1), true);
+        experts.finish();
+        assert_eq!((experts.bytes, experts.count()), (1280, 8));
+        assert_eq!(experts.slots(1, 32), 224 + 128);
+        assert_eq!([0, 351, 352, 10_000].map(|budget| most_slots(&experts, 8, budget, 32)), [0, 0, 1, 8]);
+    }
+
+    #[test]
+    fn a_block_with_an_expert_tensor_elsewhere_is_not_cached() {
+        let mut experts = HostExperts::default();
+        experts.add(&weight("blk.0.ffn_up_exps.weight", 100, 8), true);
+        experts.add(&weight("blk.0.ffn_down_exps.weight", 60, 8), false);
+        experts.finish();
+        assert!(experts.is_empty());
+    }
+}

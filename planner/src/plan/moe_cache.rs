@@ -1,0 +1,255 @@
+//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in; the better
+//! one of that and of a placement with a cache flows out.
+//!
+//! Experts that stay on the host are computed there. With a cache, their layer's GPU computes with all of them, and the
+//! host uploads those that the cache lacks (llama-moe-cache.cpp). That is faster where texts use experts again soon and
+//! the link is fast, and much slower where it is not.
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Bytes;
+use crate::memory::{self, Estimate, Place};
+
+use super::fit::Chosen;
+use super::search::Placements;
+use super::speed::{ExpertHits, SpeedModel};
+use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
+
+/// A cache must make the workload faster by this factor: its gain rests on texts that use experts again.
+const MIN_SPEEDUP: f64 = 1.1;
+/// A cache may make prompts slower by this factor at most.
+const MAX_SLOWER_PROMPT: f64 = 1.1;
+
+/// The cache of experts of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PlannedMoeCache {
+    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. A footprint has the bytes of each GPU.
+    pub bytes: u64,
+    /// The share of the experts on the host that it holds at once, 0 to 1.
+    pub share: f64,
+    /// The share of the uses of these experts that it is expected to serve, 0 to 1.
+    pub hits: f64,
+    /// The share of uses below which generation would be faster without the cache; `None` if it never would.
+    pub break_even: Option<f64>,
+    /// How many times as fast the workload is as in the best placement without a cache, as predicted.
+    pub speedup: f64,
+}
+
+/// A placement's gain by its cache of experts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CacheGain {
+    speedup: f64,
+    /// Seconds of a token in the best placement without a cache.
+    token_without: f64,
+}
+
+/// Predicted seconds of a placement.
+struct Seconds {
+    workload: f64,
+    prompt: f64,
+    token: f64,
+}
+
+impl Planner<'_> {
+    /// The placement with the cache of experts that the request wants, or `chosen` if that is better.
+    ///
+    /// # Errors
+    ///
+    /// [`memory::Error::Context`] for a stated size that no placement has room for, or that is too small.
+    pub(super) fn with_moe_cache<'s>(
+        &'s self,
+        mut chosen: Chosen<'s>,
+        policy: Policy,
+        model: &SpeedModel,
+        probe: Option<&'s dyn Probe>,
+    ) -> Result<Chosen<'s>, Error> {
+        match self.request.asked_moe_cache() {
+            MoeCache::Off => Ok(chosen),
+            MoeCache::Auto => {
+                if self.is_stated() || self.why_no_cache(&chosen, policy).is_some() {
+                    return Ok(chosen);
+                }
+                let best = self.best_with_cache(&chosen, model, probe)?;
+                Ok(best.filter(|best| best.cache.is_some_and(|gain| gain.speedup >= MIN_SPEEDUP)).unwrap_or(chosen))
+            }
+            MoeCache::Bytes(0) => Ok(chosen),
+            MoeCache::Bytes(bytes) => {
+                if let Some(why) = self.why_no_cache(&chosen, policy) {
+                    chosen.notes.push(format!("no cache of {} for experts, as was asked for: {why}", Bytes(bytes)));
+                    return Ok(chosen);
+                }
+                self.with_stated_cache(chosen, bytes, model, probe)
+            }
+        }
+    }
+
+    /// Why a cache of experts is of no use beside this placement, if so.
+    fn why_no_cache(&self, chosen: &Chosen<'_>, policy: Policy) -> Option<&'static str> {
+        let is_whole = policy == Policy::MostLayers || self.request.host_parts == HostParts::None;
+        let on_host = || chosen.assignment.blocks.contains(&Place::Host) || chosen.split_blocks > 0;
+        if self.profile.hparams.experts.is_none() {
+            Some("the model has no experts")
+        } else if self.request.embeds() {
+            Some("it serves up to 32 tokens at once, and a context for embeddings computes whole texts")
+        } else if self.machine.gpus.is_empty() {
+            Some("there is no GPU that could hold it")
+        } else if !on_host() {
+            Some("all experts are on GPUs")
+        } else if is_whole && !self.is_stated() {
+            Some("layers stay whole, and it holds experts of layers on GPUs alone")
+        } else {
+            None
+        }
+    }
+
+    /// Seconds of a placement, by the speed model.
+    fn seconds(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<Seconds, Error> {
+        let (model, work) = (self.timed(chosen, model)?, self.request.work(&self.profile));
+        Ok(Seconds {
+            workload: model.seconds(&chosen.assignment, &work),
+            prompt: model.prompt_seconds(&chosen.assignment, &work),
+            token: model.mean_token_seconds(&chosen.assignment, work.depths()),
+        })
+    }
+
+    /// The fastest placement with a cache of experts beside which prompts are not much slower; `None` if there is none.
+    fn best_with_cache<'s>(
+        &'s self,
+        without: &Chosen<'_>,
+        model: &SpeedModel,
+        probe: Option<&'s dyn Probe>,
+    ) -> Result<Option<Chosen<'s>>, Error> {
+        // With several GPUs, the settings are those of the placement without a cache.
+        let params = if self.machine.gpus.len() > 1 { without.params.clone() } else { self.params() };
+        let (profile, machine) = (&*self.profile, &*self.machine);
+        let placements = Placements::with_cache(profile, machine, &self.request, (&params, model), probe)?;
+        let found = match placements.choose() {
+            Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => return Ok(None),
+            found => found?,
+        };
+        let Some(mut found) = self.holding_experts(found)? else { return Ok(None) };
+        let (then, now) = (self.seconds(without, model)?, self.seconds(&found, model)?);
+        if now.prompt > MAX_SLOWER_PROMPT * then.prompt {
+            return Ok(None);
+        }
+        found.cache = Some(CacheGain { speedup: then.workload / now.workload, token_without: then.token });
+        Ok(Some(found))
+    }
+
+    /// The placement, if its cache holds experts: not if the CPU rearranges them, or if they are all elsewhere.
+    fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<Chosen<'s>>, Error> {
+        let estimate = Estimate::new(&self.profile, &chosen.room.gpus, &chosen.params)?;
+        let cache = estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment);
+        Ok((cache.share > 0.0).then_some(chosen))
+    }
+
+    /// A placement with a cache of this many bytes.
+    fn with_stated_cache<'s>(
+        &'s self,
+        without: Chosen<'s>,
+        bytes: u64,
+        model: &SpeedModel,
+        probe: Option<&'s dyn Probe>,
+    ) -> Result<Chosen<'s>, Error> {
+        let mut params = self.params();
+        params.moe_cache_size = bytes;
+        let then = self.seconds(&without, model)?;
+        let with = match self.is_stated() {
+            true => self.stated(&params, probe),
+            false => {
+                let placements = Placements::with_stated_cache(
+                    &self.profile,
+                    &self.machine,
+                    &self.request,
+                    (&params, model),
+                    probe,
+                )?;
+                placements.choose()
+            }
+        };
+        let with = match with {
+            Err(Error::DoesNotFit { .. }) => return Err(self.no_room_for_cache(&without, bytes)),
+            with => with?,
+        };
+        let estimate = Estimate::new(&self.profile, &with.room.gpus, &with.params)?;
+        let cache = estimate.overrides(&with.split.overrides)?.expert_cache(&with.assignment);
+        if cache.experts > 0 && bytes < cache.least {
+            let limit = format!("the experts of one token, and one more, take {} bytes", cache.least);
+            return Err(refused(bytes, limit));
+        }
+        let Some(mut with) = self.holding_experts(with)? else {
+            let mut without = without;
+            let why = "no layer on a GPU has all of its experts in plain memory of the host";
+            without.notes.push(format!("no cache of {} for experts, as was asked for: {why}", Bytes(bytes)));
+            return Ok(without);
+        };
+        let now = self.seconds(&with, model)?;
+        let gain = CacheGain { speedup: then.workload / now.workload, token_without: then.token };
+        if gain.speedup < 1.0 {
+            let slower = 1.0 / gain.speedup;
+            with.notes.push(format!(
+                "without the cache of experts that was asked for, the workload would be {slower:.1} times as fast: too many experts pass the link"
+            ));
+        }
+        with.cache = Some(gain);
+        Ok(with)
+    }
+
+    /// The error for a cache that is larger than what the GPUs have beside the rest.
+    fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
+        let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
+        let on = without.room.names();
+        refused(bytes, format!("{on} can use {} bytes, with the layers and their cache among them", most))
+    }
+}
+
+fn refused(bytes: u64, limit: String) -> Error {
+    Error::Memory(memory::Error::Context { parameter: "moe_cache", value: bytes, limit })
+}
+
+impl Planner<'_> {
+    /// The cache of a placement, for its plan. `model` is the speed model for its devices and parameters.
+    pub(super) fn planned_moe_cache(
+        &self,
+        chosen: &Chosen<'_>,
+        gain: CacheGain,
+        model: &SpeedModel,
+    ) -> Result<PlannedMoeCache, Error> {
+        let estimate = Estimate::new(&self.profile, &chosen.room.gpus, &chosen.params)?;
+        let cache = estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment);
+        let model = model.clone().overrides(&self.profile, &chosen.split.overrides)?;
+        let hits = model.expected_hits(&chosen.assignment).unwrap_or(0.0);
+        let depths = self.request.work(&self.profile).depths();
+        let token = |model: &SpeedModel| model.mean_token_seconds(&chosen.assignment, depths);
+        // The time of a token is linear in the uses that miss.
+        let always_hit = token(&model.clone().expert_hits(ExpertHits::new(f64::INFINITY)));
+        let missed = (token(&model) - always_hit) / (1.0 - hits);
+        let break_even = 1.0 - (gain.token_without - always_hit) / missed;
+        let break_even = if break_even.is_finite() { break_even.min(1.0) } else { 0.0 };
+        Ok(PlannedMoeCache {
+            bytes: chosen.params.moe_cache_size,
+            share: rounded(cache.share),
+            hits: rounded(hits),
+            break_even: (break_even > 0.0).then(|| rounded(break_even)),
+            speedup: rounded(gain.speedup),
+        })
+    }
+}
+
+impl PlannedMoeCache {
+    /// The reason for the cache, for people.
+    pub(super) fn reason(&self) -> String {
+        let Self { bytes, share, hits, speedup, .. } = *self;
+        let [share, hits] = [share, hits].map(|part| 100.0 * part);
+        format!(
+            "a cache of {} for experts of the host: {share:.0} % of them fit, {hits:.0} % of their uses are expected to find them there; {speedup:.2} times as fast as without",
+            Bytes(bytes)
+        )
+    }
+}
+
+/// Rounds to four decimals, so that a plan that is read back is the same plan.
+fn rounded(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
+}

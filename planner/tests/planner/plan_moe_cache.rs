@@ -1,0 +1,251 @@
+//! Plans with a cache of experts on the GPU: where they have one, how large it is, and what they predict of it.
+
+use autoplace_planner::machine::{Gpu, Host, Machine, PcieLink, PcieRate, gib, mib};
+use autoplace_planner::memory::{ContextParams, Estimate, Place, TensorOverride};
+use autoplace_planner::plan::speed::{ExpertHits, Rate, Rates, SpeedModel};
+use autoplace_planner::plan::{Error, GpuLayers, HostParts, MoeCache, Plan, Planner, Policy, Request};
+use autoplace_planner::profile::ModelProfile;
+
+use test_support::shapes::LLAMA_8B;
+use test_support::synthetic::{measured, named};
+
+const A3B: &str = "qwen3moe Qwen3 30B A3B";
+const A5B: &str = "gpt-oss gpt-oss 120B";
+
+/// The cards of docs/fit.md, behind the link of the table.
+const CARDS: [(&str, &str); 4] = [
+    ("8 GiB", "RTX 4060"),
+    ("12 GiB", "RTX 3060 12GB"),
+    ("16 GiB", "RTX 4060 Ti 16GB"),
+    ("24 GiB", "RTX 4090"),
+];
+
+fn profile(title: &str) -> ModelProfile {
+    ModelProfile::from_header(&named(title).builder().header().unwrap()).unwrap()
+}
+
+fn behind(card: &str, generation: u32, lanes: u32) -> Gpu {
+    let mut gpu = Gpu::named(card).unwrap().backend("CUDA");
+    gpu.pcie = Some(PcieLink::new(PcieRate::new(generation, lanes).unwrap()));
+    gpu
+}
+
+/// A host with two channels of DDR5, as in docs/fit.md.
+fn machine(gpus: impl IntoIterator<Item = Gpu>) -> Machine {
+    let host = Host::new(gib(512)).bandwidth(60_000_000_000).physical_cores(8);
+    gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
+}
+
+fn planned(profile: &ModelProfile, machine: &Machine, request: Request) -> Result<Plan, Error> {
+    Planner::new(profile, machine).request(request).plan()
+}
+
+fn seconds(plan: &Plan) -> (f64, f64) {
+    let speed = plan.speed.as_ref().unwrap();
+    (speed.tokens_per_second, speed.prompt.tokens_per_second)
+}
+
+#[test]
+fn a_card_behind_a_fast_link_caches_experts_within_its_budget() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let request = Request::new().n_ctx(32_768);
+    let plan = planned(&profile, &machine, request.clone()).unwrap();
+    let cache = plan.moe_cache.expect("a cache");
+    assert_eq!(cache.bytes, plan.context.moe_cache_size);
+    assert!(cache.bytes.is_multiple_of(mib(1)), "whole MiB, as llama.cpp's flag has them");
+    assert!(cache.speedup >= 1.1 && (0.3..1.0).contains(&cache.share), "{cache:?}");
+    assert!(cache.hits > cache.share && cache.break_even.unwrap() < cache.hits, "{cache:?}");
+    let (gpu, host) = (&plan.placements[0], plan.host().unwrap());
+    assert!(gpu.footprint.experts > 0 && gpu.footprint.experts <= cache.bytes, "{plan}");
+    assert!(host.footprint.experts > 0, "the slots of each layer's experts");
+    assert!(gpu.footprint.total() <= gpu.budget, "{plan}");
+    let text = plan.to_string();
+    assert!(text.contains("experts") && text.contains("a cache of"), "{text}");
+    // A plan that is read back is the same plan.
+    assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
+    // Without it the plan has another placement, no column for it, and is slower.
+    let off = planned(&profile, &machine, request.moe_cache(MoeCache::Off)).unwrap();
+    assert!(off.moe_cache.is_none() && off.context.moe_cache_size == 0 && off.placements[0].footprint.experts == 0);
+    assert!(!off.to_string().lines().nth(1).unwrap().contains("experts"), "{off}");
+    let (now, then) = (plan.workload_seconds().unwrap(), off.workload_seconds().unwrap());
+    assert!((then / now / cache.speedup - 1.0).abs() < 0.01, "{then} {now} {cache:?}");
+}
+
+#[test]
+fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
+    // minipc-egpu-llm: OCuLink, with a cache 35 became 1 to 8 tokens per second.
+    let profile = profile(A3B);
+    let machine = machine([behind("RTX 3060 12GB", 3, 4)]);
+    for n_ctx in [4096, 32_768] {
+        let request = Request::new().n_ctx(n_ctx);
+        let plan = planned(&profile, &machine, request.clone()).unwrap();
+        assert!(plan.moe_cache.is_none(), "{plan}");
+        let asked = planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(1)))).unwrap();
+        let cache = asked.moe_cache.expect("it was asked for");
+        assert!(cache.speedup < 0.6, "{cache:?}");
+        let note = asked.notes.iter().find(|note| note.contains("too many experts pass the link"));
+        assert!(note.is_some(), "{asked}");
+        // The share of hits with which it would pay is above what is expected.
+        assert!(cache.break_even.unwrap() > cache.hits, "{cache:?}");
+    }
+}
+
+#[test]
+fn a_stated_cache_has_its_bytes_and_what_cannot_be_is_an_error_or_a_note() {
+    let (mixture, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let with = |bytes| Request::new().n_ctx(8192).moe_cache(MoeCache::Bytes(bytes));
+    let plan = planned(&mixture, &machine, with(gib(3))).unwrap();
+    assert_eq!((plan.context.moe_cache_size, plan.moe_cache.unwrap().bytes), (gib(3), gib(3)));
+    let gpu = &plan.placements[0];
+    let expert = gib(3) / 500;
+    assert!((gib(3) - expert..=gib(3)).contains(&gpu.footprint.experts), "{plan}");
+    assert!(gpu.footprint.total() <= gpu.budget, "{plan}");
+    // In the parameters, as llama.cpp has it.
+    let mut request = Request::new().n_ctx(8192);
+    request.params.moe_cache_size = gib(3);
+    assert_eq!(planned(&mixture, &machine, request).unwrap().placements, plan.placements);
+
+    let refused = |request| planned(&mixture, &machine, request).unwrap_err().to_string();
+    let large = refused(with(gib(30)));
+    assert!(large.contains("moe_cache is 32212254720") && large.contains("RTX 3060"), "{large}");
+    let small = refused(with(mib(1)));
+    assert!(small.contains("moe_cache is 1048576") && small.contains("one token"), "{small}");
+
+    let noted = |profile: &ModelProfile, machine: &Machine, request: Request, why: &str| {
+        let plan = planned(profile, machine, request).unwrap();
+        assert!(plan.moe_cache.is_none() && plan.context.moe_cache_size == 0, "{plan}");
+        assert!(plan.notes.iter().any(|note| note.contains("no cache of 1.0 GiB") && note.contains(why)), "{plan}");
+    };
+    let without_gpu = self::machine([]);
+    let large_card = self::machine([behind("RTX 4090", 4, 16)]);
+    noted(&LLAMA_8B.profile(), &machine, with(gib(1)), "the model has no experts");
+    noted(&mixture, &without_gpu, with(gib(1)), "there is no GPU");
+    noted(&mixture, &large_card, with(gib(1)), "all experts are on GPUs");
+    noted(&mixture, &machine, with(gib(1)).policy(Policy::MostLayers), "layers stay whole");
+    noted(&mixture, &machine, with(gib(1)).host_parts(HostParts::None), "layers stay whole");
+    // 0 bytes are no cache.
+    assert!(planned(&mixture, &machine, with(0)).unwrap().moe_cache.is_none());
+}
+
+#[test]
+fn a_stated_placement_has_the_cache_that_is_stated_with_it_and_no_other() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let overrides = vec![TensorOverride::new("_exps", Place::Host)];
+    let request = Request::new().n_ctx(8192).n_gpu_layers(GpuLayers::All).overrides(overrides);
+    assert!(planned(&profile, &machine, request.clone()).unwrap().moe_cache.is_none());
+    let plan = planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(4)))).unwrap();
+    let cache = plan.moe_cache.unwrap();
+    assert_eq!((cache.bytes, plan.n_gpu_layers), (gib(4), 49));
+    // All experts are on the host, so the share is that of all.
+    let experts: u64 = profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    assert!((cache.share - gib(4) as f64 / experts as f64).abs() < 0.01, "{cache:?}");
+}
+
+#[test]
+fn dense_models_and_models_that_fit_have_no_cache() {
+    let card = || behind("RTX 3060 12GB", 4, 16);
+    for (profile, machine) in
+        [(LLAMA_8B.profile(), machine([card()])), (profile(A3B), machine([])), (profile(A3B), machine([behind("RTX 4090", 4, 16)]))]
+    {
+        let [auto, off] = [MoeCache::Auto, MoeCache::Off]
+            .map(|cache| planned(&profile, &machine, Request::new().moe_cache(cache)).unwrap());
+        assert!(auto.moe_cache.is_none());
+        assert_eq!(auto, off);
+    }
+}
+
+#[test]
+fn texts_that_seldom_use_experts_again_get_no_cache() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let with = |hits| Planner::new(&profile, &machine).request(Request::new().n_ctx(32_768)).expert_hits(hits).plan();
+    assert!(with(ExpertHits::default()).unwrap().moe_cache.is_some());
+    assert!(with(ExpertHits::new(0.0)).unwrap().moe_cache.is_none());
+    let more = with(ExpertHits::new(40.0)).unwrap().moe_cache.unwrap();
+    assert!(more.hits > with(ExpertHits::default()).unwrap().moe_cache.unwrap().hits);
+}
+
+#[test]
+fn on_two_cards_a_cache_is_counted_on_each_as_llama_cpp_divides_it() {
+    let profile = profile(A5B);
+    let machine = machine([behind("RTX 3060 12GB", 4, 16), behind("RTX 4090", 4, 16)]);
+    let plan = planned(&profile, &machine, Request::new().n_ctx(8192)).unwrap();
+    let cache = plan.moe_cache.expect("a cache");
+    let bytes: Vec<u64> = plan.gpus().map(|gpu| gpu.footprint.experts).collect();
+    assert!(bytes.iter().sum::<u64>() <= cache.bytes, "{plan}");
+    for gpu in plan.gpus() {
+        assert!(gpu.footprint.total() <= gpu.budget, "{plan}");
+    }
+}
+
+/// kekzl/imp 1374 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M on the host, and caches of four sizes. The engine is
+/// another one, with its own time for everything but the experts, so the largest cache calibrates that, and the row
+/// without a cache (kekzl/imp 1365: every expert is uploaded) the link.
+#[test]
+fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
+    const RESIDENT: f64 = 311.24;
+    const UPLOADED: f64 = 6.63;
+    // The share of hits, and tokens per second.
+    const ROWS: [(f64, f64); 3] = [(0.366, 10.51), (0.741, 20.99), (0.894, 30.51)];
+    const LARGEST: (f64, f64) = (0.962, 51.86);
+    let sketch = measured().into_iter().find(|sketch| sketch.title() == A3B).unwrap();
+    let profile = ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap();
+    let overrides = [TensorOverride::new("_exps", Place::Host)];
+    // Seconds of a token with this share of misses, without the time of the link's copies.
+    let seconds = |misses: f64, upload: f64| {
+        let mut gpu = Rate::new(1e12);
+        (gpu.upload, gpu.crossing) = (upload, 20e-6);
+        // Half of the experts are cached; the curve is set so that it misses as often as the row.
+        let hits = ExpertHits::new((0.5 / misses - 1.0) / 0.5);
+        let experts: u64 =
+            profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+        let mut params = ContextParams::default();
+        params.moe_cache_size = experts / 2;
+        let model = SpeedModel::new(&profile, &params, Rates::new(vec![gpu.clone()], Rate::new(1e12)));
+        let model = model.expert_hits(hits).overrides(&profile, &overrides).unwrap();
+        let assignment = Estimate::new(&profile, &[&Gpu::new("card").total(gib(80))], &params).unwrap().assignment(99);
+        model.token_seconds(&assignment, 128)
+    };
+    // By half the misses twice: locality cannot be negative.
+    let missed = |upload: f64| (seconds(0.5, upload) - seconds(0.25, upload)) * 4.0;
+    let mut upload = 25.6e9;
+    for _ in 0..50 {
+        // The time of all uploads is what a token takes without a cache beyond one with all experts on the card.
+        upload *= missed(upload) / (1.0 / UPLOADED - 1.0 / RESIDENT);
+    }
+    let all = missed(upload);
+    let rest = 1.0 / LARGEST.1 - (1.0 - LARGEST.0) * all;
+    for (hits, published) in ROWS {
+        let predicted = 1.0 / (rest + (1.0 - hits) * all);
+        println!("{hits:.3} {published:.2} {predicted:.2}");
+        assert!((predicted / published - 1.0).abs() <= 0.25, "{hits}: {predicted} instead of {published}");
+    }
+}
+
+/// The table of docs/fit.md: generation and prompts beside the plan without a cache.
+#[test]
+fn a_cache_makes_no_cell_of_the_table_slower_and_the_median_a_third_faster() {
+    let mut ratios = Vec::new();
+    println!("| model | tokens | card | cache | share, hits | tok/s | without | ratio | prompts |");
+    for title in [A3B, A5B] {
+        let profile = profile(title);
+        for n_ctx in [4096, 32_768] {
+            for (name, card) in CARDS {
+                let machine = machine([behind(card, 4, 16)]);
+                let with = |cache| planned(&profile, &machine, Request::new().n_ctx(n_ctx).moe_cache(cache)).unwrap();
+                let (now, then) = (with(MoeCache::Auto), with(MoeCache::Off));
+                let ((tg, pp), (tg_without, pp_without)) = (seconds(&now), seconds(&then));
+                let (ratio, prompts) = (tg / tg_without, pp / pp_without);
+                let cache = now.moe_cache.map_or_else(String::new, |cache| {
+                    format!("{:.1} GiB | {:.2}, {:.2}", cache.bytes as f64 / gib(1) as f64, cache.share, cache.hits)
+                });
+                println!("| {title} | {n_ctx} | {name} | {cache} | {tg:.1} | {tg_without:.1} | {ratio:.2} | {prompts:.2} |");
+                assert!(ratio >= 1.0 && prompts >= 0.9, "{now}\n{then}");
+                ratios.push(ratio);
+            }
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = (ratios[ratios.len() / 2 - 1] + ratios[ratios.len() / 2]) / 2.0;
+    println!("median {median:.2}");
+    assert!(median >= 1.25, "{ratios:?}");
+}
