@@ -74,6 +74,12 @@ pub struct Statistics {
     /// How often the graph of a batch was reserved again during this text. Such a graph may fit the buffers as they
     /// are: [`buffer_growth`](Self::buffer_growth) says whether it took memory.
     pub reallocations: u32,
+    /// Uses of experts, by this text's batches, that the cache of experts held
+    /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). A batch of several texts counts for each of them. Prompts of
+    /// more than 32 tokens at once do not use the cache.
+    pub expert_hits: u64,
+    /// Uses of experts that were uploaded to the cache first.
+    pub expert_misses: u64,
 }
 
 impl Statistics {
@@ -89,6 +95,12 @@ impl Statistics {
             0 => 0.0,
             drafted => self.accepted_tokens as f64 / drafted as f64,
         }
+    }
+
+    /// Share of the uses of experts that the cache of experts served, 0.0 to 1.0; `None` without uses.
+    pub fn expert_hit_rate(&self) -> Option<f64> {
+        let uses = self.expert_hits.saturating_add(self.expert_misses);
+        (uses > 0).then(|| self.expert_hits as f64 / uses as f64)
     }
 
     /// Text generation in tokens per second; 0.0 before the second token. The first token does not count, because its
@@ -129,6 +141,9 @@ impl fmt::Display for Statistics {
         }
         if self.drafted_tokens > 0 {
             write!(f, "; {} of {} draft tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
+        }
+        if let Some(rate) = self.expert_hit_rate() {
+            write!(f, "; {:.0} % of experts found in their cache", 100.0 * rate)?;
         }
         if self.discarded_tokens > 0 {
             write!(f, "; {} tokens shifted out of the context", self.discarded_tokens)?;
@@ -236,6 +251,8 @@ mod tests {
             moves: 1,
             moving_time: Duration::from_millis(2600),
             buffer_growth: 3 << 20,
+            expert_hits: 83,
+            expert_misses: 17,
             finish_reason: Some(FinishReason::MaxTokens),
             ..Statistics::default()
         };
@@ -246,6 +263,7 @@ mod tests {
             "8 threads",
             "died 2 times",
             "moved once for its depth, in 2.6 s",
+            "83 % of experts found in their cache",
             "compute buffers grew by 3.0 MiB",
             "max_tokens ended the text",
         ] {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Batch, ComputeBuffers, Context, Rows};
+use llama_sys::{Batch, ComputeBuffers, Context, MoeCacheUses, Rows};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
@@ -17,7 +17,7 @@ use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftingPaused, Statistics};
 use crate::chat::FinishReason;
-use crate::load::Model;
+use crate::load::{ExpertUses, Model};
 
 /// Maximum number of prompt tokens per step, over all texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -274,6 +274,7 @@ impl Step<'_> {
         self.set_threads(generates)?;
         let context = &mut self.lent.context;
         let buffers = context.compute_buffers();
+        let experts = context.moe_cache_uses();
         if context.kv_unified() {
             // Idle texts occupy cells of the same cache.
             let drafted = self.work.batch.len() - queued;
@@ -285,6 +286,7 @@ impl Step<'_> {
         self.work.batch = batch;
         decoded?;
         self.note_growth(&buffers);
+        self.note_experts(experts, generates);
         let context = &mut self.lent.context;
         // Separates the time of the prompt from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
@@ -307,6 +309,24 @@ impl Step<'_> {
         for sequence in self.sequences.iter_mut().filter(|sequence| sequence.is_queued()) {
             sequence.statistics.buffer_growth += grown.bytes;
             sequence.statistics.reallocations += grown.reallocations();
+        }
+    }
+
+    /// Counts the uses of the cache of experts since `before`, for the texts of the batch. Only batches of generated
+    /// tokens count for the model: a prompt uses experts in another way.
+    fn note_experts(&mut self, before: Option<MoeCacheUses>, generates: bool) {
+        let Some((before, now)) = before.zip(self.lent.context.moe_cache_uses()) else { return };
+        let of = |uses: MoeCacheUses| ExpertUses { hits: uses.hits, misses: uses.misses };
+        let uses = of(now).since(&of(before));
+        if uses.total() == 0 {
+            return;
+        }
+        if generates {
+            self.model.counters().used_experts(uses);
+        }
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.is_queued()) {
+            sequence.statistics.expert_hits += uses.hits;
+            sequence.statistics.expert_misses += uses.misses;
         }
     }
 

@@ -169,6 +169,15 @@ impl ModelBuilder {
         self
     }
 
+    /// Sets whether a cache on the GPUs holds recently used experts of those that stay on the host.
+    /// [`MoeCache::Bytes`](plan::MoeCache::Bytes) states its size. Default: where it makes the workload faster by a
+    /// tenth, as large as is best.
+    #[doc(alias = "moe_cache_size")]
+    pub fn moe_cache(mut self, cache: plan::MoeCache) -> Self {
+        self.options.request.moe_cache = cache;
+        self
+    }
+
     /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
     /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: 512, or `n_ubatch`.
     pub fn min_ubatch(mut self, tokens: u32) -> Self {

@@ -51,7 +51,7 @@ impl LoadOptions {
         let params = ModelParams {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
-            tensor_split: plan.tensor_split.clone(),
+            tensor_split: shares(plan),
             overrides: native::overrides(&plan.split(), header, devices).map_err(Failure::at(Stage::Weights))?,
             load_mode: native::load_mode(&plan.context, header, plan.gpus().map(|gpu| gpu.backend.as_str())),
             use_extra_bufts: plan.context.repack,
@@ -82,9 +82,17 @@ impl LoadOptions {
             drafts: Drafts { model: None, heads },
             placed,
             meter: None,
+            experts: None,
             times: clock.end(),
         })
     }
+}
+
+/// The proportions of the GPUs. llama.cpp divides a cache of experts by them, or else by the free bytes; for a single
+/// GPU both are all of it, but the free bytes may round a slot away (llama-moe-cache.cpp, the constructor).
+fn shares(plan: &Plan) -> Vec<f32> {
+    let is_single = plan.gpus().count() == 1 && plan.tensor_split.is_empty();
+    if plan.context.moe_cache_size > 0 && is_single { vec![1.0] } else { plan.tensor_split.clone() }
 }
 
 impl Failure {

@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::depth::{DepthFollower, DepthMove};
+use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::moves::LoadTimes;
 use super::threads::{Follower, Pacer, Threads};
@@ -23,6 +24,33 @@ pub struct Generated {
     pub depths: u64,
 }
 
+/// Running totals of a cache of experts: how often a text used an expert that it held, and one that it did not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExpertUses {
+    /// Uses of experts that the cache held.
+    pub hits: u64,
+    /// Uses of experts that were uploaded first.
+    pub misses: u64,
+}
+
+impl ExpertUses {
+    /// All uses.
+    pub const fn total(&self) -> u64 {
+        self.hits.saturating_add(self.misses)
+    }
+
+    /// The share of uses that the cache served, 0 to 1; `None` without uses.
+    pub fn hit_rate(&self) -> Option<f64> {
+        (self.total() > 0).then(|| self.hits as f64 / self.total() as f64)
+    }
+
+    /// The uses since `before`.
+    #[must_use]
+    pub const fn since(&self, before: &Self) -> Self {
+        Self { hits: self.hits.saturating_sub(before.hits), misses: self.misses.saturating_sub(before.misses) }
+    }
+}
+
 /// Running totals of a model over all its streams.
 ///
 /// There is one writer at a time, because the model's one context is lent to one user. A token costs three loads and
@@ -34,6 +62,10 @@ pub(crate) struct GenerationCounters {
     nanoseconds: AtomicU64,
     depths: AtomicU64,
     placements: AtomicU64,
+    /// Uses of a cache of experts by generated tokens.
+    expert_hits: AtomicU64,
+    expert_misses: AtomicU64,
+    experts: Mutex<Option<ExpertMeter>>,
     /// Numbers of batches begun and done.
     begun: AtomicU64,
     done: AtomicU64,
@@ -73,6 +105,32 @@ impl GenerationCounters {
     /// is recorded. The first window of a text begins and ends with a reading of the system's counters.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
+    }
+
+    /// Sets the meter that learns how soon texts use experts again.
+    pub(super) fn experts_metered_by(&self, meter: Option<ExpertMeter>) {
+        // The old meter is dropped without the lock, because it may write a file.
+        drop(std::mem::replace(&mut *lock(&self.experts), meter));
+    }
+
+    /// Adds the uses of a cache of experts by a batch of generated tokens.
+    pub(crate) fn used_experts(&self, uses: ExpertUses) {
+        add(&self.expert_hits, uses.hits);
+        add(&self.expert_misses, uses.misses);
+        if let Some(meter) = &mut *lock(&self.experts) {
+            meter.add(uses);
+        }
+    }
+
+    /// The uses of the cache of experts by generated tokens, over all placements.
+    pub(crate) fn expert_uses(&self) -> ExpertUses {
+        let total = |total: &AtomicU64| total.load(Ordering::Relaxed);
+        ExpertUses { hits: total(&self.expert_hits), misses: total(&self.expert_misses) }
+    }
+
+    /// How soon texts of this placement use experts again; `None` before enough of them.
+    pub(super) fn expert_locality(&self) -> Option<f64> {
+        lock(&self.experts).as_ref().and_then(ExpertMeter::locality)
     }
 
     /// Sets the meter that corrects the rates of the devices.

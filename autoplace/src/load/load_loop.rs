@@ -9,6 +9,7 @@ use llama_sys::FailureCause;
 use super::ceilings::{HOST, MemoryCeilings, gpu};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::headroom::Work;
+use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::lease::Lease;
 use super::loaded::{Failure, Loaded};
@@ -286,6 +287,7 @@ impl<'a> LoadLoop<'a> {
         say(&report.plan);
         let (plan, machine) = (&loaded.placed.plan, &loaded.placed.machine);
         loaded.meter = UseMeter::for_load(self.options, &self.profile, plan, machine);
+        loaded.experts = ExpertMeter::for_load(self.options, plan, machine);
         loaded.native.said = self.options.leases.say_loaded(plan);
         loaded
     }

@@ -6,6 +6,7 @@ use llama_sys::{Context, ContextParams, Model, Token};
 
 use super::adapters::Attached;
 use super::error::Stage;
+use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::media::MediaEncoder;
 use super::moves::LoadTimes;
@@ -24,6 +25,8 @@ pub(super) struct Loaded {
     pub(super) placed: Placed,
     /// Corrects the measured rates of the plan during use.
     pub(super) meter: Option<UseMeter>,
+    /// Learns from the cache of experts.
+    pub(super) experts: Option<ExpertMeter>,
     pub(super) times: Option<LoadTimes>,
 }
 

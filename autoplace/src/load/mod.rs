@@ -27,6 +27,7 @@ mod devices;
 mod disk;
 mod draft;
 mod error;
+mod expert_meter;
 mod headroom;
 #[cfg(feature = "hub")]
 mod hub;
@@ -69,7 +70,7 @@ pub use adapters::Adapter;
 pub(crate) use adapters::Scales;
 pub use builder::ModelBuilder;
 pub use check::{check, check_vocabulary};
-pub use counters::Generated;
+pub use counters::{ExpertUses, Generated};
 pub(crate) use counters::GenerationCounters;
 pub use depth::DepthMove;
 pub(crate) use depth::PromptAhead;

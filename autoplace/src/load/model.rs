@@ -20,7 +20,7 @@ use super::requested::Requested;
 use super::slot::{Contents, ContextSlot, Purpose};
 #[cfg(feature = "constraints")]
 use super::vocabulary::Vocabulary;
-use super::{Adapter, Error, GenerationCounters, native};
+use super::{Adapter, Error, ExpertUses, GenerationCounters, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -153,6 +153,13 @@ impl Model {
         let report = self.report();
         let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());
         Footprints::new(gpus.collect(), report.host.allocated)
+    }
+
+    /// How often generated tokens used an expert that the model's cache of experts held, over all placements and texts;
+    /// `None` before the first use. Of a model in a worker process, [`Statistics`](crate::generate::Statistics) of its
+    /// texts have it.
+    pub fn expert_uses(&self) -> Option<ExpertUses> {
+        Some(self.counters().expert_uses()).filter(|uses| uses.total() > 0)
     }
 
     /// The LoRA adapters of the model, in the order in which they were added.
@@ -329,13 +336,14 @@ impl LoadOptions {
     /// Loads the model in this process.
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
         let loaded = LoadLoop::new(&self, self.read()?, FirstAttempt::Fresh, progress)?.load()?;
-        let Loaded { native, context, drafts, placed, meter, times } = loaded;
+        let Loaded { native, context, drafts, placed, meter, experts, times } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         let report = model.report();
         model.counters().paced_by(&report.threads);
         model.counters().placed_by(&report.plan, report.time, times);
         model.counters().metered_by(meter);
+        model.counters().experts_metered_by(experts);
         Ok(model)
     }
 

@@ -35,6 +35,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         pooling: pooling(params.embeddings.unwrap_or_default()),
         mtp: if params.mtp { llama_sys::Mtp::Trunk } else { llama_sys::Mtp::Off },
         n_rs_seq: params.n_rs_seq,
+        moe_cache_size: params.moe_cache_size,
         rope: rope(&params.rope),
         ..llama_sys::ContextParams::default()
     }
@@ -52,6 +53,8 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
         n_outputs_max: params.n_seq_max,
         mtp: llama_sys::Mtp::Heads,
         n_rs_seq: 0,
+        // The plan has bytes for one cache.
+        moe_cache_size: 0,
         ..context(params)
     }
 }

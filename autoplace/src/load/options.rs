@@ -75,6 +75,9 @@ pub(crate) struct LoadOptions {
     pub(super) learn: Folder,
     /// Notes at the beginning of the plan, about the choice of its file.
     pub(super) notes: Vec<String>,
+    /// How soon the loaded model's texts use experts again, as its cache of experts has shown. It replaces what earlier
+    /// programs have seen.
+    pub(super) expert_locality: Option<f64>,
 }
 
 impl LoadOptions {
@@ -190,7 +193,8 @@ impl LoadOptions {
             planner = planner.beside(projector);
         }
         let moves = self.move_rates(machine, profile.file_bytes);
-        Ok(planner.request(request).move_rates(moves))
+        let hits = self.expert_hits(machine, profile.file_bytes).unwrap_or_default();
+        Ok(planner.request(request).move_rates(moves).expert_hits(hits))
     }
 
     /// A plan for this machine, confirmed by llama.cpp.

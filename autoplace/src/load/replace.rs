@@ -1,5 +1,6 @@
 //! Re-places a loaded model, here or in a worker: by a given plan or a better one, at once or between two tokens.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use llama_sys::Context;
@@ -8,6 +9,7 @@ use super::ipc_error::Failed;
 use super::load_loop::{FirstAttempt, LoadLoop};
 use super::loaded::Loaded;
 use super::model::Model;
+use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::remote::{Loading, Request};
@@ -49,12 +51,21 @@ impl Model {
     /// As [`replan`](Self::replan), with at least `tokens` tokens of context where it [may
     /// grow](crate::plan::Context::may_grow).
     pub(crate) fn replan_for(&self, tokens: u32) -> Result<Plan, Error> {
-        let options = &self.options().with_room_for(tokens);
+        let options = &self.options_now(tokens);
         if self.is_in_worker() && !options.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
         }
         let (header, profile) = self.read_again()?;
         options.plan(&header, &profile, &self.machine_once_released()?)
+    }
+
+    /// The options of another load, with room for `tokens` tokens, and with what the cache of experts has shown.
+    fn options_now(&self, tokens: u32) -> Cow<'_, LoadOptions> {
+        let mut options = self.options().with_room_for(tokens);
+        if let Some(locality) = self.counters().expert_locality() {
+            options.to_mut().expert_locality = Some(locality);
+        }
+        options
     }
 
     /// The machine as it would be if the model were released now. On a machine that was passed to the builder, no GPU
@@ -185,7 +196,7 @@ impl Model {
         let slot = self.slot()?;
         slot.release();
         let read = self.read_again()?;
-        let options = self.options().with_room_for(tokens);
+        let options = self.options_now(tokens);
         let counters = Arc::clone(self.counters());
         let progress = Progress::new(move |progress| {
             if progress.stage == Stage::Weights {
@@ -194,11 +205,12 @@ impl Model {
             true
         });
         let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), progress)?;
-        let Loaded { native, context, drafts, placed, meter, times } = attempts.at_depth(live).load()?;
+        let Loaded { native, context, drafts, placed, meter, experts, times } = attempts.at_depth(live).load()?;
         slot.refill(native, drafts);
         self.counters().paced_by(&placed.report.threads);
         self.counters().placed_by(&placed.plan, placed.report.time, times);
         self.counters().metered_by(meter);
+        self.counters().experts_metered_by(experts);
         self.set_placed(Arc::new(placed));
         Ok(context)
     }

@@ -41,6 +41,16 @@ pub enum Event {
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
+    /// The model's cache of experts holds so few of the experts that texts use that the model would be faster without
+    /// it.
+    #[error(
+        "the cache of experts holds {:.0} % of those that are used: the model would be faster without it below {:.0} %",
+        100.0 * .hits, 100.0 * .break_even
+    )]
+    ExpertMisses { hits: f64, break_even: f64 },
+    /// The end of [`ExpertMisses`](Self::ExpertMisses).
+    #[error("the cache of experts holds {:.0} % of those that are used, which pays", 100.0 * .hits)]
+    ExpertHits { hits: f64 },
     /// The model generates with fewer threads of the CPU than on a quiet machine, since those were measured to be
     /// faster: most often other programs hold the others up.
     #[error("{threads} of {most} threads generate: {observed:.1} tokens per second instead of {before:.1}")]
@@ -106,18 +116,20 @@ impl Event {
                 | Self::Unthrottled { .. }
                 | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
+                | Self::ExpertHits { .. }
                 | Self::ThreadsRestored { .. }
                 | Self::Moved { .. }
         )
     }
 
-    /// The re-placement that would help. For a GPU that became too full, a plan for the memory then free; for a GPU
-    /// that gained room, a plan with at least this [gain](crate::load::BetterPlan::gain). `None` if none would help.
+    /// The re-placement that would help. For a GPU that became too full, and for a cache of experts that does not pay, a
+    /// plan for what is known then; for a GPU that gained room, a plan with at least this [gain](crate::load::BetterPlan::gain). `None` if none would help.
     pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
-            Self::MemoryPressure { .. } | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => {
-                Some(Replacement::Replan)
-            }
+            // A new plan knows what the cache of experts has shown.
+            Self::MemoryPressure { .. }
+            | Self::ExpertMisses { .. }
+            | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => Some(Replacement::Replan),
             Self::RoomGained { .. } => Some(Replacement::Better { min_gain }),
             _ => None,
         }
@@ -126,7 +138,10 @@ impl Event {
     /// Logs the event with `tracing`; problems become warnings.
     pub(super) fn trace(&self) {
         match self {
-            Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {
+            Self::MemoryPressure { .. }
+            | Self::Throttled { .. }
+            | Self::Slowdown { .. }
+            | Self::ExpertMisses { .. } => {
                 tracing::warn!("{self}");
             }
             // The generating thread has logged the change.

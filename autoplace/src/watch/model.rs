@@ -130,7 +130,13 @@ impl Source for ModelSource {
         let used = plan.gpus().map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
         let depth_cost = depth_cost(&plan, &machine);
-        Some(Watched { devices: devices.collect(), depth_cost, placement: placed, moved })
+        Some(Watched {
+            devices: devices.collect(),
+            depth_cost,
+            placement: placed,
+            moved,
+            expert_break_even: plan.moe_cache.and_then(|cache| cache.break_even),
+        })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
@@ -138,7 +144,7 @@ impl Source for ModelSource {
         let counters = self.counters.upgrade()?;
         let generated = counters.generated();
         let threads = counters.pacer().as_ref().map(Pacer::generating);
-        let (placement, moving) = (counters.placements(), counters.moving());
+        let (placement, moving, experts) = (counters.placements(), counters.moving(), counters.expert_uses());
         drop(counters);
         if let Some(model) = self.model.upgrade() {
             model.relieve_host();
@@ -150,6 +156,7 @@ impl Source for ModelSource {
             host: HostSample::now(),
             threads,
             placement,
+            experts,
             moving,
         })
     }

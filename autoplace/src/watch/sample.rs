@@ -1,7 +1,7 @@
 //! Samples of a model's machine, and the static facts about it.
 
 use super::depth::DepthCost;
-use crate::load::{DepthMove, Generated, GeneratingThreads};
+use crate::load::{DepthMove, ExpertUses, Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// A source of samples: [`ModelSource`](super::ModelSource) for a loaded model, or a custom one.
@@ -28,6 +28,9 @@ pub struct Watched {
     pub placement: u64,
     /// The move by depth that led to this placement.
     pub moved: Option<DepthMove>,
+    /// The share of the uses of experts, 0 to 1, below which the model would be faster without its cache of experts;
+    /// `None` without a cache, or if it never would.
+    pub expert_break_even: Option<f64>,
 }
 
 /// A watched GPU. Sizes in bytes.
@@ -61,6 +64,8 @@ pub struct Sample {
     pub threads: Option<GeneratingThreads>,
     /// Number of re-placements.
     pub placement: u64,
+    /// Uses of the cache of experts so far.
+    pub experts: ExpertUses,
     /// The move by depth that is under way; its time is the time that it is expected to take.
     pub moving: Option<(DepthMove, f32)>,
 }

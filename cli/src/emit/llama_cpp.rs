@@ -7,6 +7,8 @@ use super::{
     HostParts, applying, cannot, comment, devices, host_parts, kv_type, mapped, override_tensor, said, tensor_split,
 };
 
+const MIB: u64 = 1 << 20;
+
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
     let devices = devices(plan);
@@ -18,6 +20,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         FlashAttention::On => "on",
         FlashAttention::Off => "off",
     };
+    let cache = context.moe_cache_size;
+    if !cache.is_multiple_of(MIB) {
+        return cannot(format_args!("a cache of experts of {cache} bytes: it takes whole MiB"));
+    }
     let (several, predicts) = (context.n_seq_max > 1, context.mtp);
     let drafted = (context.n_outputs_max / context.n_seq_max.max(1)).saturating_sub(1).max(1);
     let (parts, patterns) = match host_parts(plan) {
@@ -35,6 +41,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("--n-cpu-moe", said(parts.experts_of > 0, parts.experts_of)),
         ("--n-cpu-ffn", said(parts.dense_of > 0, parts.dense_of)),
         ("-ot", patterns),
+        ("--moe-cache-mib", said(cache > 0, cache / MIB)),
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),

@@ -49,6 +49,12 @@ impl Tool {
         // llama-server, which Ollama runs too, requests one for each sequence (server_output_limits).
         !matches!(self, Self::LlamaCpp | Self::Ollama)
     }
+
+    /// Whether the tool has a setting for a cache of experts on the GPU. A plan for another one has no such cache,
+    /// unless one is asked for.
+    pub(crate) const fn has_moe_cache(self) -> bool {
+        matches!(self, Self::LlamaCpp)
+    }
 }
 
 /// The reason why a plan cannot be translated for vLLM.
@@ -80,6 +86,9 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
         }
         if plan.context.mtp {
             return cannot("predicting further tokens");
+        }
+        if plan.context.moe_cache_size > 0 {
+            return cannot("a cache of experts on the GPU: plan with --moe-cache off");
         }
     }
     let Some(path) = &plan.model.path else {

@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::switch(&["-cmoe", "--cpu-moe"], "--cpu-moe").library("`overrides` of a `Request`; `HostParts` limits what a plan may leave on the host by itself"),
     Row::flag(&["-ncmoe", "--n-cpu-moe"], &["--n-cpu-moe"]).library("the same"),
     Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
-    Row::only(&["--moe-cache-mib"], &["0"], "no plan counts a cache of experts yet: experts are on the host or on a GPU").library("`moe_cache_size` of `llama_sys::ContextParams`, for contexts of your own"),
+    Row::reads(&["--moe-cache-mib"], moe_cache, "`--moe-cache NMiB`, and `off` for 0. Without either a plan has a cache where it makes the workload faster").library("`.moe_cache(MoeCache::Bytes(n))` of the builder; `MoeCache::Auto` by default"),
     Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: so anyway. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it reads no faster what is read once").library("`.mmap(false)` of the builder"),
     Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
     Row::switch(&["--mmap"], "").library("the same"),
@@ -81,6 +81,15 @@ fn fit_target(list: &str) -> Result<Vec<String>, String> {
         [mib] if mib.parse::<u32>().is_ok() => Ok(vec![format!("--headroom={mib}MiB")]),
         [_] => Err(format!("`{list}` is not a number of MiB")),
         _ => Err("the headroom is the same for every GPU: one number of MiB".to_owned()),
+    }
+}
+
+/// MiB of the cache of experts, over all GPUs.
+fn moe_cache(mib: &str) -> Result<Vec<String>, String> {
+    match mib.parse::<u32>() {
+        Ok(0) => Ok(vec!["--moe-cache=off".to_owned()]),
+        Ok(mib) => Ok(vec![format!("--moe-cache={mib}MiB")]),
+        Err(_) => Err(format!("`{mib}` is not a number of MiB")),
     }
 }
 

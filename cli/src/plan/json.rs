@@ -57,6 +57,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
             "total": milliseconds(took.total),
         },
         "settings": settings(plan),
+        "moe_cache": plan.moe_cache,
         "paging": plan.paging,
         "speed": plan.speed,
         "notes": plan.notes,
@@ -74,6 +75,7 @@ fn settings(plan: &Plan) -> Value {
     settings["embeddings"] = json!(context.embeddings);
     settings["mtp"] = context.mtp.into();
     settings["n_rs_seq"] = context.n_rs_seq.into();
+    settings["moe_cache_size"] = context.moe_cache_size.into();
     settings["parted_blocks"] = plan.split_blocks.into();
     settings
 }
@@ -97,13 +99,15 @@ fn device(placement: &Placement) -> Value {
         "weights": placement.footprint.weights,
         "kv": placement.footprint.kv,
         "compute": placement.footprint.compute,
+        "experts": placement.footprint.experts,
         "of_host": placement.of_host,
         "headroom": placement.headroom.total(),
     })
 }
 
 fn bytes((placement, bytes): (&Placement, &Footprint)) -> Value {
-    json!({"name": placement.name, "weights": bytes.weights, "kv": bytes.kv, "compute": bytes.compute})
+    let Footprint { weights, kv, compute, experts, .. } = *bytes;
+    json!({"name": placement.name, "weights": weights, "kv": kv, "compute": compute, "experts": experts})
 }
 
 /// `PATTERN=BUFFER TYPE` for llama.cpp's `--override-tensor`. `devices` are ggml's names of the GPUs.

@@ -40,6 +40,7 @@ pub(super) const GRID: Ink = Ink(RGBColor(0xd8, 0xde, 0xe4), "#30363d");
 pub(super) const WEIGHTS: Ink = Ink(RGBColor(0x1f, 0x6f, 0xeb), "#58a6ff");
 pub(super) const KV: Ink = Ink(RGBColor(0xd9, 0x82, 0x2b), "#e3a04f");
 pub(super) const COMPUTE: Ink = Ink(RGBColor(0x2d, 0xa4, 0x4e), "#3fb950");
+pub(super) const EXPERTS: Ink = Ink(RGBColor(0xbf, 0x39, 0x89), "#f778ba");
 pub(super) const BESIDE: Ink = Ink(RGBColor(0x82, 0x50, 0xdf), "#bc8cff");
 pub(super) const HEADROOM: Ink = Ink(RGBColor(0x9a, 0xa4, 0xaf), "#6e7681");
 pub(super) const FREE: Ink = Ink(RGBColor(0xe7, 0xeb, 0xef), "#21262d");
@@ -47,7 +48,8 @@ pub(super) const TAKEN: Ink = Ink(RGBColor(0x57, 0x60, 0x6a), "#484f58");
 pub(super) const CHOSEN: Ink = Ink(RGBColor(0xcf, 0x22, 0x2e), "#ff7b72");
 const BACK: Ink = Ink(RGBColor(0xff, 0xff, 0xff), "#0d1117");
 
-const INKS: [Ink; 12] = [TEXT, QUIET, GRID, WEIGHTS, KV, COMPUTE, BESIDE, HEADROOM, FREE, TAKEN, CHOSEN, BACK];
+const INKS: [Ink; 13] =
+    [TEXT, QUIET, GRID, WEIGHTS, KV, COMPUTE, EXPERTS, BESIDE, HEADROOM, FREE, TAKEN, CHOSEN, BACK];
 
 impl Ink {
     /// The colour as the SVG backend writes it.

@@ -4,7 +4,7 @@
 use autoplace::machine::Bytes;
 
 use super::canvas::{
-    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TEXT, WEIGHTS,
+    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TEXT, WEIGHTS,
     bar, chart, curve, document, heading, legend, legend_lines, line, mark,
 };
 use super::series::{Series, published};
@@ -146,15 +146,24 @@ fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
         return Ok(());
     };
     heading(area, "Memory of GPUs", 4)?;
-    let names = [("weights", WEIGHTS), ("keys and values", KV), ("compute", COMPUTE), ("taken", CHOSEN)];
-    let names = names.map(|(name, ink)| (name.to_owned(), ink));
+    let names = [
+        ("weights", WEIGHTS),
+        ("keys and values", KV),
+        ("compute", COMPUTE),
+        ("cache of experts", EXPERTS),
+        ("taken", CHOSEN),
+    ];
+    let has_cache = bars.iter().any(|(_, gpu)| gpu.planned.experts > 0);
+    let names = names.into_iter().filter(|(_, ink)| has_cache || *ink != EXPERTS);
+    let names: Vec<(String, Ink)> = names.map(|(name, ink)| (name.to_owned(), ink)).collect();
     let mut y = legend(area, &names, 4 + LINE + 4)?;
     for (point, gpu) in bars {
         let planned = gpu.planned;
         let taken = gpu.taken.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
         let label = format!("{}, {}: planned {}, taken {taken}", point.name, gpu.name, Bytes(planned.total()));
         line(area, &label, (MARGIN, y), TEXT)?;
-        let parts = [(planned.weights, WEIGHTS), (planned.kv, KV), (planned.compute, COMPUTE)];
+        let cache = (planned.experts, EXPERTS);
+        let parts = [(planned.weights, WEIGHTS), (planned.kv, KV), (planned.compute, COMPUTE), cache];
         bar(area, &parts, most, (y + LINE, BAR))?;
         gpu.taken.map_or(Ok(()), |taken| mark(area, taken, most, (y + LINE, BAR)))?;
         y += DEVICE;

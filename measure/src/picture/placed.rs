@@ -5,7 +5,7 @@ use autoplace::machine::Bytes;
 use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 
 use super::canvas::{
-    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, FREE, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TAKEN,
+    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, FREE, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TAKEN,
     TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
 };
 
@@ -46,7 +46,7 @@ fn height(curves: &[Curve]) -> u32 {
 }
 
 /// The parts of a device's memory in drawing order.
-fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 7] {
+fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 8] {
     let footprint = &placement.footprint;
     let used = [footprint.total(), placement.companions, placement.headroom.total()];
     let used = used.into_iter().fold(0, u64::saturating_add);
@@ -54,6 +54,7 @@ fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 7] {
         ("weights", footprint.weights, WEIGHTS),
         ("keys and values", footprint.kv, KV),
         ("compute", footprint.compute, COMPUTE),
+        ("cache of experts", footprint.experts, EXPERTS),
         ("loaded beside", placement.companions, BESIDE),
         ("headroom", placement.headroom.total(), HEADROOM),
         ("free", placement.free.saturating_sub(used), FREE),

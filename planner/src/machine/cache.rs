@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Machine;
+use super::expert_use::ExpertUse;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
@@ -27,6 +28,7 @@ const VERSION: u32 = 2;
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 const MOVES: &str = "moves";
+const EXPERTS: &str = "experts";
 const HASH: &str = "hash";
 
 /// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
@@ -122,6 +124,17 @@ impl MeasurementCache {
         }
     }
 
+    /// How soon texts of this model's file, of `bytes` bytes, use experts again.
+    pub fn expert_use(&self, (file, bytes): (&Path, u64)) -> Option<ExpertUse> {
+        self.get(EXPERTS, &file_key(file, bytes))
+    }
+
+    /// Stores what a model's cache of experts has shown, beside what is known already.
+    pub fn put_expert_use(&self, (file, bytes): (&Path, u64), later: ExpertUse) {
+        let earlier = self.expert_use((file, bytes)).unwrap_or_default();
+        self.put(EXPERTS, file_key(file, bytes), earlier.with_later(later));
+    }
+
     /// The hash of the bytes of a file with this name, length and times.
     pub fn file_hash(&self, stamp: &str) -> Option<String> {
         self.get(HASH, stamp)
@@ -178,10 +191,15 @@ fn host_key(host: &Host, build: &str) -> String {
 /// The identity of a machine, a model's file and a build; `None` with a GPU of another machine, because the link to it
 /// is shared with others.
 fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<String> {
-    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let gpus = machine.gpus.iter().map(|gpu| gpu_key(gpu, build)).collect::<Option<Vec<_>>>()?;
     let host = host_key(&machine.host, build);
-    Some(format!("{}, {bytes} bytes; {host}; {}", file.display(), gpus.join("; ")))
+    Some(format!("{}; {host}; {}", file_key(file, bytes), gpus.join("; ")))
+}
+
+/// The identity of a model's file.
+fn file_key(file: &Path, bytes: u64) -> String {
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    format!("{}, {bytes} bytes", file.display())
 }
 
 /// The identity of a GPU, driver and build; `None` for a GPU of another machine.

@@ -24,7 +24,7 @@ fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&named(title).builder().header().unwrap()).unwrap()
 }
 
-fn behind(card: &str, generation: u32, lanes: u32) -> Gpu {
+fn behind(card: &str, generation: u8, lanes: u8) -> Gpu {
     let mut gpu = Gpu::named(card).unwrap().backend("CUDA");
     gpu.pcie = Some(PcieLink::new(PcieRate::new(generation, lanes).unwrap()));
     gpu

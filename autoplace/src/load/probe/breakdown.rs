@@ -6,8 +6,9 @@ use crate::memory::{Footprint, Footprints, Place};
 
 /// The memory of a load and its context by ggml's buffer types, in bytes.
 ///
-/// For each buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) and
-/// [`compute`](BufferBytes::compute) equal the result of `llama_get_memory_breakdown` after a real load, to the byte.
+/// For each buffer type, [`model`](BufferBytes::model), [`context`](BufferBytes::context) with
+/// [`experts`](BufferBytes::experts), and [`compute`](BufferBytes::compute) equal the result of
+/// `llama_get_memory_breakdown` after a real load, to the byte.
 /// [`Footprints`] are the sums by device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -34,6 +35,8 @@ pub struct BufferBytes {
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
+    /// The cache of experts; on the host, the slots of each layer's experts. llama.cpp counts it with the context.
+    pub experts: u64,
     /// Compute buffers.
     pub compute: u64,
     /// The buffer of returned logits at its largest allowed size (llama-context.cpp, `output_reserve`). llama.cpp's own
@@ -44,7 +47,8 @@ pub struct BufferBytes {
 impl BufferBytes {
     /// The saturating sum.
     pub const fn total(&self) -> u64 {
-        self.model.saturating_add(self.context).saturating_add(self.compute).saturating_add(self.output)
+        let context = self.context.saturating_add(self.experts);
+        self.model.saturating_add(context).saturating_add(self.compute).saturating_add(self.output)
     }
 }
 
@@ -72,7 +76,7 @@ pub(super) fn sums(rows: &[BufferBytes], gpus: usize) -> Footprints {
             Place::Gpu(gpu) => &mut sums.gpus[gpu],
             Place::Host => &mut sums.host,
         };
-        *sum += Footprint::new(row.model, row.context, row.compute);
+        *sum += Footprint::new(row.model, row.context, row.compute).with_experts(row.experts);
     }
     sums
 }

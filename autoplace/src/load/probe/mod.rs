@@ -141,7 +141,7 @@ impl NativeProbe {
                 }
             }
             let (buffer_type, place) = (MAPPED.to_owned(), Place::Host);
-            rows.push(BufferBytes { buffer_type, place, model: data, context: 0, compute: 0, output: 0 });
+            rows.push(BufferBytes { buffer_type, place, model: data, context: 0, experts: 0, compute: 0, output: 0 });
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
@@ -253,6 +253,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
             place: gpu.map_or(Place::Host, Place::Gpu),
             model: native.model.saturating_add(native.transforms).saturating_add(native.adapters),
             context: native.context,
+            experts: native.experts,
             compute: native.compute,
             output: native.output,
         }

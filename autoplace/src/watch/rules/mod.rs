@@ -1,5 +1,6 @@
 //! Turns samples into events, without a clock, a thread or a driver. In: samples with their moments. Out: events.
 
+mod experts;
 mod speed;
 #[cfg(test)]
 mod tests;
@@ -7,6 +8,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use self::experts::ExpertRule;
 use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::{Condition, Now, Settings};
@@ -28,6 +30,7 @@ pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
+    experts: ExpertRule,
     /// The model generates with fewer threads than on a quiet machine.
     fewer_threads: Condition,
 }
@@ -39,7 +42,8 @@ impl Rules {
             DeviceRules { watched, ..DeviceRules::default() }
         });
         let (speed, fewer_threads) = (SpeedRule::new(watched.depth_cost), Condition::default());
-        Self { devices: devices.collect(), speed, fewer_threads, settings }
+        let experts = ExpertRule::new(watched.expert_break_even);
+        Self { devices: devices.collect(), speed, experts, fewer_threads, settings }
     }
 
     /// Takes a sample. `at` is the moment of the sample, not before that of the last sample.
@@ -60,6 +64,7 @@ impl Rules {
         for (n, device) in self.devices.iter_mut().enumerate() {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
         }
+        self.experts.step(sample.experts, &mut now);
         let devices = &self.devices;
         self.speed.step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
@@ -73,7 +78,7 @@ impl Rules {
     /// Ends all open conditions, because the watched model is gone or has moved.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
-        let others = [&mut self.speed.slow, &mut self.fewer_threads];
+        let others = [&mut self.speed.slow, &mut self.experts.misses, &mut self.fewer_threads];
         events.extend(devices.chain(others).filter_map(Condition::end));
     }
 }

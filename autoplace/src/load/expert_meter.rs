@@ -1,0 +1,112 @@
+//! Learns from a loaded model how soon its texts use experts again.
+//!
+//! In: hits and misses of its cache of experts, batch by batch. Out: the locality of
+//! [`ExpertHits`](crate::plan::speed::ExpertHits), for later plans of this model and, in the user's cache, of later
+//! programs.
+
+use std::path::PathBuf;
+
+use super::ExpertUses;
+use super::devices::is_simulated;
+use super::options::LoadOptions;
+use super::rates::MIN_MODEL_BYTES;
+use crate::machine::{ExpertUse, Machine, MeasurementCache};
+use crate::plan::Plan;
+use crate::plan::speed::ExpertHits;
+
+/// Batches after a load that do not count: an empty cache misses each expert once. The misses of a 30B model fell to
+/// their later share within 64 tokens (kekzl/imp 1359).
+const WARM_UP: u32 = 64;
+/// Fewer uses say little: 50 tokens of a model with 48 layers that use 8 experts each.
+const MIN_USES: u64 = 50 * 48 * 8;
+
+/// Counts the uses of one placement's cache. What it has learned is kept when it is dropped.
+#[derive(Debug)]
+pub(super) struct ExpertMeter {
+    /// The share of the experts on the host that the cache holds.
+    share: f64,
+    /// Where the figure is kept, and the file that it is kept for.
+    kept: Option<(MeasurementCache, PathBuf, u64)>,
+    warm_up: u32,
+    uses: ExpertUses,
+}
+
+impl ExpertMeter {
+    /// A meter for a load by this plan; `None` without a cache of experts.
+    pub(super) fn for_load(options: &LoadOptions, plan: &Plan, machine: &Machine) -> Option<Self> {
+        let share = plan.moe_cache?.share;
+        let bytes = plan.model.file_bytes;
+        let cache = options.expert_cache(machine, bytes);
+        let kept = cache.map(|cache| (cache, options.path.clone(), bytes));
+        Some(Self { share, kept, warm_up: WARM_UP, uses: ExpertUses::default() })
+    }
+
+    /// Adds the uses of a batch.
+    pub(super) const fn add(&mut self, uses: ExpertUses) {
+        if self.warm_up > 0 {
+            self.warm_up -= 1;
+            return;
+        }
+        self.uses.hits += uses.hits;
+        self.uses.misses += uses.misses;
+    }
+
+    /// How soon experts are used again; `None` before enough uses.
+    pub(super) fn locality(&self) -> Option<f64> {
+        let ExpertUses { hits, misses } = self.uses;
+        if self.uses.total() < MIN_USES {
+            return None;
+        }
+        ExpertHits::observed(self.share, hits, misses).map(|hits| hits.locality)
+    }
+}
+
+impl Drop for ExpertMeter {
+    fn drop(&mut self) {
+        if let (Some((cache, file, bytes)), Some(locality)) = (&self.kept, self.locality()) {
+            cache.put_expert_use((file, *bytes), ExpertUse::new(locality, self.uses.total()));
+        }
+    }
+}
+
+impl LoadOptions {
+    /// Where uses of experts are kept; `None` if nothing is.
+    fn expert_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
+        let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
+        let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
+        self.learn.cache(has_simulated).filter(|_| is_worth)
+    }
+
+    /// How often a cache of experts holds the expert: as this model's own texts have shown, or else those of earlier
+    /// programs; `None` if none were seen.
+    pub(super) fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> Option<ExpertHits> {
+        let known = || self.expert_cache(machine, file_bytes)?.expert_use((&self.path, file_bytes));
+        let locality = self.expert_locality.or_else(|| Some(known()?.locality()));
+        locality.map(ExpertHits::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ExpertMeter, ExpertUses, MIN_USES, WARM_UP};
+    use crate::machine::MeasurementCache;
+
+    #[test]
+    fn a_meter_leaves_the_first_batches_out_and_keeps_what_it_has_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.gguf");
+        let cache = MeasurementCache::at(folder.path());
+        let kept = Some((cache.clone(), file.clone(), 7));
+        let mut meter = ExpertMeter { share: 0.25, kept, warm_up: WARM_UP, uses: ExpertUses::default() };
+        for _ in 0..WARM_UP {
+            meter.add(ExpertUses { hits: 0, misses: MIN_USES });
+        }
+        assert_eq!(meter.locality(), None);
+        // A quarter of the experts and three of four uses: (0.75 / 0.25 - 1) / 0.25.
+        meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });
+        assert!((meter.locality().unwrap() - 8.0).abs() < 1e-9);
+        drop(meter);
+        assert_eq!(cache.expert_use((&file, 7)).unwrap().locality(), 8.0);
+        assert_eq!(cache.expert_use((&file, 8)), None);
+    }
+}
