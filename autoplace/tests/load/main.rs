@@ -34,6 +34,7 @@ mod load;
 mod load_contract;
 mod lora_real_loads;
 mod measured_vram;
+mod moe_cache;
 mod mtp_memory;
 mod native_params;
 mod plan_replay;

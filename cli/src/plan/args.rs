@@ -119,6 +119,9 @@ impl PlanArgs {
         if self.emit.is_some_and(Tool::keeps_all_logits) {
             request = request.n_outputs_max(0);
         }
+        if self.emit.is_some_and(|tool| !tool.has_moe_cache()) && self.ask.moe_cache.is_none() {
+            request = request.moe_cache(MoeCache::Off);
+        }
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }

@@ -1,0 +1,211 @@
+//! A cache of experts on a simulated card: the same texts with it and without, planned, probed and allocated to the byte,
+//! in the middle of a text, in a worker, and with several sequences.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::replace_support::{request, text_of};
+use crate::sim_support::card;
+use crate::text_support::{SEED, Texts, complete, random, sampled, words, worker};
+use autoplace::machine::{Bandwidth, BandwidthSource, Machine, PcieLink, PcieRate, mib};
+use autoplace::memory::{FlashAttention, KvType, Place, TensorOverride};
+use autoplace::plan::{self, GpuLayers, MoeCache, Plan, Request};
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, load};
+
+const N_CTX: u32 = 512;
+
+/// All layers on cards, and all experts on the host, in 32 bits, so that batches of any shape compute the same numbers.
+fn experts_on_host(n_seq_max: u32) -> Request {
+    let mut request = request().n_ctx(N_CTX * n_seq_max).n_seq_max(n_seq_max).n_ubatch(64).n_gpu_layers(GpuLayers::All);
+    request.params.flash_attn = FlashAttention::Off;
+    (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+    request.overrides(vec![TensorOverride::new("_exps", Place::Host)])
+}
+
+fn builder(path: &Path, request: &Request, cache: MoeCache) -> ModelBuilder {
+    Model::builder(path).request(request.clone()).moe_cache(cache).n_threads(1)
+}
+
+/// Checks that the plan, llama.cpp's account and the card agree on every byte.
+fn agrees(model: &Model, used: u64) {
+    let (plan, report) = (model.placement(), model.report());
+    let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };
+    assert_eq!(gpu.allocated, Some(gpu.planned), "{plan}");
+    assert_eq!(used, gpu.planned.total(), "{plan}");
+    let (planned, allocated) = (report.host.planned, report.host.allocated);
+    assert_eq!(planned.experts, allocated.experts, "{plan}");
+}
+
+fn text(model: &Model) -> Vec<autoplace::generate::Token> {
+    complete(sampled(model, words(7, 90), SEED).max_tokens(24), model).tokens
+}
+
+#[test]
+fn a_cache_of_any_size_changes_no_text_and_takes_the_bytes_that_are_planned_and_probed() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, gpu) = (random("qwen3moe", None, folder.path()), card(mib(256)));
+    let without = {
+        let model = builder(&path, &experts_on_host(1), MoeCache::Auto).load().unwrap();
+        assert!(model.placement().moe_cache.is_none(), "a stated placement has no cache but a stated one");
+        agrees(&model, gpu.used());
+        assert_eq!(model.expert_uses(), None);
+        text(&model)
+    };
+    let mut last = 0;
+    for size in [mib(4), mib(9) + 12_345, mib(200)] {
+        let model = builder(&path, &experts_on_host(1), MoeCache::Bytes(size)).load().unwrap();
+        let plan = model.placement();
+        let cache = plan.moe_cache.expect("it was asked for");
+        assert_eq!((cache.bytes, plan.context.moe_cache_size), (size, size));
+        agrees(&model, gpu.used());
+        let experts = plan.gpus().next().unwrap().footprint.experts;
+        assert!(last < experts && experts <= size, "{plan}");
+        last = experts;
+        let generated = complete(sampled(&model, words(7, 90), SEED).max_tokens(24), &model);
+        assert_eq!(generated.tokens, without, "with {size} bytes");
+        let rate = generated.statistics().expert_hit_rate().expect("experts were used");
+        assert!((0.0..=1.0).contains(&rate));
+        assert!(model.expert_uses().unwrap().total() > 0);
+    }
+    // There is room for all experts, so each misses once.
+    assert!(last < mib(40), "{last}");
+}
+
+#[test]
+fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    let request = request().n_ctx(N_CTX);
+    let mut cached = 0;
+    for size in [12, 16, 20, 24, 28, 64] {
+        let gpu = card(mib(size));
+        match builder(&path, &request, MoeCache::Bytes(mib(4))).load() {
+            Ok(model) => {
+                let plan = model.placement();
+                cached += u32::from(plan.moe_cache.is_some());
+                assert!(plan.moe_cache.is_some() || plan.notes.iter().any(|note| note.contains("no cache of 4.0 MiB")), "{plan}");
+                agrees(&model, gpu.used());
+                assert!(gpu.peak() <= mib(size));
+                text(&model);
+            }
+            // A small card has no room for it.
+            Err(load::Error::Plan(error @ plan::Error::Memory(_))) => {
+                assert!(size <= 16 && error.to_string().contains("moe_cache is 4194304"), "{size}: {error}");
+            }
+            Err(error) => panic!("{size} MiB: {error}"),
+        }
+    }
+    assert!(cached > 1);
+}
+
+/// A machine whose card is fast, and whose host is slow.
+fn fast_card() -> Machine {
+    let mut machine = load::detect().unwrap();
+    let bandwidth = |bytes_per_second| Some(Bandwidth { bytes_per_second, source: BandwidthSource::Stated });
+    machine.host.bandwidth = bandwidth(100_000_000);
+    machine.host.rates = None;
+    for gpu in &mut machine.gpus {
+        gpu.bandwidth = bandwidth(500_000_000_000);
+        gpu.pcie = PcieRate::new(5, 16).map(PcieLink::new);
+        gpu.rates = None;
+    }
+    machine
+}
+
+#[test]
+fn on_a_card_behind_a_fast_link_a_plan_chooses_a_cache_and_a_load_has_it() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    let request = request().n_ctx(N_CTX);
+    let gpu = card(mib(24));
+    let machine = fast_card();
+    let with = |cache| builder(&path, &request, cache).machine(machine.clone());
+    let model = with(MoeCache::Auto).load().unwrap();
+    let plan = model.placement();
+    let cache = plan.moe_cache.unwrap_or_else(|| panic!("{plan}"));
+    assert!(cache.speedup >= 1.1 && cache.hits > 0.5, "{cache:?}");
+    agrees(&model, gpu.used());
+    text(&model);
+    drop(model);
+    assert!(with(MoeCache::Off).plan().unwrap().moe_cache.is_none());
+}
+
+#[test]
+fn a_text_goes_on_with_a_cache_without_it_and_where_memory_is_short() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, gpu) = (random("qwen3moe", None, folder.path()), card(mib(64)));
+    let request = experts_on_host(1);
+    let of = |cache| builder(&path, &request, cache).plan().unwrap();
+    let [with, without, small] = [MoeCache::Bytes(mib(16)), MoeCache::Off, MoeCache::Bytes(mib(4))].map(of);
+    let model = builder(&path, &request, MoeCache::Bytes(mib(16))).attempts(1).load().unwrap();
+    let generate = || sampled(&model, words(7, 90), SEED).max_tokens(40);
+    let expected = generate().text().unwrap();
+    let plans: [&Plan; 4] = [&without, &with, &small, &with];
+    let mut plans = plans.into_iter();
+    let text = text_of(generate(), |stream, index| {
+        if let Some(plan) = (index % 8 == 7).then(|| plans.next()).flatten() {
+            stream.replace(Some(plan.clone())).unwrap();
+            assert_eq!(*model.placement(), *plan);
+            agrees(&model, gpu.used());
+        }
+    });
+    assert_eq!((text, plans.len()), (expected.clone(), 0));
+
+    // Another program takes what the cache would need again. A stated cache that has no room is an error, and the model
+    // stays where it is; a smaller plan moves it.
+    gpu.set_taken(mib(64) - gpu.used() - mib(1));
+    let text = text_of(generate(), |stream, index| {
+        if index == 7 {
+            stream.replace(Some(small.clone())).unwrap();
+        }
+    });
+    assert_eq!(text, expected);
+    assert_eq!(model.placement().moe_cache.unwrap().bytes, mib(4));
+}
+
+#[test]
+fn four_sequences_at_once_use_the_same_cache_and_have_their_own_texts() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, gpu) = (random("qwen3moe", None, folder.path()), card(mib(256)));
+    let texts = |cache| {
+        let model = builder(&path, &experts_on_host(4), cache).load().unwrap();
+        agrees(&model, gpu.used());
+        let mut session = model.session().unwrap();
+        let mut texts = Texts::default();
+        let all: Vec<_> = (1..=4)
+            .map(|n| session.begin(sampled(&model, words(n, 40 + n as usize), SEED).max_tokens(16)).unwrap())
+            .collect();
+        texts.run(&mut session);
+        let tokens: Vec<_> = all.into_iter().map(|sequence| texts.of(sequence).tokens.clone()).collect();
+        (tokens, model.expert_uses())
+    };
+    let (expected, none) = texts(MoeCache::Off);
+    assert_eq!(none, None);
+    for size in [mib(4), mib(12)] {
+        let (tokens, uses) = texts(MoeCache::Bytes(size));
+        assert_eq!(tokens, expected, "with {size} bytes");
+        assert!(uses.unwrap().total() > 0);
+    }
+}
+
+#[test]
+fn a_worker_has_the_same_cache_text_and_hits() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    // A worker has no simulated card, so a cache is asked for where there is none: the note crosses.
+    let request = request().n_ctx(N_CTX);
+    let isolated = Isolation::Process(worker().on_death(OnDeath::Resume { attempts: 1 }));
+    let there = builder(&path, &request, MoeCache::Bytes(mib(4))).isolation(isolated).load().unwrap();
+    let here = builder(&path, &request, MoeCache::Bytes(mib(4))).load().unwrap();
+    assert_eq!(there.placement().notes, here.placement().notes);
+    assert!(here.placement().notes.iter().any(|note| note.contains("there is no GPU")), "{}", here.placement());
+    assert_eq!(text(&there), text(&here));
+    assert_eq!(there.report().host.planned, here.report().host.planned);
+    let _: Arc<Plan> = there.placement();
+}
