@@ -2,6 +2,10 @@
 //! planner's speed model predicts for each.
 //!
 //!     cargo xtask fit-table [WORD...] [--host-parts=auto]
+//!     cargo xtask fit-table --caches
+//!
+//! With `--caches`, plans with a cache of experts beside plans without one, and beside the fit with a cache of a tenth
+//! of the experts.
 //!
 //! In: optional words of model names. Out: tables in Markdown; it fails if a plan is behind. Nothing is computed: the
 //! cards are simulated, and the models are headers only. Without `--bench`, as in `cargo test`, two models are compared.
@@ -14,10 +18,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{self, NativeProbe};
-use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::machine::{Gpu, Host, Machine, PcieLink, PcieRate, gib};
 use autoplace::memory::{self, ContextParams, Estimate, Split};
 use autoplace::plan::speed::{Rates, SpeedModel};
-use autoplace::plan::{HostParts, Plan, Planner, Request, Workload};
+use autoplace::plan::{HostParts, MoeCache, Plan, PlannedMoeCache, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
 use bare_llama::FitRequest;
@@ -45,6 +49,13 @@ const NOT_BEHIND: f64 = 0.99;
 
 /// The flag that lets parts of blocks stay on the host.
 const AUTO_PARTS: &str = "--host-parts=auto";
+
+/// The flag that compares caches of experts.
+const CACHES: &str = "--caches";
+/// The models whose caches are compared: one of 3 billion active parameters, and one of 5 billion.
+const CACHED: [&str; 2] = ["Qwen3 30B A3B", "gpt-oss 120B"];
+/// The machines of that table: those with a single card of up to 24 GiB, all behind PCIe 4.0 x16.
+const CACHED_ON: usize = 4;
 
 /// The models of `cargo test`: one that fits on most cards, and one that fits on few.
 const TESTED: [&str; 2] = ["Llama 3.1 8B", "Mistral Small 24B"];
@@ -76,7 +87,8 @@ fn compare() -> Result<bool> {
     let host_parts = match flags.as_slice() {
         [] => HostParts::default(),
         [flag] if flag == AUTO_PARTS => HostParts::Auto,
-        _ => bail!("{flags:?}: the one option is {AUTO_PARTS}"),
+        [flag] if flag == CACHES => return compare_caches(),
+        _ => bail!("{flags:?}: the options are {AUTO_PARTS} and {CACHES}"),
     };
     let folder = tempfile::tempdir()?;
     // Opens the backends.
@@ -101,6 +113,61 @@ fn compare() -> Result<bool> {
     print_speeds(&rows);
     print_times(&rows);
     Ok(rows.iter().all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
+}
+
+/// Prints the table of caches of experts. Returns whether no plan with a cache is behind the plan without.
+fn compare_caches() -> Result<bool> {
+    let folder = tempfile::tempdir()?;
+    load::detect()?;
+    println!(
+        "| model | tokens | card | cache | holds, hits | generation | without | times | prompts, times | the fit with a tenth |"
+    );
+    println!("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    let (mut times, mut keeps_up) = (Vec::new(), true);
+    for sketch in at_size().iter().filter(|sketch| CACHED.contains(&sketch.name)) {
+        let model = Model::of(sketch, folder.path())?;
+        for n_ctx in CONTEXTS {
+            for (name, cards) in &MACHINES[..CACHED_ON] {
+                let row = model.compare_cache(cards, n_ctx)?;
+                let [generation, prompt] = row.times();
+                keeps_up &= generation >= NOT_BEHIND && prompt >= 0.9;
+                times.push(generation);
+                println!("| {} | {n_ctx} | {name} | {} |", model.name, row.words());
+            }
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    println!("\nmedian {:.2}", (times[times.len() / 2 - 1] + times[times.len() / 2]) / 2.0);
+    Ok(keeps_up)
+}
+
+/// A plan that may have a cache of experts, the plan without one, and the fit with one of a tenth of the experts.
+struct CacheRow {
+    cache: Option<PlannedMoeCache>,
+    with: Score,
+    without: Score,
+    theirs: Result<Score>,
+}
+
+impl CacheRow {
+    /// The speed of generation and of prompts, over those without a cache.
+    fn times(&self) -> [f64; 2] {
+        [self.with.generation / self.without.generation, self.with.prompt / self.without.prompt]
+    }
+
+    fn words(&self) -> String {
+        let cache = self.cache.map_or_else(
+            || "- | -".to_owned(),
+            |cache| {
+                let [share, hits] = [cache.share, cache.hits].map(|part| 100.0 * part);
+                format!("{:.1} GiB | {share:.0} %, {hits:.0} %", cache.bytes as f64 / gib(1) as f64)
+            },
+        );
+        let [generation, prompt] = self.times();
+        let theirs = self.theirs.as_ref().map_or_else(|_| "-".to_owned(), |score| format!("{:.1}", score.generation));
+        let [with, without] = [&self.with, &self.without].map(|score| score.generation);
+        format!("{cache} | {with:.1} | {without:.1} | {generation:.2} | {prompt:.2} | {theirs}")
+    }
 }
 
 type Row = (&'static str, u32, Vec<Cell>);
@@ -219,23 +286,29 @@ impl Model {
         })
     }
 
+    /// Gives all sides the same tokens and the same free bytes. The fit leaves room for its cache, of which it knows
+    /// nothing.
+    fn compare_cache(&self, cards: &[&str], n_ctx: u32) -> Result<CacheRow> {
+        let link = PcieRate::new(4, 16).map(PcieLink::new);
+        let (machine, _registered) = simulated(cards, link)?;
+        let plan = |cache| {
+            let request = Request::new().n_ctx(n_ctx).moe_cache(cache);
+            Planner::new(&self.profile, &machine).request(request).plan_probed(&self.probe)
+        };
+        let (with, without) = (plan(MoeCache::Auto)?, plan(MoeCache::Off)?);
+        let mut params = Request::new().params;
+        params.n_ctx = n_ctx;
+        let blocks = self.profile.weights.blocks.iter().flatten();
+        let experts: u64 = blocks.filter(|weight| weight.name.contains("_exps.")).map(|weight| weight.bytes).sum();
+        params.moe_cache_size = experts / 10;
+        let theirs = self.theirs(&machine, params, Some(&without));
+        let score = |plan: &Plan| self.score(&machine, &used(plan, &machine)?, plan);
+        Ok(CacheRow { cache: with.moe_cache, with: score(&with)?, without: score(&without)?, theirs })
+    }
+
     /// Gives both sides the same tokens and the same free bytes; the fit keeps llama.cpp's other defaults.
     fn compare(&self, cards: &[&str], n_ctx: u32, host_parts: HostParts) -> Result<Cell> {
-        let mut machine = Machine::new(host());
-        let mut registered = Vec::new();
-        for name in cards {
-            let mut gpu = Gpu::named(name)?;
-            let card = SimGpu::builder(&gpu.name)
-                .backend("CUDA")
-                .rules(Rules::Cuda)
-                .total(gpu.total)
-                // The driver's own memory.
-                .taken(gpu.total - gpu.free)
-                .register()?;
-            gpu.device = Some(card.device().name());
-            registered.push(card);
-            machine = machine.with_gpu(gpu);
-        }
+        let (machine, _registered) = simulated(cards, None)?;
         let request = Request::new().n_ctx(n_ctx);
         let request = request.host_parts(host_parts);
         let planner = Planner::new(&self.profile, &machine).request(request.clone());
@@ -277,7 +350,8 @@ impl Model {
                 let mut placements = plan.iter().flat_map(|plan| plan.gpus());
                 let same = placements.find(|placement| placement.device == gpu.device);
                 let unused = || Request::new().headroom.of_gpu(gpu, &workload, 0, false);
-                same.map_or_else(unused, |placement| placement.headroom).total()
+                let headroom = same.map_or_else(unused, |placement| placement.headroom).total();
+                headroom + params.moe_cache_size / gpus.len() as u64
             })
             .collect();
         if let Some(plan) = plan {
@@ -317,6 +391,27 @@ impl Model {
             ),
         })
     }
+}
+
+/// A machine with simulated cards of these names, which live as long as their handles. `link` replaces their own link.
+fn simulated(cards: &[&str], link: Option<PcieLink>) -> Result<(Machine, Vec<SimGpu>)> {
+    let mut machine = Machine::new(host());
+    let mut registered = Vec::new();
+    for name in cards {
+        let mut gpu = Gpu::named(name)?;
+        gpu.pcie = link.or(gpu.pcie);
+        let card = SimGpu::builder(&gpu.name)
+            .backend("CUDA")
+            .rules(Rules::Cuda)
+            .total(gpu.total)
+            // The driver's own memory.
+            .taken(gpu.total - gpu.free)
+            .register()?;
+        gpu.device = Some(card.device().name());
+        registered.push(card);
+        machine = machine.with_gpu(gpu);
+    }
+    Ok((machine, registered))
 }
 
 fn host() -> Host {

@@ -10,7 +10,8 @@ use std::process::{self, Command};
 use autoplace::generate::GenerateRequest;
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
-use autoplace::memory::Headroom;
+use autoplace::memory::{Headroom, Place, TensorOverride};
+use autoplace::plan::{GpuLayers, MoeCache, Request};
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load, worker};
 use libtest_mimic::{Arguments, Failed, Trial};
 use test_support::demo_path;
@@ -48,6 +49,7 @@ fn main() {
     }
     let mut tests: Vec<(&str, Test)> = vec![
         ("the_application_is_its_own_worker", own),
+        ("a_worker_has_the_same_cache_of_experts_and_text", experts),
         ("an_application_without_the_guard_starts_nothing_and_lives_on", without_guard),
         ("a_worker_without_the_guard_is_recognised", worker_without_guard),
         ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
@@ -130,6 +132,33 @@ fn own() -> Result<(), Failed> {
     let layers = [&there, &here].map(|model| model.placement().n_gpu_layers);
     assert!(layers[0] > 0 && layers[0] == layers[1], "{layers:?}");
     assert_eq!(describe(&there).text()?, describe(&here).text()?);
+    Ok(())
+}
+
+/// All experts on the host, with a cache on the card: here and in the worker.
+fn experts() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let mut sketches = test_support::random_weights::all().into_iter();
+    let mut sketch = sketches.find(|sketch| sketch.arch == "qwen3moe").expect("it is listed").in_floats();
+    sketch.vocabulary();
+    let path = test_support::random_weights::write(&sketch, folder.path());
+    let request = Request::new().n_ctx(256).headroom(Headroom::Bytes(256 << 10)).n_gpu_layers(GpuLayers::All);
+    let request = request.overrides(vec![TensorOverride::new("_exps", Place::Host)]).moe_cache(MoeCache::Bytes(mib(9)));
+    let load = |isolation| Model::builder(&path).request(request.clone()).n_threads(1).isolation(isolation).load();
+    let text = |model: &Model| model.generate(vec![7, 300, 45, 12]).seed(3).temp(0.5).max_tokens(20).stream();
+    // One after the other: both would have the card to themselves.
+    let here = load(Isolation::None)?;
+    let mut expected = text(&here)?;
+    let words: Vec<String> = expected.by_ref().collect::<Result<_, _>>()?;
+    let (plan, report, hits) = (here.placement(), here.report(), expected.statistics().expert_hits);
+    assert!(plan.moe_cache.is_some() && hits > 0, "{plan}");
+    drop((expected, here));
+    let there = load(Isolation::Process(WorkerProcess::own_executable()))?;
+    let mut told = text(&there)?;
+    let said: Vec<String> = told.by_ref().collect::<Result<_, _>>()?;
+    assert_eq!((said, told.statistics().expert_hits), (words, hits));
+    assert_eq!(there.placement().moe_cache, plan.moe_cache);
+    assert_eq!(there.report().gpus[0].allocated, report.gpus[0].allocated);
     Ok(())
 }
 

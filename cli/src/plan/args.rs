@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use autoplace::machine::{Bandwidth, Gpu, Host};
 use autoplace::memory::Pooling;
 use autoplace::memory::companion::CompanionRole;
-use autoplace::plan::Request;
+use autoplace::plan::{MoeCache, Request};
 use clap::value_parser;
 
 use crate::adapters::AdapterArgs;
