@@ -14,6 +14,7 @@
 //! | `overrides` | `add_cpu_buft_override`; none to a GPU |
 //! | `context.mmap` | `with_use_mmap` |
 //! | `context.repack` | no setter: `use_extra_bufts` stays on |
+//! | `context.moe_cache_size` | no setter: 0, as [`request`] sets |
 //! | `context.n_outputs_max` | no setter: 0, for all tokens of a batch, as [`request`] sets |
 //! | the rest of `context` | the setter with the same name |
 
@@ -25,7 +26,7 @@ use std::pin::Pin;
 
 use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
 use autoplace_planner::memory::{self, FlashAttention, KvType, Place, TensorOverride};
-use autoplace_planner::plan::{self, Placement, Plan, Planner, Policy, Request};
+use autoplace_planner::plan::{self, MoeCache, Placement, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
 use llama_cpp_2::model::params::LlamaModelParams;
@@ -97,10 +98,10 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
 /// llama-cpp-2 leaves `n_outputs_max` at 0, so llama.cpp allocates logits for every token of a batch instead of one.
 /// With a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the output layer's device, and as much again on
 /// the host for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller `n_ubatch` frees more of a
-/// card.
+/// card. It also has no setter for a cache of experts.
 #[must_use]
 pub fn request() -> Request {
-    Request::new().n_outputs_max(0).n_batch(512)
+    Request::new().n_outputs_max(0).n_batch(512).moe_cache(MoeCache::Off)
 }
 
 /// The best plan on one GPU. llama-cpp-2 has no setter for sharing layers among several GPUs, and llama.cpp's own
@@ -204,7 +205,8 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
 ///
 /// # Errors
 ///
-/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens, or with scaled positions;
+/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens, with a cache of experts, or with scaled
+/// positions;
 /// [`Error::Context`] for a plan that llama.cpp would not accept.
 pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
     let context = &plan.context;
@@ -214,6 +216,13 @@ pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
             parameter: "n_outputs_max",
             value: context.n_outputs_max.to_string(),
             instead: "plan with `n_outputs_max(0)`, room for the logits of a whole batch",
+        });
+    }
+    if context.moe_cache_size != 0 {
+        return Err(Error::NoSetter {
+            parameter: "moe_cache_size",
+            value: context.moe_cache_size.to_string(),
+            instead: "plan with `moe_cache(MoeCache::Off)`",
         });
     }
     if context.rope != <_>::default() {

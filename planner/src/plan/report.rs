@@ -23,7 +23,8 @@ impl fmt::Display for Plan {
         let has_cache = self.placements.iter().any(|placement| placement.footprint.experts > 0);
         let cells: Vec<Vec<String>> = self.placements.iter().map(|placement| cells(placement, has_cache)).collect();
         let heads = ["weights", "KV", "compute", "experts", "headroom", "free"];
-        let heads: Vec<String> = heads.iter().filter(|head| has_cache || **head != "experts").map(|head| (*head).to_owned()).collect();
+        let heads = heads.into_iter().filter(|head| has_cache || *head != "experts");
+        let heads: Vec<String> = heads.map(str::to_owned).collect();
         let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(heads[column].len(), usize::max);
         let widths: Vec<usize> = (0..heads.len()).map(widest).collect();
         let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[String]| {

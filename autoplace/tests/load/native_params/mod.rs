@@ -28,7 +28,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         pooling: pooling(params.embeddings),
         mtp: if params.mtp { llama_sys::Mtp::Trunk } else { llama_sys::Mtp::Off },
         n_rs_seq: params.n_rs_seq,
-        moe_cache_size: 0,
+        moe_cache_size: params.moe_cache_size,
         rope: llama_sys::Rope::default(),
     }
 }
@@ -40,6 +40,7 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
         n_outputs_max: params.n_seq_max,
         mtp: llama_sys::Mtp::Heads,
         n_rs_seq: 0,
+        moe_cache_size: 0,
         ..context(params)
     }
 }
@@ -78,7 +79,7 @@ pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<lla
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
         rows.fold(Footprint::default(), |mut sum, row| {
-            sum += Footprint::new(row.model + row.transforms, row.context, row.compute);
+            sum += Footprint::new(row.model + row.transforms, row.context, row.compute).with_experts(row.experts);
             sum
         })
     };

@@ -275,19 +275,16 @@ fn part_seconds(
 ) -> Vec<Vec<f64>> {
     let (place, reply) = (Place::Gpu(gpu), f64::from(workload.reply));
     let there_and_back = model.there_and_back(place, Place::Host) * (reply + model.computations(workload));
-    fn moved<'m>(part: &'m Part<'_>, place: Place, cached: Option<Cached>) -> Moved<'m> {
-        Moved { matrices: &part.matrices, place, other: Place::Host, cached }
-    }
-    let tokens = parts.all.iter().map(|part| model.moved_token(moved(part, place, cached)) * reply);
-    let tokens: Vec<f64> = tokens.collect();
+    let moved: Vec<Moved<'_>> = { parts.all.iter() }
+        .map(|part| Moved { matrices: &part.matrices, place, other: Place::Host, cached })
+        .collect();
+    let tokens: Vec<f64> = moved.iter().map(|&moved| model.moved_token(moved) * reply).collect();
     // The last part of a block stays on the host first. It adds the transfer of the block's activations to the host and
     // back.
     let opens: Vec<bool> = parts.are_last().collect();
     let by_first = |first: usize| {
-        let parts = parts.all.iter().zip(&opens).zip(&tokens).map(|((part, &opens), token)| {
-            token
-                + model.moved_prompt(moved(part, place, cached), Some(first), workload)
-                + if opens { there_and_back } else { 0.0 }
+        let parts = moved.iter().zip(&opens).zip(&tokens).map(|((&moved, &opens), token)| {
+            token + model.moved_prompt(moved, Some(first), workload) + if opens { there_and_back } else { 0.0 }
         });
         sums(parts, f64::add)
     };

@@ -189,7 +189,7 @@ impl SpeedModel {
             Place::Gpu(gpu) => on_gpus[gpu][il],
             Place::Host => on_host[il],
         };
-        let token = |assignment| self.sum_of_layers(&assignment, 1.0, layer, |moved| self.moved_token(moved));
+        let token = |assignment: Assignment| self.sum_of_layers(&assignment, 1.0, layer, |moved| self.moved_token(moved));
         assignments.map(|assignment| 1.0 / token(assignment)).collect()
     }
 
