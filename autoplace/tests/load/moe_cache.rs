@@ -100,12 +100,12 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
     assert!(cached > 1);
 }
 
-/// A machine whose card is fast, and whose host is slow.
-fn fast_card() -> Machine {
+/// A machine whose card is fast, and whose host reads so many bytes per second, with this link between them.
+fn fast_card(host: u64, link: PcieRate) -> Machine {
     let mut machine = load::detect().unwrap();
-    machine.host = machine.host.bandwidth(100_000_000);
+    machine.host = machine.host.bandwidth(host);
     machine.host.rates = None;
-    let link = PcieLink::new(PcieRate::new(5, 16).unwrap());
+    let link = PcieLink::new(link);
     let fast = |gpu: Gpu| {
         let mut gpu = gpu.bandwidth(500_000_000_000).pcie(link);
         gpu.rates = None;
@@ -122,7 +122,7 @@ fn on_a_card_behind_a_fast_link_a_plan_chooses_a_cache_and_a_load_has_it() {
     let path = random("qwen3moe", None, folder.path());
     let request = request().n_ctx(N_CTX);
     let gpu = card(mib(24));
-    let machine = fast_card();
+    let machine = fast_card(100_000_000, PcieRate::new(5, 16).unwrap());
     let with = |cache| builder(&path, &request, cache).machine(machine.clone());
     let model = with(MoeCache::Auto).load().unwrap();
     let plan = model.placement();
@@ -132,6 +132,38 @@ fn on_a_card_behind_a_fast_link_a_plan_chooses_a_cache_and_a_load_has_it() {
     text(&model);
     drop(model);
     assert!(with(MoeCache::Off).plan().unwrap().moe_cache.is_none());
+}
+
+#[test]
+fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    let gpu = card(mib(24));
+    // A link no faster than the host: a cache pays only if experts are used again soon, and random weights choose them
+    // by chance.
+    let machine = fast_card(300_000_000, PcieRate::new(1, 1).unwrap());
+    let kept = folder.path().join("kept");
+    let builder = || builder(&path, &request().n_ctx(N_CTX), MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
+    let model = builder().load().unwrap();
+    let before = model.placement();
+    let cache = before.moe_cache.unwrap_or_else(|| panic!("{before}"));
+    assert!(cache.break_even.is_some_and(|hits| hits < cache.hits), "{cache:?}");
+    // Eight experts for each token, over the layers.
+    for seed in 0..9 {
+        sampled(&model, words(seed, 20), seed).max_tokens(400).text().unwrap();
+    }
+    let uses = model.expert_uses().unwrap();
+    assert!(uses.total() > 20_000, "{uses:?}");
+    let expected = text(&model);
+    model.replace(None).unwrap();
+    let after = model.placement();
+    assert!(after.moe_cache.is_none(), "{uses:?} {after}");
+    agrees(&model, gpu.used());
+    assert_eq!(text(&model), expected);
+    drop(model);
+    // Later programs know it too.
+    assert!(builder().plan().unwrap().moe_cache.is_none());
 }
 
 #[test]
