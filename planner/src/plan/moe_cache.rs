@@ -7,8 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Bytes;
-use crate::memory::{self, Estimate, Place};
+use crate::machine::{Bytes, Gpu};
+use crate::memory::estimate::Assignment;
+use crate::memory::{self, ContextParams, Estimate, Place, TensorOverride};
 
 use super::fit::Chosen;
 use super::search::Placements;
@@ -67,7 +68,9 @@ impl Planner<'_> {
         match self.request.asked_moe_cache() {
             MoeCache::Off => Ok(chosen),
             MoeCache::Auto => {
-                if self.is_stated() || self.why_no_cache(&chosen, policy).is_some() {
+                // Weights that are read from the disk for every token decide the speed.
+                let is_paged = chosen.levels.host.paged > 0;
+                if self.is_stated() || is_paged || self.why_no_cache(&chosen, policy).is_some() {
                     return Ok(chosen);
                 }
                 let best = self.best_with_cache(&chosen, model, probe)?;
@@ -154,6 +157,7 @@ impl Planner<'_> {
     ) -> Result<Chosen<'s>, Error> {
         let mut params = self.params();
         params.moe_cache_size = bytes;
+        self.check_holds_a_token(&params)?;
         let then = self.seconds(&without, model)?;
         let with = match self.is_stated() {
             true => self.stated(&params, probe),
@@ -172,12 +176,6 @@ impl Planner<'_> {
             Err(Error::DoesNotFit { .. }) => return Err(self.no_room_for_cache(&without, bytes)),
             with => with?,
         };
-        let estimate = Estimate::new(&self.profile, &with.room.gpus, &with.params)?;
-        let cache = estimate.overrides(&with.split.overrides)?.expert_cache(&with.assignment);
-        if cache.experts > 0 && bytes < cache.least {
-            let limit = format!("the experts of one token, and one more, take {} bytes", cache.least);
-            return Err(refused(bytes, limit));
-        }
         let Some(mut with) = self.holding_experts(with)? else {
             let mut without = without;
             let why = "no layer on a GPU has all of its experts in plain memory of the host";
@@ -196,11 +194,25 @@ impl Planner<'_> {
         Ok(with)
     }
 
+    /// Refuses a size that holds the experts of one token in no layer, of which llama.cpp would make no context.
+    fn check_holds_a_token(&self, params: &ContextParams) -> Result<(), Error> {
+        let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
+        let all = [TensorOverride::new("_exps", Place::Host)];
+        let overrides = if self.is_stated() { &self.request.overrides[..] } else { &all };
+        let on_first = Assignment::by_counts(self.profile.n_layer(), &[self.profile.full_offload()]);
+        let cache = Estimate::new(&self.profile, &gpus, params)?.overrides(overrides)?.expert_cache(&on_first);
+        if cache.experts > 0 && cache.share == 0.0 {
+            let limit = format!("the experts of one token, and one more, take {} bytes", cache.least);
+            return Err(refused(params.moe_cache_size, limit));
+        }
+        Ok(())
+    }
+
     /// The error for a cache that is larger than what the GPUs have beside the rest.
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();
-        refused(bytes, format!("{on} can use {} bytes, with the layers and their cache among them", most))
+        refused(bytes, format!("{on} can use {most} bytes, with the layers and their keys and values among them"))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::folder::{Fake, device};
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, MoveFigure, MoveRates,
+    Detector, ExpertUse, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, MoveFigure, MoveRates,
     PciId, RateConditions, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
@@ -340,4 +340,18 @@ fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
         assert_eq!(known(machine, file, bytes), None, "{} {bytes}", file.display());
     }
     assert_eq!(cache.move_rates(&machine, (&file, 4), "another build"), None);
+}
+
+#[test]
+fn how_soon_experts_are_used_again_is_kept_for_the_file_on_any_machine() {
+    let (folder, _path, cache) = empty();
+    let file = folder.path().join("model.gguf");
+    fs::write(&file, "GGUF").unwrap();
+    assert_eq!(cache.expert_use((&file, 4)), None);
+    cache.put_expert_use((&file, 4), ExpertUse::new(8.0, 3000));
+    cache.put_expert_use((&file, 4), ExpertUse::new(12.0, 1000));
+    let known = cache.expert_use((&file, 4)).unwrap();
+    assert_eq!((known.locality(), known.uses), (9.0, 4000));
+    assert_eq!(cache.expert_use((&file, 5)), None);
+    assert_eq!(cache.expert_use((&folder.path().join("other.gguf"), 4)), None);
 }
