@@ -2,9 +2,7 @@
 
 use autoplace::machine::ParseError;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
-use autoplace::plan::{
-    Context, Depth, GpuLayers, HostParts, KvCache, KvPlace, MoeCache, Policy, Request, Workload,
-};
+use autoplace::plan::{Context, Depth, GpuLayers, HostParts, KvCache, KvPlace, MoeCache, Policy, Request, Workload};
 
 use crate::llama_cpp::{is_no, is_yes};
 use crate::sizes;

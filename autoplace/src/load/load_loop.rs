@@ -8,8 +8,8 @@ use llama_sys::FailureCause;
 
 use super::ceilings::{HOST, MemoryCeilings, gpu};
 use super::error::{Attempt, AttemptFailure, Stage};
-use super::headroom::Work;
 use super::expert_meter::ExpertMeter;
+use super::headroom::Work;
 use super::in_use::UseMeter;
 use super::lease::Lease;
 use super::loaded::{Failure, Loaded};

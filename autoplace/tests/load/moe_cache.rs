@@ -85,7 +85,10 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
             Ok(model) => {
                 let plan = model.placement();
                 cached += u32::from(plan.moe_cache.is_some());
-                assert!(plan.moe_cache.is_some() || plan.notes.iter().any(|note| note.contains("no cache of 4.0 MiB")), "{plan}");
+                assert!(
+                    plan.moe_cache.is_some() || plan.notes.iter().any(|note| note.contains("no cache of 4.0 MiB")),
+                    "{plan}"
+                );
                 agrees(&model, gpu.used());
                 assert!(gpu.peak() <= mib(size));
                 text(&model);
@@ -144,7 +147,8 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     // by chance.
     let machine = fast_card(300_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
-    let builder = || builder(&path, &request().n_ctx(N_CTX), MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
+    let builder =
+        || builder(&path, &request().n_ctx(N_CTX), MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
     let model = builder().load().unwrap();
     let before = model.placement();
     let cache = before.moe_cache.unwrap_or_else(|| panic!("{before}"));

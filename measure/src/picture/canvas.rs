@@ -48,8 +48,7 @@ pub(super) const TAKEN: Ink = Ink(RGBColor(0x57, 0x60, 0x6a), "#484f58");
 pub(super) const CHOSEN: Ink = Ink(RGBColor(0xcf, 0x22, 0x2e), "#ff7b72");
 const BACK: Ink = Ink(RGBColor(0xff, 0xff, 0xff), "#0d1117");
 
-const INKS: [Ink; 13] =
-    [TEXT, QUIET, GRID, WEIGHTS, KV, COMPUTE, EXPERTS, BESIDE, HEADROOM, FREE, TAKEN, CHOSEN, BACK];
+const INKS: [Ink; 13] = [TEXT, QUIET, GRID, WEIGHTS, KV, COMPUTE, EXPERTS, BESIDE, HEADROOM, FREE, TAKEN, CHOSEN, BACK];
 
 impl Ink {
     /// The colour as the SVG backend writes it.

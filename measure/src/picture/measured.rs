@@ -4,8 +4,8 @@
 use autoplace::machine::Bytes;
 
 use super::canvas::{
-    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TEXT, WEIGHTS,
-    bar, chart, curve, document, heading, legend, legend_lines, line, mark,
+    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TEXT,
+    WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, mark,
 };
 use super::series::{Series, published};
 use crate::measurement::{MeasuredDevice, Measurement, Point, Row};

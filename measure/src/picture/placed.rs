@@ -5,8 +5,8 @@ use autoplace::machine::Bytes;
 use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 
 use super::canvas::{
-    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, FREE, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TAKEN,
-    TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
+    Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, EXPERTS, FREE, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET,
+    TAKEN, TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
 };
 
 /// A bar's height, and the height of a device with its lines of text.

@@ -76,7 +76,8 @@ impl Planner<'_> {
             let Some(arrangement) = self.arrange(&spots, &params)? else {
                 continue;
             };
-            let planner = Planner::new(&self.profile, &arrangement.machine).request(request.clone()).expert_hits(self.hits);
+            let planner =
+                Planner::new(&self.profile, &arrangement.machine).request(request.clone()).expert_hits(self.hits);
             match planner.plan_by(probe.filter(|_| planner.unknown().is_some())) {
                 Ok(found) => {
                     let better = |(known, _): &(Plan, _)| is_better(&found, known);

@@ -18,8 +18,11 @@ use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 
 /// A cache must make the workload faster by this factor: its gain rests on texts that use experts again.
 const MIN_SPEEDUP: f64 = 1.1;
-/// A cache may make prompts slower by this factor at most.
-const MAX_SLOWER_PROMPT: f64 = 1.1;
+/// A cache may make prompts take this much longer: nine tenths of their speed.
+const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
+/// Searches for a cache with which prompts are fast enough, and the share of the cache that each tries next at most.
+const MAX_SEARCHES: usize = 3;
+const NEXT_SHARE: f64 = 0.85;
 
 /// The cache of experts of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -73,8 +76,7 @@ impl Planner<'_> {
                 if self.is_stated() || is_paged || self.why_no_cache(&chosen, policy).is_some() {
                     return Ok(chosen);
                 }
-                let best = self.best_with_cache(&chosen, model, probe)?;
-                Ok(best.filter(|best| best.cache.is_some_and(|gain| gain.speedup >= MIN_SPEEDUP)).unwrap_or(chosen))
+                Ok(self.best_with_cache(&chosen, model, probe)?.unwrap_or(chosen))
             }
             MoeCache::Bytes(0) => Ok(chosen),
             MoeCache::Bytes(bytes) => {
@@ -116,7 +118,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The fastest placement with a cache of experts beside which prompts are not much slower; `None` if there is none.
+    /// The fastest placement with a cache of experts beside which prompts are not much slower; `None` if none is faster
+    /// than this one by enough.
     fn best_with_cache<'s>(
         &'s self,
         without: &Chosen<'_>,
@@ -126,25 +129,37 @@ impl Planner<'_> {
         // With several GPUs, the settings are those of the placement without a cache.
         let params = if self.machine.gpus.len() > 1 { without.params.clone() } else { self.params() };
         let (profile, machine) = (&*self.profile, &*self.machine);
-        let placements = Placements::with_cache(profile, machine, &self.request, (&params, model), probe)?;
-        let found = match placements.choose() {
-            Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => return Ok(None),
-            found => found?,
-        };
-        let Some(mut found) = self.holding_experts(found)? else { return Ok(None) };
-        let (then, now) = (self.seconds(without, model)?, self.seconds(&found, model)?);
-        if now.prompt > MAX_SLOWER_PROMPT * then.prompt {
-            return Ok(None);
+        let then = self.seconds(without, model)?;
+        let mut most = 1.0;
+        for _ in 0..MAX_SEARCHES {
+            let context = (&params, model);
+            let placements = Placements::with_cache(profile, machine, &self.request, context, most, probe)?;
+            let found = match placements.choose() {
+                Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => return Ok(None),
+                found => found?,
+            };
+            let Some((mut found, share)) = self.holding_experts(found)? else { return Ok(None) };
+            let now = self.seconds(&found, model)?;
+            let speedup = then.workload / now.workload;
+            if speedup < MIN_SPEEDUP {
+                return Ok(None);
+            }
+            if now.prompt <= MAX_SLOWER_PROMPT * then.prompt {
+                found.cache = Some(CacheGain { speedup, token_without: then.token });
+                return Ok(Some(found));
+            }
+            // A prompt copies what the cache holds, within the GPU's memory.
+            most = share * NEXT_SHARE;
         }
-        found.cache = Some(CacheGain { speedup: then.workload / now.workload, token_without: then.token });
-        Ok(Some(found))
+        Ok(None)
     }
 
-    /// The placement, if its cache holds experts: not if the CPU rearranges them, or if they are all elsewhere.
-    fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<Chosen<'s>>, Error> {
+    /// The placement with the share of the host's experts that its cache holds; `None` if it holds none, because the CPU
+    /// rearranges them or because they are all elsewhere.
+    fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
         let estimate = Estimate::new(&self.profile, &chosen.room.gpus, &chosen.params)?;
         let cache = estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment);
-        Ok((cache.share > 0.0).then_some(chosen))
+        Ok((cache.share > 0.0).then_some((chosen, cache.share)))
     }
 
     /// A placement with a cache of this many bytes.
@@ -176,9 +191,9 @@ impl Planner<'_> {
             Err(Error::DoesNotFit { .. }) => return Err(self.no_room_for_cache(&without, bytes)),
             with => with?,
         };
-        let Some(mut with) = self.holding_experts(with)? else {
+        let Some((mut with, _)) = self.holding_experts(with)? else {
             let mut without = without;
-            let why = "no layer on a GPU has all of its experts in plain memory of the host";
+            let why = "beside it no layer on a GPU would have all of its experts in plain memory of the host";
             without.notes.push(format!("no cache of {} for experts, as was asked for: {why}", Bytes(bytes)));
             return Ok(without);
         };

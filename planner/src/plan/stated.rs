@@ -162,7 +162,19 @@ impl Planner<'_> {
         let why = (format!("{on}{parts}: the {stated} that were asked for"), (n > 0).then_some(';'));
         let params = params.clone();
         let cache = None;
-        Chosen { room, params, cache, split, assignment, counts, split_blocks, levels, confidence, why, notes: Vec::new() }
+        Chosen {
+            room,
+            params,
+            cache,
+            split,
+            assignment,
+            counts,
+            split_blocks,
+            levels,
+            confidence,
+            why,
+            notes: Vec::new(),
+        }
     }
 
     /// Blocks on GPUs with at least one weight that an override keeps on the host.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::folder::{Fake, device};
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Detector, ExpertUse, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, MoveFigure, MoveRates,
-    PciId, RateConditions, WeightRate, gib, mib,
+    Detector, ExpertUse, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, MoveFigure,
+    MoveRates, PciId, RateConditions, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;

@@ -13,12 +13,8 @@ const A3B: &str = "qwen3moe Qwen3 30B A3B";
 const A5B: &str = "gpt-oss gpt-oss 120B";
 
 /// The cards of docs/fit.md, behind the link of the table.
-const CARDS: [(&str, &str); 4] = [
-    ("8 GiB", "RTX 4060"),
-    ("12 GiB", "RTX 3060 12GB"),
-    ("16 GiB", "RTX 4060 Ti 16GB"),
-    ("24 GiB", "RTX 4090"),
-];
+const CARDS: [(&str, &str); 4] =
+    [("8 GiB", "RTX 4060"), ("12 GiB", "RTX 3060 12GB"), ("16 GiB", "RTX 4060 Ti 16GB"), ("24 GiB", "RTX 4090")];
 
 fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&named(title).builder().header().unwrap()).unwrap()
@@ -80,7 +76,8 @@ fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
         let request = Request::new().n_ctx(n_ctx);
         let plan = planned(&profile, &machine, request.clone()).unwrap();
         assert!(plan.moe_cache.is_none(), "{plan}");
-        let asked = planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(1)))).unwrap();
+        let on_host = request.overrides(vec![TensorOverride::new("_exps", Place::Host)]).n_gpu_layers(GpuLayers::All);
+        let asked = planned(&profile, &machine, on_host.moe_cache(MoeCache::Bytes(gib(1)))).unwrap();
         let cache = asked.moe_cache.expect("it was asked for");
         assert!(cache.speedup < 0.6, "{cache:?}");
         let note = asked.notes.iter().find(|note| note.contains("too many experts pass the link"));
@@ -137,16 +134,19 @@ fn a_stated_placement_has_the_cache_that_is_stated_with_it_and_no_other() {
     let cache = plan.moe_cache.unwrap();
     assert_eq!((cache.bytes, plan.n_gpu_layers), (gib(4), 49));
     // All experts are on the host, so the share is that of all.
-    let experts: u64 = profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    let experts: u64 =
+        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
     assert!((cache.share - gib(4) as f64 / experts as f64).abs() < 0.01, "{cache:?}");
 }
 
 #[test]
 fn dense_models_and_models_that_fit_have_no_cache() {
     let card = || behind("RTX 3060 12GB", 4, 16);
-    for (profile, machine) in
-        [(LLAMA_8B.profile(), machine([card()])), (profile(A3B), machine([])), (profile(A3B), machine([behind("RTX 4090", 4, 16)]))]
-    {
+    for (profile, machine) in [
+        (LLAMA_8B.profile(), machine([card()])),
+        (profile(A3B), machine([])),
+        (profile(A3B), machine([behind("RTX 4090", 4, 16)])),
+    ] {
         let [auto, off] = [MoeCache::Auto, MoeCache::Off]
             .map(|cache| planned(&profile, &machine, Request::new().moe_cache(cache)).unwrap());
         assert!(auto.moe_cache.is_none());
@@ -238,7 +238,9 @@ fn a_cache_makes_no_cell_of_the_table_slower_and_the_median_a_third_faster() {
                 let cache = now.moe_cache.map_or_else(String::new, |cache| {
                     format!("{:.1} GiB | {:.2}, {:.2}", cache.bytes as f64 / gib(1) as f64, cache.share, cache.hits)
                 });
-                println!("| {title} | {n_ctx} | {name} | {cache} | {tg:.1} | {tg_without:.1} | {ratio:.2} | {prompts:.2} |");
+                println!(
+                    "| {title} | {n_ctx} | {name} | {cache} | {tg:.1} | {tg_without:.1} | {ratio:.2} | {prompts:.2} |"
+                );
                 assert!(ratio >= 1.0 && prompts >= 0.9, "{now}\n{then}");
                 ratios.push(ratio);
             }

@@ -97,11 +97,11 @@ pub(super) struct Placements<'a> {
 }
 
 /// The cache of experts that the placements of a search have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum SearchedCache {
     None,
-    /// As large as is best.
-    Any,
+    /// As large as is best, up to this share of the experts on the host.
+    UpTo(f64),
     /// As large as the parameters say.
     Stated,
 }
@@ -161,15 +161,16 @@ impl<'a> Placements<'a> {
     }
 
     /// The placements with a cache of experts on GPUs, for the fastest plan. Blocks keep all of their experts on the
-    /// host or none.
+    /// host or none. `most` is the largest share of the experts that is tried.
     pub(super) fn with_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
         request: &'a Request,
         context: (&ContextParams, &SpeedModel),
+        most: f64,
         probe: Option<&'a dyn Probe>,
     ) -> Result<Self, Error> {
-        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::Any), probe)
+        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
     /// The same with a cache as large as the parameters say.
@@ -243,7 +244,7 @@ impl<'a> Placements<'a> {
             let costs = SettingCosts::new(&all, setting, &model)?;
             let variants = match cache {
                 SearchedCache::None => vec![costs],
-                SearchedCache::Any => costs.with_caches(&all, &model),
+                SearchedCache::UpTo(most) => costs.with_caches(&all, &model, most),
                 SearchedCache::Stated => vec![costs.with_stated_cache(&all, &model)],
             };
             for mut costs in variants {

@@ -105,12 +105,12 @@ impl<'a> SettingCosts<'a> {
     }
 
     /// The same setting with a cache of experts of each useful share, the largest first. The largest share is the one
-    /// with which all experts are on the host and the GPUs are full; smaller ones leave room for whole blocks.
-    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel) -> Vec<Self> {
+    /// with which all experts are on the host and the GPUs are full, or `most`; smaller ones leave room for whole blocks.
+    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
         let shares: &[f64] = if placements.gpus.len() > 1 { &FEW_SHARES } else { &SHARES };
-        let most = self.most_cached();
+        let most = self.most_cached().min(most);
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
         let shares = shares.iter().map(|share| share * most).filter(|share| (least..1.0).contains(share));
         let with = |share| {

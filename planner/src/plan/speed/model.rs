@@ -189,7 +189,8 @@ impl SpeedModel {
             Place::Gpu(gpu) => on_gpus[gpu][il],
             Place::Host => on_host[il],
         };
-        let token = |assignment: Assignment| self.sum_of_layers(&assignment, 1.0, layer, |moved| self.moved_token(moved));
+        let token =
+            |assignment: Assignment| self.sum_of_layers(&assignment, 1.0, layer, |moved| self.moved_token(moved));
         assignments.map(|assignment| 1.0 / token(assignment)).collect()
     }
 
@@ -318,12 +319,7 @@ impl SpeedModel {
     }
 
     /// Extra seconds of a workload's prompt if a layer's weights move, without the transfer of activations.
-    pub(in crate::plan) fn moved_prompt(
-        &self,
-        moved: Moved<'_>,
-        first: Option<usize>,
-        workload: &Workload,
-    ) -> f64 {
+    pub(in crate::plan) fn moved_prompt(&self, moved: Moved<'_>, first: Option<usize>, workload: &Workload) -> f64 {
         let Moved { matrices, place, other, .. } = moved;
         if moved.cached.is_none() {
             let of = |n_tokens: u32| {

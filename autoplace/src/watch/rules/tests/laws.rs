@@ -27,6 +27,7 @@ fn condition(event: &Event) -> String {
         }
         Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
         Event::FewerThreads { .. } | Event::ThreadsRestored { .. } => "threads".to_owned(),
+        Event::ExpertMisses { .. } | Event::ExpertHits { .. } => "experts".to_owned(),
         Event::Moving { .. } | Event::Moved { .. } => "depth".to_owned(),
     }
 }
@@ -57,8 +58,8 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
             sample.threads.is_some_and(|seen| (seen.threads, seen.most) == (*threads, *most)) && threads < most
         }
         Event::ThreadsRestored { threads } => sample.threads.is_some_and(|seen| seen.threads == *threads),
-        // The sentinel reports moves, not the rules.
-        Event::Moving { .. } | Event::Moved { .. } => false,
+        // The sentinel reports moves, not the rules, and these models have no cache of experts.
+        Event::Moving { .. } | Event::Moved { .. } | Event::ExpertMisses { .. } | Event::ExpertHits { .. } => false,
     }
 }
 
