@@ -95,7 +95,12 @@ impl Plan {
             return begin;
         };
         let on_host = rounded(speed.all_on_host);
-        if self.n_gpu_layers == self.layers() && self.split_blocks == 0 {
+        let all_on_gpus = self.n_gpu_layers == self.layers();
+        if all_on_gpus && self.moe_cache.is_some() {
+            // The host computes with none of its experts.
+            return format!("{begin} (all on GPUs: {}, all on the host: {on_host})", rounded(all));
+        }
+        if all_on_gpus && self.split_blocks == 0 {
             return format!("{begin} (all on the host: {on_host})");
         }
         let slow = match self.layers() - self.n_gpu_layers {

@@ -3,7 +3,7 @@
 use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
 use autoplace_planner::plan::{
-    ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request, Workload,
+    ChangeKind, Context, Error, GpuLayers, HostParts, MoeCache, Plan, Planner, Policy, Request, Workload,
 };
 use autoplace_planner::profile::ModelProfile;
 
@@ -106,7 +106,7 @@ fn experts_are_planned_too() {
     assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
     assert!(whole.overrides.is_empty() && whole.split_blocks == 0);
     // Every block is on the card, and the experts of some blocks are on the host.
-    let parted = plan(&profile, &machine, &Request::new()).unwrap();
+    let parted = plan(&profile, &machine, &Request::new().moe_cache(MoeCache::Off)).unwrap();
     assert_eq!(parted.n_gpu_layers, 49, "{parted}");
     assert!(!parted.overrides.is_empty() && !parted.full_offload);
     assert!((10..40).contains(&parted.split_blocks), "{parted}");
@@ -117,7 +117,8 @@ fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Req
     let profile = ModelProfile::from_header(&named(model).builder().header().unwrap()).unwrap();
     let card = Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000);
     let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
-    let request = Request::new().host_parts(HostParts::Experts).n_ctx(32_768).n_ubatch(512).swa_full(swa_full);
+    let request = Request::new().host_parts(HostParts::Experts).moe_cache(MoeCache::Off);
+    let request = request.n_ctx(32_768).n_ubatch(512).swa_full(swa_full);
     (profile, machine, request)
 }
 

@@ -274,7 +274,7 @@ fn part_seconds(
     cached: Option<Cached>,
 ) -> Vec<Vec<f64>> {
     let (place, reply) = (Place::Gpu(gpu), f64::from(workload.reply));
-    let there_and_back = model.there_and_back(place, Place::Host) * (reply + model.computations(workload));
+    let ways = reply + model.computations(workload);
     let moved: Vec<Moved<'_>> = { parts.all.iter() }
         .map(|part| Moved { matrices: &part.matrices, place, other: Place::Host, cached })
         .collect();
@@ -284,7 +284,8 @@ fn part_seconds(
     let opens: Vec<bool> = parts.are_last().collect();
     let by_first = |first: usize| {
         let parts = moved.iter().zip(&opens).zip(&tokens).map(|((&moved, &opens), token)| {
-            token + model.moved_prompt(moved, Some(first), workload) + if opens { there_and_back } else { 0.0 }
+            let way = if opens { model.way_of(moved) * ways } else { 0.0 };
+            token + model.moved_prompt(moved, Some(first), workload) + way
         });
         sums(parts, f64::add)
     };

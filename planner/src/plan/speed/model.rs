@@ -226,7 +226,7 @@ impl SpeedModel {
             for &(other, ref matrices) in elsewhere {
                 let cached = self.cached(layer, place, other, &shares);
                 let apart = Moved { matrices, place, other, cached };
-                seconds += moved(apart) + self.there_and_back(place, other) * crossings;
+                seconds += moved(apart) + self.way_of(apart) * crossings;
             }
             if place != at {
                 seconds += self.rate(at).crossing.max(self.rate(place).crossing) * crossings;
@@ -282,9 +282,12 @@ impl SpeedModel {
         misses * (bytes / rate.upload + copies * rate.crossing / 2.0)
     }
 
-    /// Seconds of a token's transfer to another device and back, and of that device's start.
-    pub(in crate::plan) fn there_and_back(&self, place: Place, other: Place) -> f64 {
-        2.0 * self.rate(place).crossing.max(self.rate(other).crossing) + self.rate(other).wake_up
+    /// Seconds of a token's transfer to another device and back, and of that device's start. With a cache, only the
+    /// numbers of its experts go to the host, and their slots come back.
+    pub(in crate::plan) fn way_of(&self, moved: Moved<'_>) -> f64 {
+        let other = self.rate(moved.other);
+        let crossing = self.rate(moved.place).crossing.max(other.crossing);
+        if moved.cached.is_some() { crossing } else { 2.0 * crossing + other.wake_up }
     }
 
     /// Seconds of a workload's prompt in a layer with no weights moved. `first` is the GPU that computes with the
