@@ -9,7 +9,7 @@ use crate::text_support::{SEED, Texts, complete, random, sampled, words, worker}
 use autoplace::llama_sys::Token;
 use autoplace::machine::{Gpu, Machine, PcieLink, PcieRate, mib};
 use autoplace::memory::{FlashAttention, KvType, Place, TensorOverride};
-use autoplace::plan::{self, GpuLayers, MoeCache, Plan, Request};
+use autoplace::plan::{self, GpuLayers, MoeCache, Plan, Request, Workload};
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
 const N_CTX: u32 = 512;
@@ -81,7 +81,8 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
     let mut cached = 0;
     for size in [12, 16, 20, 24, 28, 64] {
         let gpu = card(mib(size));
-        match builder(&path, &request, MoeCache::Bytes(mib(4))).load() {
+        let machine = fast_card(100_000_000, PcieRate::new(5, 16).unwrap());
+        match builder(&path, &request, MoeCache::Bytes(mib(4))).machine(machine).load() {
             Ok(model) => {
                 let plan = model.placement();
                 cached += u32::from(plan.moe_cache.is_some());
@@ -147,8 +148,9 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     // by chance.
     let machine = fast_card(300_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
-    let builder =
-        || builder(&path, &request().n_ctx(N_CTX), MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
+    // Prompts pass the link with a cache and without.
+    let request = request().n_ctx(N_CTX).workload(Workload::new(8, 200));
+    let builder = || builder(&path, &request, MoeCache::Auto).machine(machine.clone()).headroom_folder(&kept);
     let model = builder().load().unwrap();
     let before = model.placement();
     let cache = before.moe_cache.unwrap_or_else(|| panic!("{before}"));
@@ -223,7 +225,8 @@ fn four_sequences_at_once_use_the_same_cache_and_have_their_own_texts() {
     };
     let (expected, none) = texts(MoeCache::Off);
     assert_eq!(none, None);
-    for size in [mib(4), mib(12)] {
+    // Four tokens use up to all eight experts of a layer.
+    for size in [mib(9), mib(12)] {
         let (tokens, uses) = texts(MoeCache::Bytes(size));
         assert_eq!(tokens, expected, "with {size} bytes");
         assert!(uses.unwrap().total() > 0);
