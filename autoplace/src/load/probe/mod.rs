@@ -14,6 +14,7 @@
 //!   `native/no_alloc.cpp`).
 //! - **The buffer of logits** is missing in llama.cpp's accounts. It grows from `n_seq_max` to `n_outputs_max` rows and
 //!   is added at its largest ([`BufferBytes::output`]).
+//! - **A cache of experts** is counted without the padding of its last rows, and gets it from the header.
 //! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp reserves them again only at the next
 //!   computation (llama-context.cpp, `set_embeddings_nextn`). This crate does so at once, for real contexts too. The
 //!   second context is created after the first is freed, and added.
@@ -41,8 +42,9 @@ use super::devices::by_name;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, mib};
-use crate::memory::{ContextParams, FileFacts, Footprints, Place, Split};
-use crate::plan::{NoRoom, Probe};
+use crate::memory::{self, ContextParams, Estimate, FileFacts, Footprints, Place, Split};
+use crate::plan::{self, NoRoom, Probe};
+use crate::profile::ModelProfile;
 use crate::sync::lock;
 
 pub use self::breakdown::{Breakdown, BufferBytes};
@@ -132,6 +134,9 @@ impl NativeProbe {
         let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
             .then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
+        if params.moe_cache_size > 0 {
+            self.pad_experts(&mut rows, gpus, params, split)?;
+        }
         if let Some((_, data)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
                 // Plain and pinned memory moves to the mapped file. The CPU's repacked weights, transforms and adapters
@@ -144,6 +149,34 @@ impl NativeProbe {
             rows.push(BufferBytes { buffer_type, place, model: data, context: 0, experts: 0, compute: 0, output: 0 });
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
+    }
+
+    /// Adds the padding of a cache of experts, which a load without data does not count (llama-moe-cache.cpp, the
+    /// constructor: `alloc_size`).
+    fn pad_experts(
+        &self,
+        rows: &mut [BufferBytes],
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<(), Error> {
+        let mut profile = ModelProfile::from_header(&self.header)?;
+        if params.mtp {
+            profile = profile.with_mtp()?;
+        }
+        let cache = || {
+            let estimate = Estimate::new(&profile, gpus, params)?;
+            let estimate = estimate.tensor_split(&split.tensor_split)?.overrides(&split.overrides)?;
+            Ok(estimate.expert_cache(&estimate.assignment(split.n_gpu_layers)))
+        };
+        let cache = cache().map_err(|error: memory::Error| plan::Error::from(error))?;
+        for (gpu, &padding) in cache.padding.iter().enumerate() {
+            let mut of_gpu = rows.iter_mut().filter(|row| row.place == Place::Gpu(gpu) && row.experts > 0);
+            if let Some(row) = of_gpu.next() {
+                row.experts = row.experts.saturating_add(padding);
+            }
+        }
+        Ok(())
     }
 
     /// The maximum of a context's memory: without adapters, with each one alone, and with all. Adapters that change the

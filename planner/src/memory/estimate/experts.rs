@@ -1,10 +1,11 @@
 //! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes, as the
-//! constructor in llama-moe-cache.cpp computes them.
+//! constructor in llama-moe-cache.cpp allocates them.
 //!
 //! Layers on the same GPU whose experts have the same types and shapes share their slots. A slot holds one expert of
 //! one layer: a part of each of the layer's expert tensors.
 
 use crate::gguf::TensorType;
+use crate::memory::backend::BackendRules;
 use crate::profile::Weight;
 
 use super::assignment::{Assignment, Place};
@@ -59,6 +60,16 @@ impl HostExperts {
         self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
     }
 
+    /// Bytes of this many slots by the rules of a backend, which may pad the last row of a tensor. llama.cpp does not
+    /// count that when it chooses their number, nor in a load without data.
+    fn allocated(&self, slots: u64, rules: &BackendRules) -> u64 {
+        let tensor = |tensor: &ExpertTensor| {
+            let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
+            rules.alloc(tensor.ty, tensor.shape[0], bytes)
+        };
+        self.tensors.iter().flatten().map(tensor).fold(0, u64::saturating_add)
+    }
+
     /// Bytes of this many slots. One more is allocated, because kernels may read past the last expert.
     fn slots(&self, slots: u64, alignment: u64) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
@@ -83,6 +94,8 @@ struct Group<'t> {
 pub struct ExpertCache {
     /// Bytes of each GPU.
     pub gpus: Vec<u64>,
+    /// The part of each GPU's bytes that a load without data does not count: padding of the last rows.
+    pub padding: Vec<u64>,
     /// Bytes of the host, for the slots of each layer's experts.
     pub host: u64,
     /// Bytes of the experts on the host that the cache could hold.
@@ -111,7 +124,7 @@ impl ExpertCache {
                 None => groups.push(Group { gpu, experts, layers: 1, bytes: experts.bytes }),
             }
         }
-        let mut cache = Self { gpus: vec![0; n_gpus], ..Self::default() };
+        let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
         let bytes_of = |gpu: usize| groups.iter().filter(|it| it.gpu == gpu).map(|it| it.bytes).sum::<u64>();
         // The proportions of a plan are the layers of each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
@@ -120,7 +133,7 @@ impl ExpertCache {
         let mut held = 0.0;
         for group in &groups {
             let of_gpu = bytes_of(group.gpu) as f64;
-            let alignment = table.alignment(group.gpu);
+            let alignment = table.rules(group.gpu).map_or(1, |rules| rules.alignment);
             let needed = group.experts.slots(n_used.into(), alignment);
             // The part of the cache that this group gets.
             let part = split(group.gpu) / all * group.bytes as f64 / of_gpu;
@@ -133,8 +146,10 @@ impl ExpertCache {
             if size == 0 || slots < n_used.into() {
                 continue;
             }
-            let bytes = group.experts.slots(slots, alignment);
+            let counted = group.experts.slots(slots, alignment);
+            let bytes = table.rules(group.gpu).map_or(counted, |rules| group.experts.allocated(slots, rules));
             cache.gpus[group.gpu] = cache.gpus[group.gpu].saturating_add(bytes);
+            cache.padding[group.gpu] = cache.padding[group.gpu].saturating_add(bytes.saturating_sub(counted));
             let of_layer = (group.experts.count() * 4).next_multiple_of(HOST_ALIGNMENT);
             cache.host = cache.host.saturating_add(of_layer * group.layers);
             held += group.bytes as f64 * (slots as f64 / most.max(1) as f64);

@@ -173,7 +173,7 @@ impl Estimate {
         self
     }
 
-    /// The cache of experts under this assignment, to the byte as a load without data counts it.
+    /// The cache of experts under this assignment, to the byte.
     pub fn expert_cache(&self, assignment: &Assignment) -> ExpertCache {
         ExpertCache::new(&self.weights, self.n_expert_used, self.moe_cache_size, assignment, self.n_gpus)
     }

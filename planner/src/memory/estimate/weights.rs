@@ -234,9 +234,9 @@ impl WeightTable {
         &self.sums.host_experts
     }
 
-    /// Where tensors of a GPU begin, in bytes.
-    pub(super) fn alignment(&self, gpu: usize) -> u64 {
-        self.rules.get(gpu).map_or(1, |rules| rules.alignment)
+    /// The rules of a GPU's backend.
+    pub(super) fn rules(&self, gpu: usize) -> Option<&BackendRules> {
+        self.rules.get(gpu)
     }
 
     /// Bytes of a weight on a GPU.
