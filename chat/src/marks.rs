@@ -40,7 +40,7 @@ impl Marks {
             for message in messages {
                 let texts = json!(Message { media: Vec::new(), ..message.clone() });
                 each_text(&texts, &mut |text: &str| {
-                    used.extend(text.chars().filter(|c| MARKS.contains(&u32::from(*c))))
+                    used.extend(text.chars().filter(|c| MARKS.contains(&u32::from(*c))));
                 });
             }
         }

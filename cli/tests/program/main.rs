@@ -5,9 +5,9 @@ mod cli_devices;
 mod cli_doctor;
 mod cli_flags;
 mod cli_list;
+mod cli_measure;
 #[cfg(feature = "media")]
 mod cli_media;
-mod cli_measure;
 mod cli_outputs;
 mod cli_plan;
 #[cfg(unix)]

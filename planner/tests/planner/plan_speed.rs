@@ -1,8 +1,8 @@
 //! The predicted speed, compared with a published sweep, and the properties of every prediction.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, MeasuredRates, RateConditions, WeightRate, gib};
-use autoplace_planner::memory::{ContextParams, Place, TensorOverride};
 use autoplace_planner::memory::estimate::Assignment;
+use autoplace_planner::memory::{ContextParams, Place, TensorOverride};
 use autoplace_planner::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
 use autoplace_planner::plan::{Planner, Workload};
 use autoplace_planner::profile::ModelProfile;
