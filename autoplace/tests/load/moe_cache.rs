@@ -144,9 +144,9 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = random("qwen3moe", None, folder.path());
     let gpu = card(mib(24));
-    // A link no faster than the host: a cache pays only if experts are used again soon, and random weights choose them
-    // by chance where the tokens are drawn by chance.
-    let machine = fast_card(300_000_000, PcieRate::new(1, 1).unwrap());
+    // A link slower than the host: a cache pays only if experts are used again soon, and tokens that are drawn by chance
+    // use others.
+    let machine = fast_card(1_200_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
     // Prompts pass the link with a cache and without.
     let request = request().n_ctx(N_CTX).workload(Workload::new(8, 200));
@@ -156,11 +156,14 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let cache = before.moe_cache.unwrap_or_else(|| panic!("{before}"));
     assert!(cache.break_even.is_some_and(|hits| hits < cache.hits), "{cache:?}");
     // Eight experts for each token, over the layers.
-    for seed in 0..9 {
+    for seed in 0.. {
         sampled(&model, words(seed, 20), seed).temp(100.0).max_tokens(400).text().unwrap();
+        if model.expert_uses().is_some_and(|uses| uses.total() > 22_000) {
+            break;
+        }
     }
     let uses = model.expert_uses().unwrap();
-    assert!(uses.total() > 20_000, "{uses:?}");
+    assert!(uses.hit_rate().unwrap() < cache.hits, "{uses:?} {cache:?}");
     let expected = text(&model);
     model.replace(None).unwrap();
     let after = model.placement();
