@@ -125,7 +125,7 @@ fn compare_caches() -> Result<bool> {
     println!("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|");
     let (mut times, mut keeps_up) = (Vec::new(), true);
     for sketch in at_size().iter().filter(|sketch| CACHED.contains(&sketch.name)) {
-        let model = Model::of(sketch, folder.path())?;
+        let model = Model::new(sketch, folder.path())?;
         for n_ctx in CONTEXTS {
             for (name, cards) in &MACHINES[..CACHED_ON] {
                 let row = model.compare_cache(cards, n_ctx)?;

@@ -221,7 +221,7 @@ impl Step<'_> {
         self.set_threads(false)?;
         if self.lent.context.kv_unified() {
             let wanted = cells(self.sequences);
-            self.cache.make_room(&mut self.lent.context, self.lent.room.all.saturating_sub(wanted))?;
+            self.cache.make_room(&mut self.lent.context, self.lent.room.all.saturating_sub(wanted), false)?;
         }
         // Rows that see each other are computed in one call, and the context has room for them.
         let at_once = if rows.is_non_causal { rows.len } else { self.lent.context.n_batch() as usize };

@@ -24,7 +24,7 @@ fn every_family_puts_a_picture_where_the_text_around_it_is() {
         let at = parts.iter().position(|part| matches!(part, PromptPart::Media(0, _))).expect(family);
         assert!(parts[at - 1].as_str().ends_with("Look:"), "{family}: {parts:?}");
         assert!(parts[at + 1].as_str().starts_with("what is it?"), "{family}: {parts:?}");
-        assert_eq!(parts.iter().map(|part| part.as_str()).collect::<String>(), rendered.as_str());
+        assert_eq!(parts.iter().map(PromptPart::as_str).collect::<String>(), rendered.as_str());
         assert!(!rendered.as_str().chars().any(|c| u32::from(c) >= 0xf_0000), "{family}");
     }
 }

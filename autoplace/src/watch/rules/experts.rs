@@ -83,9 +83,9 @@ mod tests {
     fn a_cache_below_its_break_even_is_reported_once_and_its_recovery_too() {
         let begins = Event::ExpertMisses { hits: 0.5, break_even: 0.6 };
         assert_eq!(events(Some(0.6), &[90, 70]), []);
-        assert_eq!(events(Some(0.6), &[90, 50, 40]), [begins.clone()]);
+        assert_eq!(events(Some(0.6), &[90, 50, 40]), std::slice::from_ref(&begins));
         // Just above the limit it stays.
-        assert_eq!(events(Some(0.6), &[50, 61, 61]), [begins.clone()]);
+        assert_eq!(events(Some(0.6), &[50, 61, 61]), std::slice::from_ref(&begins));
         let events_of_both = events(Some(0.6), &[50, 80, 80]);
         assert_eq!(events_of_both.len(), 2, "{events_of_both:?}");
         assert!(events_of_both[0] == begins && events_of_both[1].is_end());
