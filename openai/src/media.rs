@@ -148,7 +148,7 @@ mod decode {
         }
 
         /// Reserves memory for decoded pixels or samples.
-        fn take(&self, bytes: usize) -> Result<(), ApiError> {
+        pub(super) fn take(&self, bytes: usize) -> Result<(), ApiError> {
             let bytes = bytes as u64;
             let in_use = IN_USE.fetch_add(bytes, Relaxed) + bytes;
             self.reserved.borrow_mut().0 += bytes;
@@ -187,5 +187,31 @@ mod no_decode {
         pub(super) fn sound_in(&self, _: &str, place: &str) -> Result<Media, ApiError> {
             refused(place)
         }
+    }
+}
+
+#[cfg(all(test, feature = "media"))]
+mod tests {
+    use super::Seen;
+
+    #[test]
+    fn pixels_of_a_request_and_of_all_requests_have_bounds() {
+        // One pixel of 24 bits.
+        let mut file = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
+        file.resize(58, 0);
+        let url = format!("data:image/bmp;base64,{}", base64::Engine::encode(&base64::prelude::BASE64_STANDARD, file));
+        let seen = || Seen { has_projector: true, ..Seen::default() };
+        let full = seen();
+        assert!(full.image(&url, "a").is_ok());
+        full.take((256 << 20) - 3).unwrap();
+        let refused = full.image(&url, "a").unwrap_err();
+        assert!(refused.status == 400 && refused.message.contains("at most 0 are allowed"), "{refused}");
+        // The bytes of other requests are free when their answers have ended.
+        let others: Vec<_> = (0..3).map(|_| seen()).collect();
+        others.iter().for_each(|other| other.take(256 << 20).unwrap());
+        let refused = seen().image(&url, "a").unwrap_err();
+        assert_eq!((refused.status, refused.code), (503, Some("overloaded")));
+        drop(others);
+        assert!(seen().image(&url, "a").is_ok());
     }
 }
