@@ -96,8 +96,8 @@ fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     assert!(text.chars().take(AGREE).eq(host.chars().take(AGREE)), "{text:?} and {host:?}");
 }
 
-/// Host and driver round differently, so a text of both is not that of either. So in each turn a model that stays on the
-/// host continues the conversation of the model that moves, and most of their answers begin alike.
+/// Host and driver round differently, so a text of both is not that of either. So in each turn a model that stays on
+/// the host continues the conversation of the model that moves, and most of their answers begin alike.
 #[test]
 fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
     /// Live tokens at which the placements cross.

@@ -15,8 +15,8 @@ use crate::memory::KvType;
 use super::depths::Depths;
 use super::work::{Cache, LayerWork, Matrices};
 
-/// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md). The
-/// cards of the ledger with builds since 2025 come to 79 to 87 %, where a row calibrates them.
+/// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
+/// The cards of the ledger with builds since 2025 come to 79 to 87 %, where a row calibrates them.
 const GPU_SHARE: f64 = 0.83;
 /// The share of a peak that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
@@ -32,8 +32,8 @@ const UNKNOWN_HOST: f64 = 34e9;
 /// Fixed seconds of a layer on a GPU: some ten to fifteen kernels, each with a launch. CUDA launches them as one graph.
 /// From the ledger, where 83 % of the peak leaves this time over: 25 to 46 us on an RTX 3070, 4080 and 3080.
 const GPU_LAYER: f64 = 25e-6;
-/// The same on NVIDIA's cards before Ampere. 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes no
-/// CUDA graphs before Volta, and made none before Ampere in builds of 2025 (`ggml_cuda_graph_set_enabled`).
+/// The same on NVIDIA's cards before Ampere. 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
+/// no CUDA graphs before Volta, and made none before Ampere in builds of 2025 (`ggml_cuda_graph_set_enabled`).
 const LAYER_BEFORE_AMPERE: f64 = 45e-6;
 /// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
 const VULKAN_LAYER: f64 = 30e-6;
@@ -74,9 +74,9 @@ const UNKNOWN_CORES: u32 = 8;
 /// many small kernels. Published for Qwen3.5 35B A3B with all on the card: 214 tokens per second on an RTX 5090
 /// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com); that is 20 and 100 us for each of its 30 such layers.
 const GPU_RECURRENCE: f64 = 60e-6;
-/// Floating-point operations of prompts per byte of bandwidth on a card of which no more is known: the geometric mean of
-/// six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an RTX
-/// 4090 computes 10359 (#7676), which is 165.
+/// Floating-point operations of prompts per byte of bandwidth on a card of which no more is known: the geometric mean
+/// of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an
+/// RTX 4090 computes 10359 (#7676), which is 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
 /// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
 const METAL_FLOPS_PER_BYTE: f64 = 25.0;
@@ -84,8 +84,8 @@ const METAL_FLOPS_PER_BYTE: f64 = 25.0;
 /// models with 512 tokens at once: 0.73 and 0.78 trillion on an RTX 3090 and 3070, 1.07 on a 4080, 0.84 on a 4090 in
 /// 2024 (the ledger) and 1.45 in 2026 (ggml-org/llama.cpp#24127).
 const AMPERE_FLOPS: f64 = 1.05e12;
-/// The same with Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65 (the
-/// ledger).
+/// The same with Turing: 0.42 trillion on an RTX 2080 Ti with Vulkan; an RTX 2070 SUPER with CUDA has at least 0.65
+/// (the ledger).
 const TURING_FLOPS: f64 = 0.7e12;
 /// The same before Turing: 0.46 trillion on a P40 (#4766), 0.62 on a V100 (#24127).
 const PASCAL_FLOPS: f64 = 0.5e12;
@@ -96,8 +96,8 @@ const RDNA_4_FLOPS: f64 = 1.58e12;
 const RDNA_3_FLOPS: f64 = 0.62e12;
 /// The same without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
 const RDNA_2_FLOPS: f64 = 0.25e12;
-/// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt: the result in 32 bits is written,
-/// read by the next operation, whose result is written and read again.
+/// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt: the result in 32 bits is
+/// written, read by the next operation, whose result is written and read again.
 const BYTES_PER_OUTPUT: f64 = 16.0;
 /// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
 /// cores of an EPYC, the lowest measured beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).

@@ -2,8 +2,8 @@
 //!
 //! Each row is predicted from the facts that a plan would have on that machine: the catalogue's data sheets, the memory
 //! that the source states, and rates that marked rows of the machine calibrate (column `calibrates`). Calibrating rows
-//! are left out of the errors. Some rows are kept back (column `kept_back`): they were added after the model was mended,
-//! and judge it once. `cargo xtask ledger` prints the table.
+//! are left out of the errors. Some rows are kept back (column `kept_back`): they were added after the model was
+//! mended, and judge it once. `cargo xtask ledger` prints the table.
 
 mod row;
 
