@@ -139,7 +139,7 @@ cargo xtask dist                    the program's archive and its Debian package
 cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
 cargo xtask first-token MODEL [ROUNDS]
                                     how long many people wait for their first token, beside the pinned llama.cpp's llama-server (compiles it)
-cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
+cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines; --caches: caches of experts
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
