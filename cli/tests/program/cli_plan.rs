@@ -54,7 +54,7 @@ fn held(rows: &Value) -> Vec<(Value, u64, u64)> {
 #[track_caller]
 fn has_room(json: &Value) {
     for device in json["devices"].as_array().unwrap() {
-        let needed: u64 = ["weights", "kv", "compute", "headroom"].map(|part| bytes(&device[part])).iter().sum();
+        let needed: u64 = ["weights", "kv", "compute", "experts", "headroom"].map(|part| bytes(&device[part])).iter().sum();
         assert!(needed <= bytes(&device["free"]) && bytes(&device["free"]) <= bytes(&device["total"]), "{device}");
     }
 }
@@ -62,10 +62,10 @@ fn has_room(json: &Value) {
 /// Asserts that the object has exactly the documented keys, each with the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
-    let top = "by_depth context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
+    let top = "by_depth context devices estimate full_offload kv_type model moe_cache n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
     // All parameters of a context, including those that a saved plan omits when off.
     let mut params = ContextParams::default();
-    (params.embeddings, params.mtp, params.n_rs_seq) = (Some(Pooling::Model), true, 1);
+    (params.embeddings, params.mtp, params.n_rs_seq, params.moe_cache_size) = (Some(Pooling::Model), true, 1, 1);
     let mut params = json!(params);
     params["parted_blocks"] = 0.into();
     assert_eq!(keys(&json["settings"]), keys(&params));
@@ -82,7 +82,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
 
     has_room(json);
     for keys in array(&json["devices"], |device| keys(device).join(" ")) {
-        assert_eq!(keys, "compute free headroom kind kv layers name of_host total weights");
+        assert_eq!(keys, "compute experts free headroom kind kv layers name of_host total weights");
     }
     let kinds = array(&json["devices"], |device| device["kind"].clone());
     assert_eq!(kinds, ["gpu", "host"][2 - kinds.len()..]);
@@ -94,7 +94,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     assert_eq!(json["probe"].is_null(), !probed);
     for key in ["estimate", "probe"].into_iter().filter(|key| probed || *key == "estimate") {
         assert_eq!(array(&json[key], |row| row["name"].clone()), names, "{key}");
-        assert!(array(&json[key], |row| keys(row).join(" ")).iter().all(|keys| keys == "compute kv name weights"));
+        assert!(array(&json[key], |row| keys(row).join(" ")).iter().all(|keys| keys == "compute experts kv name weights"));
     }
 
     let took = &json["took_ms"];
