@@ -7,7 +7,8 @@ use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
 /// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
-/// without its margin, which includes what its prompt store may take. The margin is listed apart, because all models on a device share one.
+/// without its margin, which includes what its prompt store may take. The margin is listed apart, because all models
+/// on a device share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Held {
