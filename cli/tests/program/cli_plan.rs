@@ -54,7 +54,8 @@ fn held(rows: &Value) -> Vec<(Value, u64, u64)> {
 #[track_caller]
 fn has_room(json: &Value) {
     for device in json["devices"].as_array().unwrap() {
-        let needed: u64 = ["weights", "kv", "compute", "experts", "headroom"].map(|part| bytes(&device[part])).iter().sum();
+        let needed: u64 =
+            ["weights", "kv", "compute", "experts", "headroom"].map(|part| bytes(&device[part])).iter().sum();
         assert!(needed <= bytes(&device["free"]) && bytes(&device["free"]) <= bytes(&device["total"]), "{device}");
     }
 }
@@ -94,7 +95,9 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     assert_eq!(json["probe"].is_null(), !probed);
     for key in ["estimate", "probe"].into_iter().filter(|key| probed || *key == "estimate") {
         assert_eq!(array(&json[key], |row| row["name"].clone()), names, "{key}");
-        assert!(array(&json[key], |row| keys(row).join(" ")).iter().all(|keys| keys == "compute experts kv name weights"));
+        assert!(
+            array(&json[key], |row| keys(row).join(" ")).iter().all(|keys| keys == "compute experts kv name weights")
+        );
     }
 
     let took = &json["took_ms"];

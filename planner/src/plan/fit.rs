@@ -4,7 +4,6 @@ use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, PeakSizes, Split, Uncertainty};
 
-use super::moe_cache::CacheGain;
 use super::{Confidence, Placement, PlacementKind, Shortfall};
 
 /// The devices of one candidate placement: its GPUs, in the order in which they take layers, and the host.
@@ -91,6 +90,14 @@ impl Levels {
         let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
         { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))
     }
+}
+
+/// A placement's gain by its cache of experts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CacheGain {
+    pub(super) speedup: f64,
+    /// Seconds of a token in the best placement without a cache.
+    pub(super) token_without: f64,
 }
 
 /// A chosen placement, from which the plan is made.

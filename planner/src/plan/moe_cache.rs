@@ -11,7 +11,7 @@ use crate::machine::{Bytes, Gpu};
 use crate::memory::estimate::Assignment;
 use crate::memory::{self, ContextParams, Estimate, Place, TensorOverride};
 
-use super::fit::Chosen;
+use super::fit::{CacheGain, Chosen};
 use super::search::Placements;
 use super::speed::{ExpertHits, SpeedModel};
 use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
@@ -38,14 +38,6 @@ pub struct PlannedMoeCache {
     pub break_even: Option<f64>,
     /// How many times as fast the workload is as in the best placement without a cache, as predicted.
     pub speedup: f64,
-}
-
-/// A placement's gain by its cache of experts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CacheGain {
-    speedup: f64,
-    /// Seconds of a token in the best placement without a cache.
-    token_without: f64,
 }
 
 /// Predicted seconds of a placement.
