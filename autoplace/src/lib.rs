@@ -3,10 +3,10 @@
 //! # Where things are
 //!
 //! The names of a first program are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`], [`ReplyPart`],
-//! [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is
-//! in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions, sampling),
-//! [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, from crates of their own,
-//! [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
+//! [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`.
+//! The rest is in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions,
+//! sampling), [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, from crates of
+//! their own, [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
 //!
 //! # Logging
 //!

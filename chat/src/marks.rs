@@ -1,8 +1,8 @@
 //! Marks: characters that stand for pictures and sounds while a template runs.
 //!
-//! A template treats a mark like a letter, and so puts a picture where it puts the text around it, as llama.cpp's server
-//! does. The marks are from a private plane of Unicode and occur in no message. The prompt must show each exactly once,
-//! so that no text of a user becomes a picture.
+//! A template treats a mark like a letter, and so puts a picture where it puts the text around it, as llama.cpp's
+//! server does. The marks are from a private plane of Unicode and occur in no message. The prompt must show each
+//! exactly once, so that no text of a user becomes a picture.
 
 use std::collections::HashSet;
 

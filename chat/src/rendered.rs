@@ -54,8 +54,8 @@ impl Rendered {
         }
     }
 
-    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and what
-    /// is shown in its place.
+    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and
+    /// what is shown in its place.
     pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
         let mut placed = Self::default();
         for part in self.parts() {

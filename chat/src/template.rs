@@ -306,8 +306,8 @@ impl ChatTemplate {
     /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are not
     /// [described](Self::describe_tools) either; [`Error::Refused`] if the template rejects the conversation, for
     /// example an unknown role; [`Error::Failed`] if the template fails; [`Error::Limit`] if it exceeds a limit;
-    /// [`Error::Continue`]; [`Error::MediaNotShown`] if the template has no place for a picture or a sound of a message;
-    /// and [`Error::NoVariant`] for a model that ships only other variants.
+    /// [`Error::Continue`]; [`Error::MediaNotShown`] if the template has no place for a picture or a sound of a
+    /// message; and [`Error::NoVariant`] for a model that ships only other variants.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;

@@ -1,7 +1,7 @@
 //! Pictures and sounds of a request: data URLs, base64 and addresses flow in, decoded media flow out.
 //!
-//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), one file at a time. The pixels
-//! and samples of all requests that are answered have one bound.
+//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), one file at a time. The
+//! pixels and samples of all requests that are answered have one bound.
 
 use autoplace::chat::Media;
 use autoplace::load::Model;

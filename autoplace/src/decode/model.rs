@@ -18,8 +18,8 @@ impl Model {
         GenerateRequest { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }
 
-    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text. Each row of a picture
-    /// or a sound is a negative number.
+    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text. Each row of a
+    /// picture or a sound is a negative number.
     ///
     /// # Errors
     ///

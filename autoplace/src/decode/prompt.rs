@@ -89,8 +89,8 @@ impl Prompt {
         self
     }
 
-    /// Appends a picture or a sound, with the tokens that the model was trained with around it. A model with a projector
-    /// is needed ([`ModelBuilder::mmproj`](crate::ModelBuilder::mmproj)), and a text or a token must follow.
+    /// Appends a picture or a sound, with the tokens that the model was trained with around it. A model with a
+    /// projector is needed ([`ModelBuilder::mmproj`](crate::ModelBuilder::mmproj)), and a text or a token must follow.
     ///
     /// Each of its rows is a token of the prompt with a negative number, which comes from the hash of its pixels or
     /// samples.
@@ -122,8 +122,8 @@ impl Prompt {
         self
     }
 
-    /// Appends a rendered template without its first `skip` bytes, which end at a part or within a text. User text in it
-    /// is plain text. `media` are the pictures and sounds of the conversation.
+    /// Appends a rendered template without its first `skip` bytes, which end at a part or within a text. User text in
+    /// it is plain text. `media` are the pictures and sounds of the conversation.
     pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize, media: &[&Media]) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());
@@ -149,8 +149,8 @@ impl Prompt {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token; [`Error::NoProjector`] for
-    /// one with a picture or a sound, whose tokens [`Model::tokenize`](crate::Model::tokenize) tells.
+    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token; [`Error::NoProjector`]
+    /// for one with a picture or a sound, whose tokens [`Model::tokenize`](crate::Model::tokenize) tells.
     pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let refused = |media: &Media| Err(Error::NoProjector { media: media.to_string(), in_worker: false });
         Ok(self.lay_out(vocab, &refused)?.tokens)
@@ -235,8 +235,8 @@ macro_rules! from {
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
 /// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
-/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and sounds
-/// of the conversation are left out: [`Prompt::rendered`] takes them too.
+/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and
+/// sounds of the conversation are left out: [`Prompt::rendered`] takes them too.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
         Self::rendered(rendered, &[])

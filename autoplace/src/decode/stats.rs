@@ -75,8 +75,8 @@ pub struct Statistics {
     /// are: [`buffer_growth`](Self::buffer_growth) says whether it took memory.
     pub reallocations: u32,
     /// Uses of experts, by this text's batches, that the cache of experts held
-    /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). A batch of several texts counts for each of them. Prompts of
-    /// more than 32 tokens at once do not use the cache.
+    /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). A batch of several texts counts for each of them. Prompts
+    /// of more than 32 tokens at once do not use the cache.
     pub expert_hits: u64,
     /// Uses of experts that were uploaded to the cache first.
     pub expert_misses: u64,

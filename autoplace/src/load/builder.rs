@@ -314,8 +314,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the maximum bytes of host memory for images and sounds that were encoded, beside those of running texts. One
-    /// that is found there is not encoded again. Default: 256 MiB, or less if the plan leaves less.
+    /// Sets the maximum bytes of host memory for images and sounds that were encoded, beside those of running texts.
+    /// One that is found there is not encoded again. Default: 256 MiB, or less if the plan leaves less.
     pub fn media_cache(mut self, bytes: u64) -> Self {
         self.options.media_cache = bytes;
         self

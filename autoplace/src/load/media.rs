@@ -1,7 +1,8 @@
 //! Pictures and sounds of a loaded model: media flow in; tokens and encoded rows flow out.
 //!
-//! A [`MediaEncoder`] is the projector beside the native model. What it has made of a medium is known by the hash of its
-//! pixels or samples ([`MediaTable`]), so that a later turn, and another text, need neither prepare nor encode it again.
+//! A [`MediaEncoder`] is the projector beside the native model. What it has made of a medium is known by the hash of
+//! its pixels or samples ([`MediaTable`]), so that a later turn, and another text, need neither prepare nor encode it
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! The projector (mmproj), loaded beside the model in the room that the plan left for it; and projectors that lie beside
-//! a model's file.
+//! The projector (mmproj), loaded beside the model in the room that the plan left for it; and projectors that lie
+//! beside a model's file.
 //!
 //! In: a model that is loaded and judged, and its plan. Out: the same with a [`MediaEncoder`], whose bytes are compared
 //! with the plan. If memory runs short, both are released and planned again.

@@ -17,7 +17,8 @@ pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 /// Rows of a picture of each of them.
 pub(crate) const ROWS: usize = 4;
 
-/// All families, also those whose pictures have as many rows as their sizes need. Qwen's have positions of several axes.
+/// All families, also those whose pictures have as many rows as their sizes need. Qwen's have positions of several
+/// axes.
 pub(crate) const ALL_FAMILIES: [&str; 6] =
     ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL", "Small Qwen2.5-VL"];
 

@@ -1,5 +1,5 @@
-//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in; the better
-//! one of that and of a placement with a cache flows out.
+//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in; the
+//! better one of that and of a placement with a cache flows out.
 //!
 //! Experts that stay on the host are computed there. With a cache, their layer's GPU computes with all of them, and the
 //! host uploads those that the cache lacks (llama-moe-cache.cpp). That is faster where texts use experts again soon and
@@ -146,8 +146,8 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// The placement with the share of the host's experts that its cache holds; `None` if it holds none, because the CPU
-    /// rearranges them or because they are all elsewhere.
+    /// The placement with the share of the host's experts that its cache holds; `None` if it holds none, because the
+    /// CPU rearranges them or because they are all elsewhere.
     fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
         let estimate = Estimate::new(&self.profile, &chosen.room.gpus, &chosen.params)?;
         let cache = estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment);

@@ -121,7 +121,8 @@ impl UseMeter {
     fn new(profile: &ModelProfile, plan: &Plan, machine: &Machine, cache: Option<MeasurementCache>) -> Option<Self> {
         plan.speed.as_ref()?;
         if plan.moe_cache.is_some() {
-            // The time of a token depends on the experts that its cache holds, which no rate of a device is to blame for.
+            // The time of a token depends on the experts that its cache holds, which no rate of a device is to blame
+            // for.
             return None;
         }
         let (model, assignment) = speed_model(profile, plan, machine)?;

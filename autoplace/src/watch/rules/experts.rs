@@ -6,8 +6,8 @@ use crate::load::ExpertUses;
 use crate::watch::event::Event;
 use crate::watch::latch::{Condition, Now};
 
-/// Uses of experts before the first window: an empty cache misses every expert once. 128 tokens of a model with 48 layers
-/// that use 8 experts each.
+/// Uses of experts before the first window: an empty cache misses every expert once. 128 tokens of a model with 48
+/// layers that use 8 experts each.
 const WARM_UP: u64 = 128 * 48 * 8;
 /// Uses of experts of a window: 256 tokens of such a model.
 const WINDOW: u64 = 256 * 48 * 8;

@@ -173,8 +173,8 @@ impl Companion {
         }
     }
 
-    /// The ubatch, in tokens, that the main model needs for the companion: the rows of an image of which each attends to
-    /// all others, as Gemma 3's do, are computed at once. `None` where any ubatch will do.
+    /// The ubatch, in tokens, that the main model needs for the companion: the rows of an image of which each attends
+    /// to all others, as Gemma 3's do, are computed at once. `None` where any ubatch will do.
     pub fn rows_at_once(&self) -> Option<u32> {
         match &self.kind {
             Kind::Mmproj(mmproj) => mmproj.rows_at_once(),

@@ -16,8 +16,8 @@ use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
 
-/// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal shares
-/// of all layers miss least; but each layer with experts on the host waits for their numbers.
+/// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal
+/// shares of all layers miss least; but each layer with experts on the host waits for their numbers.
 const SHARES: [f64; 10] = [0.98, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
 /// The same with several GPUs, where each share takes a search through the orders of the GPUs.
 const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
@@ -105,7 +105,8 @@ impl<'a> SettingCosts<'a> {
     }
 
     /// The same setting with a cache of experts of each useful share, the largest first. The largest share is the one
-    /// with which all experts are on the host and the GPUs are full, or `most`; smaller ones leave room for whole blocks.
+    /// with which all experts are on the host and the GPUs are full, or `most`; smaller ones leave room for whole
+    /// blocks.
     pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
