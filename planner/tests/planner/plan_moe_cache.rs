@@ -77,9 +77,9 @@ fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
         let plan = planned(&profile, &machine, request.clone()).unwrap();
         assert!(plan.moe_cache.is_none(), "{plan}");
         let on_host = request.overrides(vec![TensorOverride::new("_exps", Place::Host)]).n_gpu_layers(GpuLayers::All);
-        let asked = planned(&profile, &machine, on_host.moe_cache(MoeCache::Bytes(gib(1)))).unwrap();
+        let asked = planned(&profile, &machine, on_host.moe_cache(MoeCache::Bytes(mib(1200)))).unwrap();
         let cache = asked.moe_cache.expect("it was asked for");
-        assert!(cache.speedup < 0.6, "{cache:?}");
+        assert!(cache.speedup < 0.7, "{cache:?}");
         let note = asked.notes.iter().find(|note| note.contains("too many experts pass the link"));
         assert!(note.is_some(), "{asked}");
         // The share of hits with which it would pay is above what is expected.
