@@ -136,6 +136,7 @@ fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
             assert_eq!(last.tokens >= CROSSING, is_on_driver(), "turn {turn}: {last}");
         }
     }
+    println!("{moved} moves, and {alike} of {TURNS} answers begin as the host's");
     // Each conversation moves there, and the next one back.
     assert!(moved >= 8, "{moved} moves");
     assert!(alike * 10 >= TURNS * 9, "{alike} of {TURNS} answers begin as the host's");
