@@ -156,6 +156,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     if !args.allow_media_host.is_empty() {
         api = api.media_hosts(MediaHosts::new(&args.allow_media_host));
     }
+    #[cfg(not(feature = "media"))]
+    if !args.allow_media_host.is_empty() {
+        return Err("--allow-media-host: this program was built without images and sound (feature `media`)".into());
+    }
     if args.shift.context_shift {
         // A model that cannot shift its context is an error now instead of in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
