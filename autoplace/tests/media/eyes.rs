@@ -18,9 +18,16 @@ pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 pub(crate) const ROWS: usize = 4;
 
 /// All families, also those whose pictures have as many rows as their sizes need. Qwen's have positions of several
-/// axes.
-pub(crate) const ALL_FAMILIES: [&str; 6] =
-    ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL", "Small Qwen2.5-VL"];
+/// axes, and Qwen3-VL's rows are wider than the model: further blocks get their other parts.
+pub(crate) const ALL_FAMILIES: [&str; 7] = [
+    "Small LLaVA",
+    "Small Gemma 3",
+    "Small Pixtral",
+    "Small InternVL",
+    "Small Qwen2-VL",
+    "Small Qwen2.5-VL",
+    "Small Qwen3-VL",
+];
 
 /// A projector of this family, with random weights.
 pub(crate) fn projector(name: &str, folder: &Path) -> PathBuf {
@@ -41,7 +48,8 @@ pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
     if !name.contains("Qwen") {
         return builder(&projector, request).load().unwrap();
     }
-    let model = random_weights::write(&with_axes().in_floats(), folder);
+    let arch = if name.contains("Qwen3") { "qwen3vl" } else { "qwen2vl" };
+    let model = random_weights::write(&with_axes(arch).in_floats(), folder);
     let builder = Model::builder(model).request(request).n_threads(1).mmproj(projector);
     builder.image_max_tokens(24).load().unwrap()
 }

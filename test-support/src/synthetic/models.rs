@@ -30,9 +30,10 @@ pub fn without_attention() -> Sketch {
     models("computed, the last block without attention").remove(0)
 }
 
-/// A model whose positions have several axes (M-RoPE), with a vocabulary.
-pub fn with_axes() -> Sketch {
-    let mut sketch = models("computed, positions of several axes").remove(0);
+/// A model of this architecture, whose positions have several axes (M-RoPE), with a vocabulary.
+pub fn with_axes(arch: &str) -> Sketch {
+    let mut all = models("computed, positions of several axes").into_iter();
+    let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
     sketch.vocabulary();
     sketch
 }
