@@ -32,9 +32,9 @@ fn of_real_size() -> Vec<Sketch> {
     ]
 }
 
-/// 128 experts as wide as gpt-oss-120b's in 34 blocks with Llama's attention: 60 GB at 4.5 bits.
+/// 128 experts as wide as gpt-oss-120b's in 32 blocks with Llama's attention: 60 GB at 4.8 bits.
 const LARGE: Mixture = Mixture {
-    dims: Dims { n_layer: 34, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
+    dims: Dims { n_layer: 32, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
     experts: dims::Experts { n: 128, used: 4, ff: 2816 },
 };
 
