@@ -79,6 +79,9 @@ pub(super) fn placed(rendered: Rendered, marks: &[Mark]) -> Result<Rendered, Err
     }
     let mut times = vec![0_usize; marks.len()];
     let place = |c: char| {
+        if !MARKS.contains(&u32::from(c)) {
+            return None;
+        }
         let index = marks.iter().position(|it| it.mark == c)?;
         times[index] += 1;
         Some((index, marks[index].shown.as_str()))

@@ -88,7 +88,9 @@ impl ApiError {
         let message = error.to_string();
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
-            Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } => Self::invalid(prompt, message),
+            Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } | Error::CannotShift { .. } => {
+                Self::invalid(prompt, message)
+            }
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
             Error::Constraint { place, .. } if !place.is_empty() => Self::invalid(place, message),

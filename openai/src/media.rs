@@ -3,6 +3,8 @@
 //! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), one file at a time. The
 //! pixels and samples of all requests that are answered have one bound.
 
+use std::cell::Cell;
+
 use autoplace::chat::Media;
 use autoplace::load::Model;
 
@@ -12,10 +14,18 @@ use super::media_hosts::MediaHosts;
 #[cfg(feature = "media")]
 pub(super) use decode::Reserved;
 
+/// Most pictures and sounds of a request: each of them is scaled before the length of the prompt is known.
+const MAX_MEDIA: usize = 64;
+/// Most pictures of a request that are fetched: the server asks no host more often for one request.
+const MAX_FETCHED: usize = 16;
+
 /// What a request may show and let be heard.
 #[derive(Debug, Default)]
 pub(super) struct Seen<'h> {
     has_projector: bool,
+    /// Number of its pictures and sounds so far, and of those that were fetched.
+    media: Cell<usize>,
+    fetched: Cell<usize>,
     #[cfg(feature = "media")]
     hosts: Option<&'h MediaHosts>,
     #[cfg(feature = "media")]
@@ -33,6 +43,7 @@ impl Seen<'_> {
     pub(super) fn image(&self, url: &str, place: &str) -> Result<Media, ApiError> {
         self.check("images", place)?;
         let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
+            count(&self.fetched, MAX_FETCHED, "fetched images", place)?;
             return self.image_at(url, place);
         };
         if !kind.to_ascii_lowercase().ends_with(";base64") {
@@ -52,11 +63,20 @@ impl Seen<'_> {
     /// Refuses media of a model that has no projector, before anything is decoded.
     fn check(&self, what: &str, place: &str) -> Result<(), ApiError> {
         if self.has_projector {
-            return Ok(());
+            return count(&self.media, MAX_MEDIA, "images and sounds", place);
         }
         let message = format!("{place}: the model takes no {what}: it was loaded without a projector (--mmproj FILE)");
         Err(ApiError::unsupported(place, message))
     }
+}
+
+/// Counts one more medium of the request.
+fn count(so_far: &Cell<usize>, most: usize, what: &str, place: &str) -> Result<(), ApiError> {
+    so_far.set(so_far.get() + 1);
+    if so_far.get() <= most {
+        return Ok(());
+    }
+    Err(ApiError::invalid(place, format!("{place}: a request has at most {most} {what}")))
 }
 
 #[cfg(feature = "media")]
@@ -192,7 +212,7 @@ mod no_decode {
 
 #[cfg(all(test, feature = "media"))]
 mod tests {
-    use super::Seen;
+    use super::{MAX_FETCHED, MAX_MEDIA, Seen};
 
     #[test]
     fn pixels_of_a_request_and_of_all_requests_have_bounds() {
@@ -213,5 +233,25 @@ mod tests {
         assert_eq!((refused.status, refused.code), (503, Some("overloaded")));
         drop(others);
         assert!(seen().image(&url, "a").is_ok());
+    }
+
+    #[test]
+    fn a_request_has_a_bounded_number_of_images_and_asks_hosts_a_bounded_number_of_times() {
+        let seen = || Seen { has_projector: true, ..Seen::default() };
+        let many = seen();
+        for _ in 0..MAX_MEDIA {
+            let error = many.image("data:image/png;base64,", "a").unwrap_err();
+            assert!(!error.message.contains("at most"), "{error}");
+        }
+        let refused = many.audio("", "messages[3].content[1]").unwrap_err();
+        let words = "messages[3].content[1]: a request has at most 64 images and sounds";
+        assert_eq!((refused.status, refused.message.as_str()), (400, words));
+        let fetching = seen();
+        for _ in 0..MAX_FETCHED {
+            // No host may be asked.
+            assert!(fetching.image("https://example.com/a.png", "a").unwrap_err().message.contains("data URL"));
+        }
+        let refused = fetching.image("https://example.com/a.png", "a").unwrap_err();
+        assert!(refused.status == 400 && refused.message.contains("at most 16 fetched images"), "{refused}");
     }
 }

@@ -169,7 +169,14 @@ impl Prompt {
             let tokens = &mut layout.tokens;
             // A text after a picture begins anew, as in llama.cpp (mtmd.cpp, `mtmd_tokenizer`).
             let before = tokens.last().copied().filter(|_| !is_after_media);
-            is_after_media = matches!(part, Part::Media(_) | Part::Rows(..));
+            let is_empty = match part {
+                Part::Text(text) | Part::Markup(text) => text.is_empty(),
+                Part::Tokens(list) => list.is_empty(),
+                Part::Media(_) | Part::Rows(..) => false,
+            };
+            if !is_empty {
+                is_after_media = matches!(part, Part::Media(_) | Part::Rows(..));
+            }
             match part {
                 Part::Text(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, false)?),
                 Part::Markup(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, true)?),

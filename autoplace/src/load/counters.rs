@@ -66,6 +66,8 @@ pub(crate) struct GenerationCounters {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     experts: Mutex<Option<ExpertMeter>>,
+    /// What the last meter has learned. It outlives a placement without a cache, so that no later plan forgets it.
+    known_locality: Mutex<Option<f64>>,
     /// Numbers of batches begun and done.
     begun: AtomicU64,
     done: AtomicU64,
@@ -109,8 +111,12 @@ impl GenerationCounters {
 
     /// Sets the meter that learns how soon texts use experts again.
     pub(super) fn experts_metered_by(&self, meter: Option<ExpertMeter>) {
+        let old = std::mem::replace(&mut *lock(&self.experts), meter);
+        if let Some(locality) = old.as_ref().and_then(ExpertMeter::locality) {
+            *lock(&self.known_locality) = Some(locality);
+        }
         // The old meter is dropped without the lock, because it may write a file.
-        drop(std::mem::replace(&mut *lock(&self.experts), meter));
+        drop(old);
     }
 
     /// Adds the uses of a cache of experts by a batch of generated tokens.
@@ -128,15 +134,18 @@ impl GenerationCounters {
         ExpertUses { hits: total(&self.expert_hits), misses: total(&self.expert_misses) }
     }
 
-    /// How soon texts of this placement use experts again; `None` before enough of them.
+    /// How soon texts use experts again: those of this placement, or else those of the last one that had a cache.
+    /// `None` before enough of them.
     pub(super) fn expert_locality(&self) -> Option<f64> {
-        lock(&self.experts).as_ref().and_then(ExpertMeter::locality)
+        let seen = lock(&self.experts).as_ref().and_then(ExpertMeter::locality);
+        seen.or_else(|| *lock(&self.known_locality))
     }
 
     /// Sets the meter that corrects the rates of the devices.
     pub(super) fn metered_by(&self, meter: Option<UseMeter>) {
+        let old = std::mem::replace(&mut *lock(&self.meter), meter);
         // The old meter is dropped without the lock, because it may write a file.
-        drop(std::mem::replace(&mut *lock(&self.meter), meter));
+        drop(old);
     }
 
     /// The meter that corrects rates. `None` if the rates were not measured, and for a model in a worker.

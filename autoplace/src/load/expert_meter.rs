@@ -4,14 +4,15 @@
 //! [`ExpertHits`](crate::plan::speed::ExpertHits), for later plans of this model and, in the user's cache, of later
 //! programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::ExpertUses;
 use super::devices::is_simulated;
+use super::model::Model;
 use super::options::LoadOptions;
 use super::rates::MIN_MODEL_BYTES;
 use crate::machine::{ExpertUse, Machine, MeasurementCache};
-use crate::plan::Plan;
+use crate::plan::{MoeCache, Plan};
 use crate::plan::speed::ExpertHits;
 
 /// Batches after a load that do not count: an empty cache misses each expert once. The misses of a 30B model fell to
@@ -69,6 +70,21 @@ impl Drop for ExpertMeter {
     }
 }
 
+/// How often a cache of experts held the expert that texts of this file used, from the user's cache; the default if
+/// nothing is known.
+pub fn expert_hits(path: &Path, file_bytes: u64) -> ExpertHits {
+    let known = MeasurementCache::user().expert_use((path, file_bytes));
+    known.map_or_else(ExpertHits::default, |known| ExpertHits::new(known.locality()))
+}
+
+impl Model {
+    /// Whether the size of the cache of experts was asked for, so that another plan has the same one.
+    pub(crate) fn states_moe_cache(&self) -> bool {
+        let request = &self.options().request;
+        request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
+    }
+}
+
 impl LoadOptions {
     /// Where uses of experts are kept; `None` if nothing is.
     fn expert_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
@@ -89,6 +105,7 @@ impl LoadOptions {
 #[cfg(test)]
 mod tests {
     use super::{ExpertMeter, ExpertUses, MIN_USES, WARM_UP};
+    use crate::load::GenerationCounters;
     use crate::machine::MeasurementCache;
 
     #[test]
@@ -108,5 +125,22 @@ mod tests {
         drop(meter);
         assert_eq!(cache.expert_use((&file, 7)).unwrap().locality(), 8.0);
         assert_eq!(cache.expert_use((&file, 8)), None);
+    }
+
+    #[test]
+    fn what_was_learned_outlives_a_placement_without_a_cache() {
+        let counters = GenerationCounters::default();
+        let mut meter = ExpertMeter { share: 0.25, kept: None, warm_up: 0, uses: ExpertUses::default() };
+        meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });
+        let learned = meter.locality();
+        assert!(learned.is_some());
+        counters.experts_metered_by(Some(meter));
+        assert_eq!(counters.expert_locality(), learned);
+        counters.experts_metered_by(None);
+        assert_eq!(counters.expert_locality(), learned);
+        // A new cache that has not seen enough knows what the last one did.
+        let empty = ExpertMeter { share: 0.5, kept: None, warm_up: 0, uses: ExpertUses::default() };
+        counters.experts_metered_by(Some(empty));
+        assert_eq!(counters.expert_locality(), learned);
     }
 }

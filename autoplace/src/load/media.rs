@@ -118,6 +118,13 @@ impl MediaEncoder {
                 parts.push(PreparedPart::Tokens(chunk.tokens().to_vec()));
                 continue;
             }
+            if chunk.is_empty() {
+                return Err(llama_sys::Error::InvalidParameter {
+                    name: "mmproj",
+                    value: media.to_string(),
+                    reason: "the projector makes no rows of it".to_owned(),
+                });
+            }
             left += 1;
             let (at_0, at_1) = (chunks.positions(&projector, index, 0)?, chunks.positions(&projector, index, 1)?);
             let positions = at_0.into_iter().zip(at_1).map(|(at_0, at_1)| (at_0, at_1 - at_0)).collect();

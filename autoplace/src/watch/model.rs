@@ -109,6 +109,8 @@ impl Source for ModelSource {
         let placed = self.counters.upgrade()?.placements();
         let model = self.model.upgrade()?;
         let (plan, machine, moved) = (model.placement(), model.machine(), model.report().moved.clone());
+        // A cache whose size was asked for stays: another plan would have the same one.
+        let is_stated = model.states_moe_cache();
         drop(model);
         let ggml = Backend::init().map_or_else(|_| Vec::new(), Backend::devices);
         let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
@@ -135,7 +137,7 @@ impl Source for ModelSource {
             depth_cost,
             placement: placed,
             moved,
-            expert_break_even: plan.moe_cache.and_then(|cache| cache.break_even),
+            expert_break_even: plan.moe_cache.filter(|_| !is_stated).and_then(|cache| cache.break_even),
         })
     }
 

@@ -48,7 +48,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let planning = Instant::now();
     let mut planner = Planner::new(&profile, &machine).request(request.clone());
     if described.is_none() {
-        planner = planner.move_rates(load::move_rates(&model, profile.file_bytes, &machine));
+        planner = planner
+            .move_rates(load::move_rates(&model, profile.file_bytes, &machine))
+            .expert_hits(load::expert_hits(&model, profile.file_bytes));
     }
     for beside in &args.with {
         planner = planner.beside(companion(beside, args, &header)?);
@@ -83,6 +85,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         if plan.by_depth.is_some() {
             eprintln!("note: {ONE_OF_TWO}");
         }
+        if text.contains("--moe-cache-mib") {
+            eprintln!("note: {NEEDS_MOE_CACHE}");
+        }
         return Ok(text.trim_end().to_owned());
     }
     if args.json {
@@ -111,6 +116,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 /// Which of a plan's two placements is emitted: other tools do not move a model.
 const ONE_OF_TWO: &str = "this is the placement that is faster over a whole conversation; --depth TOKENS emits the one \
     for that many live tokens";
+
+/// An older llama.cpp refuses a flag that it does not know.
+const NEEDS_MOE_CACHE: &str =
+    "--moe-cache-mib needs llama.cpp v0.8.0 or newer; --moe-cache off plans without a cache of experts";
 
 /// Adds the files that are loaded beside the model to the emitted settings.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {

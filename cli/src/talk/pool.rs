@@ -45,7 +45,16 @@ pub(crate) struct PoolArgs {
 }
 
 /// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
-const ONE_MODEL: [&str; 6] = ["DeviceArgs", "AdapterArgs", "plan", "alias", "rpc", "lora_init_without_apply"];
+const ONE_MODEL: [&str; 8] = [
+    "DeviceArgs",
+    "AdapterArgs",
+    "ProjectorArgs",
+    "plan",
+    "alias",
+    "rpc",
+    "allow_media_host",
+    "lora_init_without_apply",
+];
 
 impl PoolArgs {
     /// Whether there is more than one model.

@@ -13,7 +13,7 @@ use crate::memory::{self, ContextParams, Estimate, Place, TensorOverride};
 
 use super::fit::{CacheGain, Chosen};
 use super::search::Placements;
-use super::speed::{ExpertHits, SpeedModel};
+use super::speed::{ExpertHits, MAX_CACHED_TOKENS, SpeedModel};
 use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 
 /// A cache must make the workload faster by this factor: its gain rests on texts that use experts again.
@@ -65,7 +65,11 @@ impl Planner<'_> {
             MoeCache::Auto => {
                 // Weights that are read from the disk for every token decide the speed.
                 let is_paged = chosen.levels.host.paged > 0;
-                if self.is_stated() || is_paged || self.why_no_cache(&chosen, policy).is_some() {
+                if self.is_stated()
+                    || is_paged
+                    || self.tokens_at_once() > MAX_CACHED_TOKENS
+                    || self.why_no_cache(&chosen, policy).is_some()
+                {
                     return Ok(chosen);
                 }
                 Ok(self.best_with_cache(&chosen, model, probe)?.unwrap_or(chosen))
@@ -79,6 +83,11 @@ impl Planner<'_> {
                 self.with_stated_cache(chosen, bytes, model, probe)
             }
         }
+    }
+
+    /// Tokens that are generated at once at most: one of each sequence, each with a draft.
+    fn tokens_at_once(&self) -> u32 {
+        self.request.params.n_seq_max.saturating_mul(self.request.draft_max.saturating_add(1))
     }
 
     /// Why a cache of experts is of no use beside this placement, if so.

@@ -68,6 +68,17 @@ fn a_card_behind_a_fast_link_caches_experts_within_its_budget() {
 }
 
 #[test]
+fn where_more_tokens_are_generated_at_once_than_a_cache_serves_no_plan_has_one_unless_it_is_asked_for() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let with = |request: Request| planned(&profile, &machine, request.kv_unified(true)).unwrap();
+    let eight = || Request::new().n_ctx(8192).n_seq_max(8);
+    assert!(with(eight().draft_max(3)).moe_cache.is_some(), "8 texts with drafts of 3 are 32 tokens");
+    assert!(with(eight().draft_max(4)).moe_cache.is_none());
+    assert!(with(Request::new().n_ctx(8192).n_seq_max(33)).moe_cache.is_none());
+    assert!(with(eight().draft_max(4).moe_cache(MoeCache::Bytes(gib(3)))).moe_cache.is_some());
+}
+
+#[test]
 fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
     // minipc-egpu-llm: OCuLink, with a cache 35 became 1 to 8 tokens per second.
     let profile = profile(A3B);

@@ -62,7 +62,7 @@ impl Shared {
         // The estimate leaves out what the load's options add to the request.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
-        let profile = ModelProfile::from_header(&Header::open(path)?)?;
+        let profile = ModelProfile::from_header(&Header::open(&path)?)?;
         let is_estimated = spec.draft.is_none()
             && spec.lora.is_empty()
             && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
@@ -75,7 +75,8 @@ impl Shared {
             if is_estimated {
                 let mut request = request.clone();
                 request.prompt_store = prompt_store;
-                return Planner::new(&profile, machine).request(request).plan();
+                let hits = load::expert_hits(&path, profile.file_bytes);
+                return Planner::new(&profile, machine).request(request).expert_hits(hits).plan();
             }
             self.probed(spec, request, machine).map_err(|error| match error {
                 load::Error::Plan(error) => error,

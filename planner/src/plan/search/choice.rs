@@ -6,7 +6,7 @@ use crate::plan::reasons::counted;
 use crate::plan::{Confidence, Error, HostParts, Policy, Probe};
 
 use super::path::Path;
-use super::{Found, Placements, Probed, SearchConstraints};
+use super::{Found, Placements, Probed, SearchConstraints, SearchedCache};
 
 impl<'a> Placements<'a> {
     /// The best placement, confirmed by the probe if there is one.
@@ -121,6 +121,8 @@ impl<'a> Placements<'a> {
         match nearest {
             _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
             _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
+            // A search with a cache fills the card with experts of the host, so that no block is left out for lack of room.
+            _ if self.cache != SearchedCache::None => (kept, Some(',')),
             Some(nearest) if nearest.path.kept() < path.kept() => {
                 (format!("{kept}: one block fewer would need {}", lacks(nearest)), None)
             }

@@ -24,7 +24,7 @@ pub(super) use depths::Depths;
 pub use hits::ExpertHits;
 pub use in_use::{Correction, InUse};
 pub use model::SpeedModel;
-pub(super) use model::{Cached, Moved};
+pub(super) use model::{Cached, MAX_CACHED_TOKENS, Moved};
 pub use rates::{Basis, Rate, Rates};
 pub(super) use work::{Matrices, matrices};
 

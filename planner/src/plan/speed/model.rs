@@ -17,7 +17,7 @@ use super::{Depths, Rates};
 const MIN_OFFLOADED_TOKENS: u32 = 32;
 
 /// The most tokens of a computation that a cache of experts serves (llama-moe-cache.cpp, `max_batch`).
-const MAX_CACHED_TOKENS: u32 = 32;
+pub(in crate::plan) const MAX_CACHED_TOKENS: u32 = 32;
 
 /// A copy within a GPU's memory reads and writes each byte.
 const COPY_PASSES: f64 = 2.0;
