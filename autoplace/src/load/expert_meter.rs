@@ -12,8 +12,8 @@ use super::model::Model;
 use super::options::LoadOptions;
 use super::rates::MIN_MODEL_BYTES;
 use crate::machine::{ExpertUse, Machine, MeasurementCache};
-use crate::plan::{MoeCache, Plan};
 use crate::plan::speed::ExpertHits;
+use crate::plan::{MoeCache, Plan};
 
 /// Batches after a load that do not count: an empty cache misses each expert once. The misses of a 30B model fell to
 /// their later share within 64 tokens (kekzl/imp 1359).

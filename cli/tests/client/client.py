@@ -105,9 +105,8 @@ def errors():
     long = [{"role": "user", "content": "word " * 20000}]
     refused(openai.BadRequestError, "context_length_exceeded", "messages", lambda: chat(model=model, messages=long))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
-    refused(
-        openai.BadRequestError, "unsupported_parameter", "messages[0].content[0]", lambda: chat(model=model, messages=image)
-    )
+    place = "messages[0].content[0].image_url"
+    refused(openai.BadRequestError, "unsupported_parameter", place, lambda: chat(model=model, messages=image))
 
 
 async def many():

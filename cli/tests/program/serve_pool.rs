@@ -204,6 +204,9 @@ fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
         &["--lora", "x.gguf"],
         &["--plan", "x.json"],
         &["--lora-init-without-apply"],
+        &["--mmproj", "x.gguf"],
+        &["--no-mmproj"],
+        &["--allow-media-host", "example.com"],
     ] {
         serve(&[&["--models", &file], one].concat(), 2, &[one[0]]);
     }

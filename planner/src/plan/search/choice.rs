@@ -121,7 +121,8 @@ impl<'a> Placements<'a> {
         match nearest {
             _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
             _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
-            // A search with a cache fills the card with experts of the host, so that no block is left out for lack of room.
+            // A search with a cache fills the card with experts of the host, so that no block is left out for lack of
+            // room.
             _ if self.cache != SearchedCache::None => (kept, Some(',')),
             Some(nearest) if nearest.path.kept() < path.kept() => {
                 (format!("{kept}: one block fewer would need {}", lacks(nearest)), None)
