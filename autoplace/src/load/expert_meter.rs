@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 
 use super::ExpertUses;
 use super::devices::is_simulated;
-use super::model::Model;
 use super::options::LoadOptions;
 use super::rates::MIN_MODEL_BYTES;
 use crate::machine::{ExpertUse, Machine, MeasurementCache};
+use crate::plan::Plan;
 use crate::plan::speed::ExpertHits;
-use crate::plan::{MoeCache, Plan};
 
 /// Batches after a load that do not count: an empty cache misses each expert once. The misses of a 30B model fell to
 /// their later share within 64 tokens (kekzl/imp 1359).
@@ -75,14 +74,6 @@ impl Drop for ExpertMeter {
 pub fn expert_hits(path: &Path, file_bytes: u64) -> ExpertHits {
     let known = MeasurementCache::user().expert_use((path, file_bytes));
     known.map_or_else(ExpertHits::default, |known| ExpertHits::new(known.locality()))
-}
-
-impl Model {
-    /// Whether the size of the cache of experts was asked for, so that another plan has the same one.
-    pub(crate) fn states_moe_cache(&self) -> bool {
-        let request = &self.options().request;
-        request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
-    }
 }
 
 impl LoadOptions {

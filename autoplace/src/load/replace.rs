@@ -20,7 +20,7 @@ use crate::gguf::{self, Header};
 use crate::machine::{GpuKind, Machine};
 use crate::memory::Footprint;
 use crate::memory::companion::CompanionRole;
-use crate::plan::{Plan, PlannedCompanion};
+use crate::plan::{MoeCache, Plan, PlannedCompanion};
 use crate::profile::ModelProfile;
 use crate::worker;
 
@@ -57,6 +57,12 @@ impl Model {
         }
         let (header, profile) = self.read_again()?;
         options.plan(&header, &profile, &self.machine_once_released()?)
+    }
+
+    /// Whether the size of the cache of experts was asked for, so that another plan has the same one.
+    pub(crate) fn states_moe_cache(&self) -> bool {
+        let request = &self.options().request;
+        request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
     }
 
     /// The options of another load, with room for `tokens` tokens, and with what the cache of experts has shown.
