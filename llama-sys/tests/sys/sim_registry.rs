@@ -75,7 +75,7 @@ fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
 }
 
 #[test]
-fn coming_and_going_a_thousand_times_costs_nothing() {
+fn coming_and_going_ten_thousand_times_costs_nothing() {
     own_process!();
     let before = listed();
     let mut names = std::collections::BTreeSet::new();
@@ -86,11 +86,12 @@ fn coming_and_going_a_thousand_times_costs_nothing() {
     };
     (0..100).for_each(|_| turn());
     let before_all = resident();
-    (0..1000).for_each(|_| turn());
+    (0..10_000).for_each(|_| turn());
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(listed(), before);
     let grown = resident().saturating_sub(before_all);
-    assert!(grown < 256 * 1024, "{grown} bytes");
+    // Linux counts a process's pages in steps of 64, apart for each core, so a few hundred KiB are no growth.
+    assert!(grown < 1 << 20, "{grown} bytes");
 }
 
 #[test]
