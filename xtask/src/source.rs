@@ -86,7 +86,9 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
     let builds = workspace.native_builds().into_iter().map(|build| build.join("build"));
     // Other builds are only partly configured.
     for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
-        let mut lists = vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
+        let mut lists = vec![build.join("CMakeFiles/Makefile.cmake")];
+        // The build of mtmd has no such list: it builds all of its targets.
+        lists.extend(Some(build.join("compile_commands.json")).filter(|list| list.is_file()));
         let objects = tree::files(&build)?.into_iter();
         let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));
         lists.extend(objects.map(|file| build.join(file)));
