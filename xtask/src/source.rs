@@ -83,7 +83,7 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
 /// inputs, the compilers' dependency files, and the sources of unbuilt targets, which cmake checks.
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
-    let builds = workspace.native_builds().into_iter().map(|build| build.join("build"));
+    let builds = workspace.builds_with_mtmd().into_iter().map(|build| build.join("build"));
     // Other builds are only partly configured.
     for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
         let mut lists = vec![build.join("CMakeFiles/Makefile.cmake")];

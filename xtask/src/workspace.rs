@@ -77,15 +77,24 @@ impl Workspace {
         serde_json::from_value(metadata["packages"].take()).context("cargo metadata lists packages")
     }
 
-    /// The folders of llama-sys's native builds, one for each source and set of options: see
+    /// The folders of llama-sys's native builds of llama.cpp, one for each source and set of options: see
     /// `llama-sys/build/compile.rs`.
     pub(crate) fn native_builds(&self) -> BTreeSet<PathBuf> {
+        self.builds_with_mtmd().into_iter().filter(|build| !is_of_mtmd(build)).collect()
+    }
+
+    /// The folders of [`native_builds`](Self::native_builds), and those of mtmd: see `llama-sys/build/mtmd.rs`.
+    pub(crate) fn builds_with_mtmd(&self) -> BTreeSet<PathBuf> {
         let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
             return BTreeSet::new();
         };
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
+}
+
+fn is_of_mtmd(build: &Path) -> bool {
+    build.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mtmd-"))
 }
 
 /// A program that ends with its handle.
