@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::chat::FinishReason;
+use crate::load::ExpertUses;
 use crate::machine::Bytes;
 use crate::plan::Plan;
 
@@ -99,8 +100,7 @@ impl Statistics {
 
     /// Share of the uses of experts that the cache of experts served, 0.0 to 1.0; `None` without uses.
     pub fn expert_hit_rate(&self) -> Option<f64> {
-        let uses = self.expert_hits.saturating_add(self.expert_misses);
-        (uses > 0).then(|| self.expert_hits as f64 / uses as f64)
+        ExpertUses { hits: self.expert_hits, misses: self.expert_misses }.hit_rate()
     }
 
     /// Text generation in tokens per second; 0.0 before the second token. The first token does not count, because its

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use autoplace::generate::Prompt;
+use autoplace::llama_sys::{MediaChunks, MediaKind, Projector, Token};
 use autoplace::plan::Request;
 use autoplace::{Image, Model, ModelBuilder};
 use test_support::demo_path;
 use test_support::random_weights::{self, fill};
 use test_support::synthetic::{mmproj, with_axes};
 
-use crate::text_support::request;
+use crate::text_support::{Raw, request};
 
 /// Families of projectors that are small enough to be computed, with four rows for each picture.
 pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
@@ -63,4 +64,21 @@ pub(crate) fn picture(width: u32, height: u32, seed: u32) -> Image {
 /// A prompt about a picture.
 pub(crate) fn about(image: &Image) -> Prompt {
     Prompt::text("In the beginning").then_media(image.clone()).then_text(" God created the heaven and")
+}
+
+/// llama.cpp's own loop over the chunks of mtmd, the last of which is a text, and `n` tokens after them.
+pub(crate) fn their_tokens(mut raw: Raw, projector: &mut Projector, chunks: &MediaChunks, n: usize) -> Vec<Token> {
+    for index in 0..chunks.len() - 1 {
+        let chunk = chunks.get(projector, index).unwrap();
+        if chunk.kind() == MediaKind::Text {
+            raw.compute(chunk.tokens());
+            continue;
+        }
+        let positions = chunks.positions(projector, index, raw.position()).unwrap();
+        let (n_positions, at_once) = (chunk.n_positions(), chunk.is_non_causal());
+        let rows = projector.encode(chunks, index).unwrap();
+        raw.compute_rows(&rows, &positions, n_positions, at_once);
+    }
+    let last = chunks.get(projector, chunks.len() - 1).unwrap();
+    raw.go_on(last.tokens(), n)
 }

@@ -1,10 +1,10 @@
 //! Sound: a projector of Whisper's kind with random weights, beside the demo model.
 
 use autoplace::generate::Prompt;
-use autoplace::llama_sys::{FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams};
+use autoplace::llama_sys::{FlashAttention, MediaPart, Projector, ProjectorParams};
 use autoplace::{Part, Sound, chat::ChatTemplate};
 
-use crate::eyes::{builder, projector};
+use crate::eyes::{builder, projector, their_tokens};
 use crate::text_support::{Raw, complete, greedy, request};
 
 fn tone(rate: u32, samples: u32) -> Sound {
@@ -36,20 +36,8 @@ fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
     let text = |text| MediaPart::Text { text, parse_special: false };
     let parts = [text("In the beginning"), MediaPart::Sound(sound.samples()), text(" God created")];
     let chunks = theirs.tokenize(&parts, true).unwrap();
-    let mut raw = Raw::new(&native, 1024);
-    for index in 0..chunks.len() - 1 {
-        let chunk = chunks.get(&theirs, index).unwrap();
-        if chunk.kind() == MediaKind::Text {
-            raw.compute(chunk.tokens());
-            continue;
-        }
-        let positions = chunks.positions(&theirs, index, raw.position()).unwrap();
-        let n_positions = chunk.n_positions();
-        let rows = theirs.encode(&chunks, index).unwrap();
-        raw.compute_rows(&rows, &positions, n_positions, false);
-    }
-    let last = chunks.get(&theirs, chunks.len() - 1).unwrap();
-    assert_eq!(ours.tokens, raw.go_on(last.tokens(), 24));
+    let raw = Raw::new(&native, 1024);
+    assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24));
 
     // The same tone at another rate is another sound, of as many rows.
     let other = complete(greedy(&model, prompt(&tone(48_000, 48_000))), &model).statistics();

@@ -6,7 +6,7 @@ use autoplace::generate::Fork;
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Sampler, Token};
 use autoplace::{Image, Model};
 
-use crate::eyes::{ALL_FAMILIES, about, picture, seeing};
+use crate::eyes::{ALL_FAMILIES, about, picture, seeing, their_tokens};
 use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, sampled};
 
 /// The projector as llama.cpp loads it beside the model.
@@ -71,19 +71,7 @@ fn their_text(model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Toke
         let sampler = Sampler::chain(&native).unwrap().temperature(COLD).unwrap().dist(SEED).unwrap();
         raw = raw.by(sampler, &[]);
     }
-    for index in 0..chunks.len() - 1 {
-        let chunk = chunks.get(&projector, index).unwrap();
-        if chunk.kind() == MediaKind::Text {
-            raw.compute(chunk.tokens());
-            continue;
-        }
-        let positions = chunks.positions(&projector, index, raw.position()).unwrap();
-        let (n_positions, at_once) = (chunk.n_positions(), chunk.is_non_causal());
-        let rows = projector.encode(&chunks, index).unwrap();
-        raw.compute_rows(&rows, &positions, n_positions, at_once);
-    }
-    let last = chunks.get(&projector, chunks.len() - 1).unwrap();
-    raw.go_on(last.tokens(), n)
+    their_tokens(raw, &mut projector, &chunks, n)
 }
 
 #[test]
