@@ -1,11 +1,11 @@
-//! What a prompt store saves and what it costs, on one model in one run: the first token of a conversation that eight
+//! The savings and the cost of a prompt store, on one model in one run: the first token of a conversation that eight
 //! others have displaced, that was re-placed, and that goes on after a restart, each beside computing its prompt again;
 //! tokens per second of texts of which nothing is reused, beside a model without a store; and the longest wait for a
 //! token of a running text while another text is stored. Prints rows of a Markdown table.
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. What is measured can be
+//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
 //! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
 
 mod paired;
@@ -70,7 +70,7 @@ fn depth() -> usize {
 }
 
 fn builder(path: &Path, places: u32, each: usize) -> ModelBuilder {
-    // Without full windows a windowed model keeps what it keeps by default.
+    // Without full windows a windowed model keeps only its windows, as by default.
     Model::builder(path).request(Request::new()).parallel(places, each as u32).swa_full(false)
 }
 
@@ -92,7 +92,7 @@ fn greedy(model: &Model, prompt: &[Token], n: usize) -> GenerateRequest {
     model.generate(prompt).temp(0.0).ignore_eos().max_tokens(n)
 }
 
-/// What one turn has shown.
+/// The measurements of one turn.
 struct Turn {
     first_token: Duration,
     restored: usize,
@@ -224,7 +224,7 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     // The long text ends after its second token, and its sequence is idle from then on.
     turn(engine, greedy(model, &long, 2), &long);
     let mut waits = Vec::new();
-    // What was generated meanwhile is there at once.
+    // Pieces that were generated meanwhile arrive at once.
     let mut last = Instant::now();
     for piece in pieces {
         piece.expect("the model generates");

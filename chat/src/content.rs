@@ -1,4 +1,4 @@
-//! What a message says: text, and pictures and sounds in it.
+//! The content of a message: text, and pictures and sounds in it.
 
 use std::borrow::Cow;
 

@@ -28,7 +28,7 @@ pub struct Conversation {
     pub(super) now: Option<LocalTime>,
     /// Contents in parts, by message index: see [`parts`](Self::parts).
     pub(super) parts: Vec<(usize, Vec<Value>)>,
-    /// What stands in the contents for pictures and sounds, in their order.
+    /// The characters that stand for pictures and sounds in the contents, in their order.
     pub(super) media: Vec<Mark>,
 }
 

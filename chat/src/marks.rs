@@ -20,7 +20,7 @@ const MARKS: std::ops::RangeInclusive<u32> = 0xf_0000..=0xf_fffd;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mark {
     pub(super) mark: char,
-    /// What a prompt shows in its place.
+    /// The text that a prompt shows in its place.
     pub(super) shown: String,
 }
 

@@ -25,8 +25,8 @@ pub enum PromptPart<'a> {
     Markup(&'a str),
     /// Text only: control tokens are not recognised.
     Text(&'a str),
-    /// A picture or a sound of the conversation: its number, in the order of the messages from 0, and what the prompt
-    /// shows in its place.
+    /// A picture or a sound of the conversation: its number, in the order of the messages from 0, and the text that the
+    /// prompt shows in its place.
     Media(usize, &'a str),
 }
 
@@ -54,8 +54,8 @@ impl Rendered {
         }
     }
 
-    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and
-    /// what is shown in its place.
+    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and the
+    /// text that is shown in its place.
     pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
         let mut placed = Self::default();
         for part in self.parts() {

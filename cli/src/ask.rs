@@ -147,7 +147,7 @@ pub(crate) struct Kv {
     choice: KvCache,
 }
 
-/// What `--kv-offload` says.
+/// The value of `--kv-offload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KvOffload {
     On,
@@ -155,7 +155,7 @@ pub(crate) enum KvOffload {
     Auto,
 }
 
-/// What `--cache-ram` says.
+/// The value of `--cache-ram`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheRam {
     Off,

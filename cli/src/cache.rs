@@ -1,4 +1,4 @@
-//! The verb `cache`: what a folder of `--cache-dir` holds.
+//! The verb `cache`: the contents of a folder of `--cache-dir`.
 
 use std::error::Error;
 use std::path::PathBuf;

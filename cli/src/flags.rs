@@ -121,7 +121,7 @@ impl Flags {
         flags
     }
 
-    /// Takes one word and its value, and returns the rest; `None` if the word is none of these settings.
+    /// Takes one word and its value, and returns the rest; `None` if the word is not one of these settings.
     fn take<'w>(
         &mut self,
         settings: impl IntoIterator<Item = &'static Setting>,

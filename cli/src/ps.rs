@@ -16,7 +16,7 @@ pub(crate) struct PsArgs {
     pub(crate) json: bool,
 }
 
-/// Lists what is loaded, as text or JSON.
+/// Lists the loaded models, as text or JSON.
 pub(crate) fn run(args: &PsArgs) -> String {
     let models = loaded_models(&Leases::user());
     if args.json { format!("{:#}", json!({ "models": models })) } else { words(&models) }

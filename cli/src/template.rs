@@ -106,7 +106,7 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
 ///
 /// # Errors
 ///
-/// If `name` is none of these; the error lists the families.
+/// If `name` is not one of these; the error lists the families.
 pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);

@@ -105,7 +105,7 @@ impl Header {
         &self.inner.metadata.source.path
     }
 
-    /// Whether the header was read from memory. Then its path is `<memory>` or `<builder>`, which is no file.
+    /// Whether the header was read from memory. Then its path is `<memory>` or `<builder>`, which is not a file.
     pub fn is_in_memory(&self) -> bool {
         self.inner.metadata.source.opened().is_none()
     }

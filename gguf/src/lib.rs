@@ -23,7 +23,7 @@
 //!
 //! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
 //! rejects others with an [`Error`] that names the file, the byte, the key or tensor, the required value and the actual
-//! one. It is stricter where llama.cpp would abort or misread a name. It rejects `split.no` of another type than `u16`;
+//! one. It is stricter where llama.cpp would abort or misread a name. It rejects `split.no` if its type is not `u16`;
 //! an inconsistent `split.count` in a later shard; keys longer than 65535 bytes; names that are not UTF-8 or contain a
 //! control character; tensors with a dimension of zero elements; more than 2^20 keys or tensors, or more than 64 MiB of
 //! keys and tensor names.

@@ -49,8 +49,8 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
 }
 
-/// Runs a job to its end. `cache` holds what is learned of devices, so that the user's own cache is neither read nor
-/// changed.
+/// Runs a job to its end. `cache` holds the learned facts about devices, so that the user's own cache is neither read
+/// nor changed.
 pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {

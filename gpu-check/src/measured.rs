@@ -18,7 +18,7 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
         Size::Small => vec!["small Q4_K"],
         Size::Real => PREFERRED.to_vec(),
     };
-    let sketches = models::of(setting.size);
+    let sketches = models::of_size(setting.size);
     // Asks NVIDIA's driver. Without an answer, the load shows whether there is room.
     let free = || {
         let gpus = Machine::detect().gpus.into_iter();

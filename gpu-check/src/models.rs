@@ -39,7 +39,7 @@ const LARGE: Mixture = Mixture {
 };
 
 /// The models of a size.
-pub(crate) fn of(size: Size) -> Vec<Sketch> {
+pub(crate) fn of_size(size: Size) -> Vec<Sketch> {
     match size {
         Size::Small => small(),
         Size::Real => of_real_size(),

@@ -32,7 +32,7 @@ pub(crate) struct Setting {
     pub(crate) demo: PathBuf,
     /// The folder of the results.
     pub(crate) out: PathBuf,
-    /// A temporary folder for models and for what is learned of cards.
+    /// A temporary folder for models and for learned facts about cards.
     pub(crate) scratch: PathBuf,
     /// CPU threads; `None` leaves the number to the library.
     pub(crate) threads: Option<u32>,

@@ -82,7 +82,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
     linked
 }
 
-/// cmake's cache: what cmake found.
+/// cmake's cache: the programs and libraries that cmake found.
 struct Cache(String);
 
 impl Cache {

@@ -1,4 +1,4 @@
-//! What cargo asks for: the target and the features.
+//! Cargo's request: the target and the features.
 
 /// Cargo's request, read once.
 pub(crate) struct Target {

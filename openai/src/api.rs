@@ -358,7 +358,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Status 400 if the body is not such a list, or for an adapter that the model does not have.
+    /// Status 400 if the body is not such a list, or names an adapter that the model does not have.
     pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
         let no_list = |error| ApiError::new(400, format!("the body is no list of adapters: {error}"));
         let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;

@@ -84,7 +84,7 @@ impl ChatRequest {
         for (index, parts) in parts {
             conversation = conversation.parts(index, parts);
         }
-        // Tools that a template cannot show are no loss if none of them may be called.
+        // Tools that a template cannot show do not matter if none of them may be called.
         if !tools.shown.is_empty() && (template.presents_tools() || tools.callable().next().is_some()) {
             conversation = conversation.tools_json(tools.shown.clone());
         }

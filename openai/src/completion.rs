@@ -189,7 +189,7 @@ impl Completion {
         let mut body = self.frame.body(false, choices);
         body["usage"] = self.usage();
         if let [choice] = &self.choices[..] {
-            body["timings"] = timings::of(&choice.statistics);
+            body["timings"] = timings::json(&choice.statistics);
         }
         Ok(body)
     }
@@ -260,11 +260,11 @@ impl Completion {
     fn write(&mut self, index: usize, step: &Step) {
         match &mut self.writer {
             Writer::Chunks(chunks) => {
-                let choices = chunks[index].of(step);
+                let choices = chunks[index].choices(step);
                 self.ready.extend(choices.into_iter().map(|choice| self.frame.chunk(choice, self.include_usage)));
                 if let (Some(last), [choice], true) = (self.ready.back_mut(), &self.choices[..], step.finish.is_some())
                 {
-                    last["timings"] = timings::of(&choice.statistics);
+                    last["timings"] = timings::json(&choice.statistics);
                 }
             }
             Writer::Message(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// whether the text has ended.
 #[derive(Debug, Default)]
 pub(super) struct LineLimits {
-    /// Minimum white space before every line but the first; 0 is no limit.
+    /// Minimum white space before every line but the first; 0 means no limit.
     min_indent: usize,
     /// The time after which a line's end ends the text.
     max_time: Option<Duration>,

@@ -19,7 +19,7 @@ const MAX_MEDIA: usize = 64;
 /// Most pictures of a request that are fetched: the server asks no host more often for one request.
 const MAX_FETCHED: usize = 16;
 
-/// What a request may show and let be heard.
+/// The pictures and sounds that a request may contain.
 #[derive(Debug, Default)]
 pub(super) struct Seen<'h> {
     has_projector: bool,

@@ -65,7 +65,7 @@ impl MediaHosts {
             return Err("an image is a data URL, or at an address of `https` or `http`".to_owned());
         };
         let asked = authority.as_str().to_ascii_lowercase();
-        // A user's name before the host makes another authority, which is none of these.
+        // A user's name before the host makes another authority, which is not in the list.
         if !self.hosts.contains(&asked) {
             return Err(format!("the host `{asked}` is none that this server may ask (--allow-media-host)"));
         }
@@ -142,7 +142,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         [0x2002, high, low, ..] => embedded(high, low),
         // Documentation, Teredo and other protocols' addresses.
         [0x2001, 0x0db8, ..] | [0x2001, 0..=0x01ff, ..] | [0x3fff, ..] => false,
-        // 2000::/3 is what is given out.
+        // Global addresses are assigned from 2000::/3.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

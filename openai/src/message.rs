@@ -49,7 +49,7 @@ struct UrlBody<'a> {
     url: Cow<'a, str>,
 }
 
-/// The format is what the bytes say.
+/// The bytes decide the format.
 #[derive(Debug, Deserialize)]
 struct AudioBody<'a> {
     #[serde(borrow)]

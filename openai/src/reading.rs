@@ -32,7 +32,7 @@ pub(super) struct Body<'a> {
 ///
 /// # Errors
 ///
-/// Status 400 if the body is no object, or if a parameter has different values under two of its names.
+/// Status 400 if the body is not an object, or if a parameter has different values under two of its names.
 pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let mut body = object_as_given(body)?;
     for (alias, name) in ALIASES {

@@ -130,7 +130,7 @@ impl RerankRequest {
     }
 }
 
-/// Scores with their indices, the largest first. Scores that are no numbers come last.
+/// Scores with their indices, the largest first. Scores that are not numbers come last.
 fn best_first(scores: impl Iterator<Item = f32>) -> Vec<(usize, f32)> {
     let mut order: Vec<(usize, f32)> = scores.enumerate().collect();
     order.sort_by(|(_, one), (_, other)| one.is_nan().cmp(&other.is_nan()).then(other.total_cmp(one)));

@@ -156,7 +156,7 @@ impl Chunks {
     }
 
     /// The choices for a step: one for each part, and one for the end.
-    pub(super) fn of(&mut self, step: &Step) -> Vec<Value> {
+    pub(super) fn choices(&mut self, step: &Step) -> Vec<Value> {
         let mut logprobs = self.endpoint.logprobs(&step.logprobs, &mut self.offset);
         let mut chunks = Vec::with_capacity(step.parts.len() + 1);
         for part in &step.parts {

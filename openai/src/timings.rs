@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use autoplace::generate::Statistics;
 
 /// `timings` of an answer: tokens, milliseconds, and tokens per second.
-pub(super) fn of(statistics: &Statistics) -> Value {
+pub(super) fn json(statistics: &Statistics) -> Value {
     let prompt = statistics.prompt_tokens.saturating_sub(statistics.cached_tokens);
     let generated = statistics.generated_tokens;
     // The computation of the prompt also gives the first token.
@@ -122,7 +122,7 @@ mod tests {
         (statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens) = (30, 10, 5);
         statistics.prompt_time = Duration::from_millis(100);
         statistics.generation_time = Duration::from_millis(200);
-        let timings = of(&statistics);
+        let timings = json(&statistics);
         assert_eq!(
             (&timings["cache_n"], &timings["prompt_n"], &timings["predicted_n"]),
             (&json!(10), &json!(20), &json!(5))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autoplace::machine::{Bytes, ParseError};
 
-/// What a time is, for errors.
+/// The valid forms of a time, for errors.
 pub(crate) const TIME: &str = "a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\"";
 
 /// Parses `90s`, `10m`, `2h`, or a number of seconds.

@@ -61,7 +61,8 @@ impl PoolFile {
         Self::read_over(path, &Request::new())
     }
 
-    /// Reads a file as [`read`](Self::read) does. What it leaves open of a model that writes texts is as in `defaults`.
+    /// Reads a file as [`read`](Self::read) does. Settings that the file leaves open are those of `defaults`, for
+    /// models that write texts.
     ///
     /// # Errors
     ///

@@ -7,8 +7,8 @@ use autoplace::machine::Machine;
 use autoplace::plan::PlacementKind;
 
 /// The bytes that a placement takes of each device of a machine: its footprint, its companions, and the headroom
-/// without its margin, which includes what its prompt store may take. The margin is listed apart, because all models
-/// on a device share one.
+/// without its margin, which includes the prompt store's limit. The margin is listed apart, because all models on a
+/// device share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Held {
@@ -99,7 +99,7 @@ impl Room {
     }
 
     /// The machine, with its free bytes limited to this room.
-    pub(crate) fn of(&self, machine: &Machine) -> Machine {
+    pub(crate) fn limit(&self, machine: &Machine) -> Machine {
         let mut machine = machine.clone();
         for (gpu, &free) in machine.gpus.iter_mut().zip(&self.gpus) {
             limit(gpu, free);

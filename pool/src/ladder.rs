@@ -139,7 +139,7 @@ impl Room {
         rung: &Rung,
         plan: impl FnOnce(&Machine) -> Result<Plan, plan::Error>,
     ) -> Option<Rung> {
-        let found = Rung::new(plan(&self.of(machine)).ok()?, machine);
+        let found = Rung::new(plan(&self.limit(machine)).ok()?, machine);
         (slowness(&found.plan) < slowness(&rung.plan) && self.with(&found.held).is_some()).then_some(found)
     }
 }

@@ -140,14 +140,14 @@ impl PoolPlan {
         match (arrangement, held_off) {
             (Some(mut arrangement), _) => {
                 polish(state, &mut arrangement, &mut plan);
-                Ok(Self::of(state, wanted, index, &arrangement, held_off))
+                Ok(Self::from_arrangement(state, wanted, index, &arrangement, held_off))
             }
             (None, Some(time)) if cheapest(state, index, false).is_some() => Ok(Self::hold_off(state, wanted, time)),
             (None, _) => Err(no_room(state, index)),
         }
     }
 
-    fn of(
+    fn from_arrangement(
         state: &PoolState,
         wanted: Option<&str>,
         index: Option<usize>,

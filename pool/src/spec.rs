@@ -43,7 +43,7 @@ pub struct ModelSpec {
     /// The family of the chat template, or a file with one; `None` for the model's own. The pool does not use it: it is
     /// for servers.
     pub template: Option<String>,
-    /// Where what was computed of its texts is kept; `None` keeps nothing.
+    /// The store for the computed states of its texts; `None` keeps nothing.
     pub prompt_store: Option<StoreOptions>,
 }
 
@@ -127,8 +127,8 @@ impl ModelSpec {
         self
     }
 
-    /// Keeps what is computed of the model's texts in a prompt store of its own, which later texts use, also after the
-    /// model was unloaded and loaded again. The memory of a worker ends with it, so a model in a worker needs a
+    /// Keeps the computed states of the model's texts in a prompt store of its own. Later texts use them, also after
+    /// the model was unloaded and loaded again. The memory of a worker ends with it, so a model in a worker needs a
     /// [folder](StoreOptions::folder) for that; each model needs another folder, because one process writes to it. The
     /// pool's plans leave the store's [memory](StoreOptions::memory) free.
     pub fn prompt_store(mut self, options: StoreOptions) -> Self {

@@ -37,7 +37,7 @@ pub struct Limits {
     /// the room that is left, or waits.
     pub reloads_per_minute: u32,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
-    /// for what is free.
+    /// for all free bytes.
     pub ram: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Limits {
     }
 
     /// The machine with no more free memory than the models of the pool may take.
-    pub(crate) fn of(&self, mut machine: Machine) -> Machine {
+    pub(crate) fn apply(&self, mut machine: Machine) -> Machine {
         if let Some(most) = self.ram {
             machine.host.available = machine.host.available.min(most);
         }

@@ -57,12 +57,12 @@ fn what_is_wrong_with_a_set_is_said_by_file_and_a_whole_one_is_taken() {
         ("the manifest", |set| fs::write(set.join(MANIFEST), "{").unwrap(), &["no runtime: ", "line 1"]),
         (
             "another build",
-            |set| drop(of(set, &BUILD.replace('3', "4"), TARGET).write(set)),
+            |set| drop(manifest_for(set, &BUILD.replace('3', "4"), TARGET).write(set)),
             &["the runtime is of ", "01244567", "this program wants ", BUILD],
         ),
         (
             "another target",
-            |set| drop(of(set, BUILD, "aarch64-linux-gnu").write(set)),
+            |set| drop(manifest_for(set, BUILD, "aarch64-linux-gnu").write(set)),
             &["the runtime is for aarch64-linux-gnu;"],
         ),
     ];
@@ -79,7 +79,7 @@ fn what_is_wrong_with_a_set_is_said_by_file_and_a_whole_one_is_taken() {
     assert!(matches!(&error, Error::NoManifest { .. }), "{error}");
 }
 
-fn of(set: &Path, build: &str, target: &str) -> Manifest {
+fn manifest_for(set: &Path, build: &str, target: &str) -> Manifest {
     let mut manifest = Manifest::read(set).unwrap();
     (manifest.build, manifest.target) = (build.to_owned(), target.to_owned());
     manifest

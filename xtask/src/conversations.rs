@@ -44,7 +44,7 @@ struct Request {
 enum Turn {
     /// Goes on with the conversation.
     Next,
-    /// Replaces the last message of its user, and what came after it.
+    /// Replaces the last message of its user, and everything after it.
     Edit,
     /// Begins with all but the last turn of another conversation.
     Fork { of: usize },
@@ -76,7 +76,7 @@ fn trace(conversations: usize) -> Vec<Request> {
 /// A conversation so far: messages of its user, each with the answer.
 type History = Vec<(String, String)>;
 
-/// What a server has done for the whole trace.
+/// A server's figures for the whole trace.
 #[derive(Debug, Clone, Copy, Default)]
 struct Figures {
     prompt_tokens: u64,

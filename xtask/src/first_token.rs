@@ -72,7 +72,7 @@ struct Figures {
     mean_first: f64,
     last_first: f64,
     longest_gap: f64,
-    /// Tokens of prompts and answers in a second.
+    /// Tokens of prompts and answers per second.
     throughput: f64,
 }
 

@@ -324,7 +324,7 @@ impl Chat {
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
         let prompt = self.prompt(&rendered);
         if self.generate.model.is_in_worker() && prompt.has_media() {
-            // Only the worker knows the tokens of pictures. Its cache finds what it holds of the prompt.
+            // Only the worker knows the tokens of pictures. Its cache finds the tokens of the prompt that it holds.
             return Ok(Asked { known: Known::default(), prompt: Some(prompt), parser, constraint });
         }
         let layout = self.generate.model.lay_out(&prompt)?;

@@ -16,7 +16,7 @@ use crate::store::{Brought, Found};
 pub(crate) const WORTH_A_COPY: usize = 64;
 
 /// Most searches in the prompt store for one prompt. Each but the last one found a piece that was damaged.
-const MOST_SEARCHES: usize = 8;
+const MAX_SEARCHES: usize = 8;
 
 /// The idle sequences of a context: those without a running text.
 #[derive(Debug, Default)]
@@ -353,8 +353,8 @@ impl Cache {
         }
     }
 
-    /// Stores what the store lacks of an idle sequence that is about to be displaced: all of it if no text waits for
-    /// its next token, and otherwise only as much as is copied between two steps.
+    /// Stores the rows of an idle sequence that is about to be displaced, as far as the store lacks them: all of them
+    /// if no text waits for its next token, and otherwise only as many bytes as are copied between two steps.
     fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
         let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };
@@ -373,7 +373,7 @@ impl Cache {
         idle.is_stored = true;
     }
 
-    /// Forgets a sequence. The prompt store keeps what it lacks of it.
+    /// Forgets a sequence. The prompt store keeps the rows that it lacks.
     fn forget(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) -> Result<(), Error> {
         self.keep(context, seq, is_alone);
         self.idle.retain(|idle| idle.seq != seq);
@@ -385,7 +385,7 @@ impl Cache {
 /// The pieces of the longest stored beginning of a prompt, in memory. After a damaged piece, another search finds the
 /// pieces before it.
 fn bring(stored: &mut Stored, prompt: Prefix<'_>, shared: usize) -> Option<(Found, Brought)> {
-    for _ in 0..MOST_SEARCHES {
+    for _ in 0..MAX_SEARCHES {
         let found = stored.find(prompt, shared)?;
         if let Some(brought) = stored.bring(&found) {
             return Some((found, brought));

@@ -51,7 +51,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] for a model that is not loaded; [`Error::Native`] for a number that is no token of the
+    /// [`Error::Load`] for a model that is not loaded; [`Error::Native`] for a number that is not a token of the
     /// vocabulary.
     #[doc(alias = "llama_detokenize")]
     #[doc(alias = "token_to_piece")]

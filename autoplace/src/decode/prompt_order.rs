@@ -94,8 +94,8 @@ impl PromptOrder {
         }
     }
 
-    /// Shares the tokens that a step computes evenly among the prompts. A prompt that is really complete keeps its
-    /// share until the even sharing has completed it too. Otherwise later prompts would overtake waiting ones.
+    /// Shares the tokens that a step computes evenly among the prompts. A prompt that has been computed keeps its share
+    /// until even sharing would have completed it too. Otherwise later prompts would overtake waiting ones.
     pub(crate) fn computed(&mut self, tokens: usize) {
         let Self { prompts, completed } = self;
         if !prompts.iter().any(|prompt| prompt.waits) {

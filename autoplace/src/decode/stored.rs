@@ -15,7 +15,7 @@ use super::prefix::Prefix;
 use crate::load::{Checkpoint, ModelStore, Remembered, Scales};
 use crate::store::{Added, Brought, Found, Id, NewPiece, block_tokens, smoothed};
 
-/// Fewest tokens that a restored beginning must have more than what the context holds.
+/// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
 const WORTH_RESTORING: usize = 16;
 
 /// Bytes that are copied into the store between two steps. At the speed of one core's copies this takes some
@@ -41,7 +41,7 @@ pub(crate) struct Stored {
     later_at: Option<usize>,
 }
 
-/// What is still to be stored of a sequence.
+/// The part of a sequence that is still to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Nothing: the store holds it, or cannot hold more of it.
@@ -52,7 +52,7 @@ pub(crate) enum Progress {
     Later,
 }
 
-/// What a text has got from the store.
+/// The part of a text that came from the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     pub(crate) tokens: usize,
@@ -173,7 +173,7 @@ impl Stored {
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
         if media::has_rows(&idle.tokens) {
-            // A stored piece is found by its tokens, and the rows of a picture are none that another process knows.
+            // A stored piece is found by its tokens, and another process does not know the ids of a picture's rows.
             return Ok(Progress::Done);
         }
         let root = self.root(&idle.scales);

@@ -66,7 +66,8 @@ pub(crate) struct GenerationCounters {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     experts: Mutex<Option<ExpertMeter>>,
-    /// What the last meter has learned. It outlives a placement without a cache, so that no later plan forgets it.
+    /// The locality that the last meter has learned. It outlives a placement without a cache, so that no later plan
+    /// forgets it.
     known_locality: Mutex<Option<f64>>,
     /// Numbers of batches begun and done.
     begun: AtomicU64,
@@ -80,7 +81,7 @@ pub(crate) struct GenerationCounters {
     moving: Mutex<Moving>,
 }
 
-/// The move by depth that is under way, and who is told of its progress.
+/// The move by depth that is under way, and the callbacks for its progress.
 #[derive(Debug, Default)]
 struct Moving {
     /// The move, and the share of the weights that is loaded: 0.0, 0.25, 0.5, 0.75 or 1.0.
@@ -174,8 +175,8 @@ impl GenerationCounters {
         listener.into_iter().for_each(Waker::wake);
     }
 
-    /// Sets the share of the weights that a move has loaded, if one is under way. Quarters count, so that nobody is
-    /// told too often.
+    /// Sets the share of the weights that a move has loaded, if one is under way. Quarters count, so that callbacks are
+    /// not called too often.
     pub(super) fn has_loaded(&self, done: f32) {
         let quarter = (done.clamp(0.0, 1.0) * 4.0).floor() / 4.0;
         let known = lock(&self.moving).now.clone();

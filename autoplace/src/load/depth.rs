@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_costs_what_is_predicted_at_most_what_the_load_took_and_later_what_moves_take() {
+    fn a_move_costs_the_prediction_at_most_the_load_time_and_later_the_measured_time() {
         let seconds = Duration::from_secs;
         let lose = |follower: &mut DepthFollower, time| follower.took(DepthWork::token(200), time);
         let mut follower = DepthFollower::default();

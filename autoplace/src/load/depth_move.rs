@@ -26,7 +26,7 @@ impl Model {
                 let seconds = cold.as_secs_f64();
                 Some(format!("the file is no longer cached, and reading it takes {seconds:.0} s"))
             }
-            // The lost time must also exceed the time of the disk.
+            // The lost time must also exceed the time that reading from the disk takes.
             cold if !counters.depth()?.is_due(ahead, cold) => return None,
             _ => self.without_room(&other),
         };

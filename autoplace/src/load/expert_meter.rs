@@ -20,7 +20,7 @@ const WARM_UP: u32 = 64;
 /// Fewer uses say little: 50 tokens of a model with 48 layers that use 8 experts each.
 const MIN_USES: u64 = 50 * 48 * 8;
 
-/// Counts the uses of one placement's cache. What it has learned is kept when it is dropped.
+/// Counts the uses of one placement's cache. Dropping it keeps the learned locality.
 #[derive(Debug)]
 pub(super) struct ExpertMeter {
     /// The share of the experts on the host that the cache holds.
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(counters.expert_locality(), learned);
         counters.experts_metered_by(None);
         assert_eq!(counters.expert_locality(), learned);
-        // A new cache that has not seen enough knows what the last one did.
+        // A new cache that has seen too few uses has the last one's locality.
         let empty = ExpertMeter { share: 0.5, kept: None, warm_up: 0, uses: ExpertUses::default() };
         counters.experts_metered_by(Some(empty));
         assert_eq!(counters.expert_locality(), learned);

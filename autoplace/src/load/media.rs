@@ -1,8 +1,8 @@
 //! Pictures and sounds of a loaded model: media flow in; tokens and encoded rows flow out.
 //!
-//! A [`MediaEncoder`] is the projector beside the native model. What it has made of a medium is known by the hash of
-//! its pixels or samples ([`MediaTable`]), so that a later turn, and another text, need neither prepare nor encode it
-//! again.
+//! A [`MediaEncoder`] is the projector beside the native model. Prepared and encoded media are found by the hash of
+//! their pixels or samples ([`MediaTable`]), so that a later turn, or another text, need neither prepare nor encode a
+//! medium again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use crate::sync::lock;
 
 /// Media that were prepared and not encoded, whose scaled pixels are kept until they are. A picture of some tiles takes
 /// about 40 MiB.
-const MOST_PENDING: usize = 4;
+const MAX_PENDING: usize = 4;
 
 /// Most media of which the tokens are known. Each takes some hundred bytes beside its rows.
-const MOST_KNOWN: usize = 10_000;
+const MAX_KNOWN: usize = 10_000;
 
 /// The projector of a loaded model.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Rows {
     chunk: usize,
     /// Number of rows. Each takes a cell of the KV cache.
     pub(crate) len: usize,
-    /// Number of positions: what follows begins so many later.
+    /// Number of positions: the next part begins this many positions later.
     pub(crate) n_positions: usize,
     /// Whether each row attends to all others, so that all are computed at once.
     pub(crate) is_non_causal: bool,
@@ -65,7 +65,7 @@ impl Rows {
     }
 }
 
-/// What is computed of a medium.
+/// The computed parts of a medium.
 #[derive(Debug)]
 struct Work {
     /// Scaled pixels, until all rows are encoded.
@@ -202,7 +202,7 @@ impl MediaTable {
         let added = Arc::new(prepared);
         let mut known = lock(&self.known);
         known.push_back(Arc::clone(&added));
-        while known.len() > MOST_KNOWN {
+        while known.len() > MAX_KNOWN {
             known.pop_front();
         }
         let mut pending = 0;
@@ -212,7 +212,7 @@ impl MediaTable {
                 && work.chunks.is_some()
             {
                 pending += 1;
-                work.chunks = work.chunks.take().filter(|_| pending <= MOST_PENDING);
+                work.chunks = work.chunks.take().filter(|_| pending <= MAX_PENDING);
             }
         }
         added

@@ -1,4 +1,4 @@
-//! Keeps what loads and moves of a model take, for the plans of later programs.
+//! Keeps the times of a model's loads and moves, for the plans of later programs.
 //!
 //! In: the times of a load's stages ([`LoadTimes`]), and of saving and restoring the states of texts. Out:
 //! [`MoveRates`] of the model's file, in the user's cache.
@@ -16,14 +16,14 @@ use super::rates::MIN_MODEL_BYTES;
 use crate::machine::{Machine, MeasurementCache, MoveFigure, MoveRates};
 use crate::plan::Plan;
 
-/// What loads and moves of this file have taken on this machine, from the user's cache; empty if nothing is known.
+/// The times of this file's loads and moves on this machine, from the user's cache; empty if none are known.
 pub fn move_rates(path: &Path, file_bytes: u64, machine: &Machine) -> MoveRates {
     let rates = MeasurementCache::user().move_rates(machine, (path, file_bytes), &build_name());
     rates.unwrap_or_default()
 }
 
 impl LoadOptions {
-    /// The cache of what moves take on this machine; `None` if nothing is kept.
+    /// The cache of the times of moves on this machine; `None` if nothing is kept.
     fn move_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
         let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
         let cache = self.learn.cache(has_simulated)?;
@@ -32,14 +32,14 @@ impl LoadOptions {
         is_worth.then_some(cache)
     }
 
-    /// What loads and moves of the model have taken on this machine.
+    /// The times of the model's loads and moves on this machine.
     pub(super) fn move_rates(&self, machine: &Machine, file_bytes: u64) -> MoveRates {
         let cache = self.move_cache(machine, file_bytes);
         let rates = cache.and_then(|cache| cache.move_rates(machine, (&self.path, file_bytes), &build_name()));
         rates.unwrap_or_default()
     }
 
-    /// Keeps what a load or a move took.
+    /// Keeps the times of a load or a move.
     fn keep_move_rates(&self, machine: &Machine, plan: &Plan, rates: impl FnOnce(&MoveRates) -> MoveRates) {
         let file_bytes = plan.model.file_bytes;
         // Another warm-up than the default one takes another time, and the next program may have the default.
@@ -53,7 +53,7 @@ impl LoadOptions {
         }
     }
 
-    /// Keeps what a load took that was not a part of a move.
+    /// Keeps the times of a load that was not a part of a move.
     pub(super) fn learn_from_load(&self, prepared: &Prepared, times: &LoadTimes) {
         let Prepared { plan, machine, .. } = prepared;
         self.keep_move_rates(machine, plan, |known| {
@@ -66,7 +66,7 @@ impl LoadOptions {
 }
 
 impl Model {
-    /// Keeps what a move took: its load, the copies of the states, and all of it together.
+    /// Keeps the times of a move: its load, the copies of the states, and the whole move.
     pub(crate) fn learn_from_move(&self, state: StateCopy, whole: Duration) {
         let (machine, plan) = (self.machine(), self.placement());
         let Some(times) = self.counters().depth().and_then(|follower| follower.times()) else { return };

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(read::<String>(folder), Vec::<String>::new());
         let notice = Notice::write(folder, &"here").unwrap();
         assert_eq!(read::<String>(folder), ["here"]);
-        // What a process that was killed has left: its lock can be had, or is missing.
+        // Files that a killed process has left: their lock is free, or missing.
         for (name, has_lock) in [("1-0", true), ("2-0", false)] {
             let left = folder.join(format!("{name}.json"));
             fs::write(&left, "\"old\"").unwrap();

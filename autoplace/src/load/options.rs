@@ -64,7 +64,7 @@ pub(crate) struct LoadOptions {
     pub(super) threads_batch: Option<u32>,
     /// Maximum bytes of host memory for checkpoints.
     pub(super) checkpoints: u64,
-    /// Where what was computed of texts is kept for later ones.
+    /// The store that keeps computed texts for later ones.
     pub(super) prompt_store: Option<PromptStore>,
     /// Where loads coordinate their use of GPUs.
     pub(super) leases: Leases,
@@ -75,8 +75,8 @@ pub(crate) struct LoadOptions {
     pub(super) learn: Folder,
     /// Notes at the beginning of the plan, about the choice of its file.
     pub(super) notes: Vec<String>,
-    /// How soon the loaded model's texts use experts again, as its cache of experts has shown. It replaces what earlier
-    /// programs have seen.
+    /// How soon the loaded model's texts use experts again, as its cache of experts has shown. It replaces the locality
+    /// that earlier programs have seen.
     pub(super) expert_locality: Option<f64>,
 }
 

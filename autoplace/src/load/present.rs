@@ -1,5 +1,5 @@
-//! What is loaded on this machine, and what is lacked: each load of this user says so to the user's other processes,
-//! and so does a pool that lacks memory.
+//! The models that this user has loaded on this machine, and the memory that pools lack: each load, and each pool that
+//! lacks memory, tells the user's other processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,8 +40,8 @@ pub struct LoadedModel {
     pub since: SystemTime,
     /// Layers on GPUs, and all layers.
     pub layers: (u32, u32),
-    /// The bytes on each device: weights, cache, compute buffers and companions, and on the host what the prompt store
-    /// may take. The host is the last one.
+    /// The bytes on each device: weights, cache, compute buffers and companions, and on the host the limit of the
+    /// prompt store. The host is the last one.
     pub devices: Vec<DeviceBytes>,
     /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
     pub tokens_per_second: Option<f64>,
@@ -126,7 +126,7 @@ pub struct MemoryLack {
     pub devices: Vec<DeviceBytes>,
 }
 
-/// A lack of memory that others are told of. Dropping it withdraws the notice.
+/// A lack of memory that other processes can see. Dropping it withdraws the notice.
 #[derive(Debug)]
 #[must_use = "the notice is withdrawn when this is dropped"]
 pub struct LackNotice(#[allow(dead_code, reason = "it is held")] Notice);
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(memory_lacks(&leases), std::slice::from_ref(&lack));
         drop((loaded, said));
         assert_eq!((loaded_models(&leases), memory_lacks(&leases)), (vec![], vec![]));
-        // Without leases nothing is said and nothing is seen.
+        // Without leases nothing is announced and nothing is seen.
         assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().say_lacking(&lack).is_none());
         assert_eq!(loaded_models(&Leases::none()), []);
     }

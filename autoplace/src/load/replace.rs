@@ -65,7 +65,8 @@ impl Model {
         request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
     }
 
-    /// The options of another load, with room for `tokens` tokens, and with what the cache of experts has shown.
+    /// The options of another load, with room for `tokens` tokens, and with the locality that the cache of experts has
+    /// shown.
     fn options_now(&self, tokens: u32) -> Cow<'_, LoadOptions> {
         let mut options = self.options().with_room_for(tokens);
         if let Some(locality) = self.counters().expert_locality() {
@@ -113,9 +114,9 @@ impl Model {
         }
     }
 
-    /// The machine with the memory that this model takes counted as free, as llama.cpp reports it, and what its prompt
-    /// store takes of the memory that plans leave for it: what the machine would be if the model were released. The
-    /// driver's own memory does not count.
+    /// The machine as it would be if the model were released: the model's memory counts as free, as llama.cpp reports
+    /// it, and so does the memory of its prompt store, as far as plans leave it for the store. The driver's own memory
+    /// does not count.
     #[must_use]
     pub fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_in_worker() && self.native().is_err() {
@@ -138,7 +139,7 @@ impl Model {
     }
 
     /// Bytes of host memory that the prompt store takes now, of those that plans leave for it. `loaded` are the bytes
-    /// of the model itself that are no mapped file.
+    /// of the model itself that are not a mapped file.
     fn stored(&self, loaded: u64) -> u64 {
         let Some(store) = &self.options().prompt_store else { return 0 };
         let taken = match self.worker_id() {
@@ -305,7 +306,8 @@ fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
 }
 
-/// Resident bytes of a process that are no files (proc_pid_status(5), `RssAnon`); `None` on systems other than Linux.
+/// Resident bytes of a process that do not belong to files (proc_pid_status(5), `RssAnon`); `None` on systems other
+/// than Linux.
 fn anonymous_memory(process: u32) -> Option<u64> {
     let status = cfg!(target_os = "linux").then(|| std::fs::read_to_string(format!("/proc/{process}/status")))?.ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;

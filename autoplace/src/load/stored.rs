@@ -1,4 +1,5 @@
-//! What a stored text depends on beside its tokens: the key under which a model keeps texts in a prompt store.
+//! The key under which a model keeps texts in a prompt store: everything that a stored text depends on besides its
+//! tokens.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -185,7 +185,7 @@ fn damaged(reason: &'static str) -> io::Error {
 }
 
 /// Creates the folder for this user alone. Refuses a folder that another user owns or can use, because whoever reads it
-/// reads the texts, and whoever writes to it decides what the model has read.
+/// reads the texts, and whoever writes to it can forge texts that the model has read.
 fn private(folder: &Path) -> io::Result<()> {
     create(folder)?;
     let there = fs::metadata(folder).map_err(|error| of_file(folder, &error))?;

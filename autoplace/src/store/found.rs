@@ -1,4 +1,4 @@
-//! What the store takes, and what it returns.
+//! The pieces that the store takes, and those that it returns.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) enum Added {
 pub(crate) enum NewPiece {
     /// The rows of the tokens from this one on.
     Rows { from: usize, data: Vec<u8> },
-    /// What belongs to all of the tokens together.
+    /// The part of a state that belongs to all tokens together.
     Rest(Vec<u8>),
 }
 

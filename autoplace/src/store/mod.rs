@@ -1,4 +1,4 @@
-//! The prompt store: what was computed of texts, kept beside the contexts that computed it.
+//! The prompt store: computed states of texts, kept outside the contexts that computed them.
 //!
 //! In: pieces of the states of sequences, each after the tokens that it depends on. Out: the pieces of the longest
 //! beginning of a prompt that the store holds. Pieces lie in host memory and, only where an application asks for a
@@ -52,8 +52,8 @@ pub(crate) fn block_tokens(row_bytes: usize) -> usize {
     tokens
 }
 
-/// What was computed of texts, for later texts of the same model that begin with the same tokens. Clones are handles of
-/// the same store. Several models may share a store, and a model that is loaded again finds what it had stored.
+/// Computed states of texts, for later texts of the same model that begin with the same tokens. Clones are handles of
+/// the same store. Several models may share a store, and a model that is loaded again finds the states that it stored.
 ///
 /// ```no_run
 /// use autoplace::{Model, store::{PromptStore, StoreOptions}};
@@ -184,7 +184,7 @@ impl PromptStore {
         xxh3_128(format!("{}:{owner}{key}", owner.len()).as_bytes())
     }
 
-    /// Says of what model the texts of a root are, and what a token of them costs to compute. Pieces of roots that this
+    /// Records the model of a root's texts, and the cost of computing one of their tokens. Pieces of roots that this
     /// process has not measured go first.
     pub(crate) fn learn(&self, root: Id, label: &str, seconds_per_token: Option<f64>, needs_rest: bool) {
         lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
@@ -240,12 +240,12 @@ impl PromptStore {
         lock(&self.shared().tree).missing_rows(root, tokens, block)
     }
 
-    /// Whether the store lacks what belongs to exactly these tokens, and has their rows.
+    /// Whether the store has the rows of these tokens, and lacks the rest of exactly this text.
     pub(crate) fn lacks_rest(&self, root: Id, tokens: &[Token]) -> bool {
         lock(&self.shared().tree).lacks_rest(root, tokens)
     }
 
-    /// Adds the rows of the last of these tokens, or what belongs to all of the tokens.
+    /// Adds the rows of the last of these tokens, or the rest that belongs to all of the tokens.
     pub(crate) fn add(&self, root: Id, tokens: &[Token], piece: NewPiece) -> Added {
         let Shared { tree, folder } = self.shared();
         let added = lock(tree).add(root, tokens, piece, folder.as_ref());

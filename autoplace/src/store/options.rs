@@ -18,7 +18,7 @@ const FOLDER_BYTES: u64 = 16 << 30;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StoreOptions {
-    /// Most bytes of host memory. `None`: half of what a plan leaves of the host, at most 8 GiB.
+    /// Most bytes of host memory. `None`: half of the host memory that a plan leaves free, at most 8 GiB.
     pub memory_bytes: Option<u64>,
     /// The folder of the files; `None` keeps nothing on disk.
     pub folder: Option<PathBuf>,
@@ -34,16 +34,16 @@ impl StoreOptions {
         Self { memory_bytes: Some(memory_bytes), folder: None, folder_bytes: FOLDER_BYTES, owner: None }
     }
 
-    /// A store in host memory of at most half of what the model's plan leaves there, and at most 8 GiB. A plan keeps
-    /// nothing free for it.
+    /// A store in host memory: at most half of the bytes that the model's plan leaves free there, and at most 8 GiB. A
+    /// plan keeps nothing free for it.
     pub fn automatic() -> Self {
         Self { memory_bytes: None, ..Self::new(0) }
     }
 
     /// Also keeps the pieces in files in this folder, of at most `bytes` bytes, so that they survive the program. The
-    /// folder is created for this user alone. Its files hold the tokens of texts and what was computed of them:
-    /// whoever reads them reads the texts. Pieces wait in memory until they are written, so the store then takes at
-    /// least 64 MiB of it.
+    /// folder is created for this user alone. Its files hold the tokens of texts and their computed states: whoever
+    /// reads them reads the texts. Pieces wait in memory until they are written, so the store then takes at least 64
+    /// MiB of it.
     pub fn folder(mut self, folder: impl Into<PathBuf>, bytes: u64) -> Self {
         (self.folder, self.folder_bytes) = (Some(folder.into()), bytes);
         self
@@ -68,7 +68,7 @@ impl StoreOptions {
     }
 }
 
-/// What a store holds of a model.
+/// The contents of a store for one model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StoredModel {

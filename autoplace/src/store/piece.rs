@@ -14,18 +14,18 @@ use super::found::Id;
 const MAGIC: [u8; 8] = *b"apstore\x01";
 
 /// The longest header that is read. A header has at most some hundred tokens and a name.
-const MOST_HEADER: usize = 64 << 10;
+const MAX_HEADER: usize = 64 << 10;
 
 /// The kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Rows of the tokens of the piece.
     Rows,
-    /// What belongs to all tokens up to the first `offset` of the parent's.
+    /// The part of a state that belongs to all tokens up to the first `offset` of the parent's.
     Rest { offset: u32 },
 }
 
-/// What identifies a piece.
+/// The identity of a piece.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Header {
     pub(super) id: Id,
@@ -108,7 +108,7 @@ impl Header {
             return Err("it was written by another version, or by another program");
         }
         let length = u32::from_le_bytes(length.try_into().map_err(|_| "it is shorter than a header")?) as usize;
-        if length > MOST_HEADER { Err("its header is too long") } else { Ok(Self::PREFIX + length + 8) }
+        if length > MAX_HEADER { Err("its header is too long") } else { Ok(Self::PREFIX + length + 8) }
     }
 
     /// Reads a header with its checksum.
@@ -121,7 +121,7 @@ impl Header {
         if xxh3_64(header).to_le_bytes() != *checksum {
             return Err("the checksum of its header is wrong");
         }
-        // Only what this version has written reaches this line.
+        // Only files that this version has written reach this line.
         let mut fields = Fields(&header[Self::PREFIX..]);
         let header = fields.header().filter(|_| fields.0.is_empty()).ok_or("its header is not complete")?;
         let Header { parent, kind, tokens, .. } = &header;

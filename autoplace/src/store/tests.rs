@@ -1,5 +1,5 @@
-//! The laws of the store: what it returns is what was put in for exactly these tokens, within its bounds, whatever
-//! happens to its files.
+//! The invariants of the store: it returns exactly the bytes that were put in for these tokens, within its bounds,
+//! whatever happens to its files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ const BLOCK: usize = 4;
 /// Bytes of rows for each token.
 const ROW: usize = 300;
 
-/// What stands for the rows of a token: bytes that depend on all tokens up to it.
+/// Stand-in for the rows of a token: bytes that depend on all tokens up to it.
 fn row(tokens: &[Token]) -> Vec<u8> {
     let hash = tokens.iter().fold(7u64, |hash, token| (hash ^ *token as u64).wrapping_mul(0x0100_0000_01b3));
     hash.to_le_bytes().into_iter().cycle().take(ROW).collect()
 }
 
-/// What stands for the rest of a text.
+/// Stand-in for the rest of a text.
 fn rest(tokens: &[Token]) -> Vec<u8> {
     let mut rest = row(tokens);
     rest.reverse();
@@ -186,7 +186,7 @@ proptest! {
             let got = get(&store, "one", text, with_rest);
             prop_assert!(!damage.is_empty() || got == text.len(), "{} of {}", got, text.len());
         }
-        // What was lost is stored again.
+        // The lost pieces are stored again.
         for text in &texts {
             put(&store, "one", text, with_rest);
             within_bounds(&store);
@@ -373,7 +373,7 @@ fn a_folder_that_vanishes_costs_what_it_held_and_nothing_else() {
 }
 
 #[test]
-fn unfinished_files_and_those_of_other_versions_are_removed_and_those_of_others_are_left() {
+fn unfinished_files_and_other_versions_are_removed_and_foreign_files_are_left() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store");
     let text: Vec<Token> = (0..20).collect();

@@ -1,9 +1,9 @@
-//! What a piece is worth: the seconds that it saves, for each byte that it takes.
+//! The value of a piece: the seconds that it saves, for each byte that it takes.
 
 /// Uses beyond this many count no more, so that a beginning that was popular long ago can go.
-const MOST_USES: u32 = 15;
+const MAX_USES: u32 = 15;
 
-/// What is known of the texts of a root.
+/// The known facts about the texts of a root.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Root {
     /// Seconds to compute a token of a prompt; `None` before the first measurement.
@@ -26,7 +26,7 @@ impl Uses {
     pub(super) fn value(self, root: Root, tokens: usize, bytes: u64, now: u64) -> f64 {
         // Before a measurement all roots cost the same.
         let seconds = tokens as f64 * root.seconds_per_token.unwrap_or(1e-3);
-        let times = f64::from(1 + self.times.min(MOST_USES));
+        let times = f64::from(1 + self.times.min(MAX_USES));
         seconds * times / bytes.max(1) as f64 / (1 + now.saturating_sub(self.last)) as f64
     }
 }

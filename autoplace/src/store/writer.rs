@@ -8,7 +8,7 @@ use super::found::Id;
 use super::tree::{Tree, Write};
 use crate::sync::lock;
 
-/// What the store and the thread of its folder share.
+/// The state that the store and the thread of its folder share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) tree: Mutex<Tree>,

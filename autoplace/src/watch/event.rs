@@ -123,11 +123,11 @@ impl Event {
     }
 
     /// The re-placement that would help. For a GPU that became too full, and for a cache of experts that does not pay,
-    /// a plan for what is known then; for a GPU that gained room, a plan with at least this
+    /// a plan with the facts known then; for a GPU that gained room, a plan with at least this
     /// [gain](crate::load::BetterPlan::gain). `None` if none would help.
     pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
-            // A new plan knows what the cache of experts has shown.
+            // A new plan knows the observed hits of the cache of experts.
             Self::MemoryPressure { .. }
             | Self::ExpertMisses { .. }
             | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => Some(Replacement::Replan),

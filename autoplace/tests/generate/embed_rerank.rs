@@ -1,6 +1,6 @@
 //! Documents are scored against a query in the model's own form, many at once, with the same score as alone.
 
-use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
+use crate::embed_vectors::{by_llama_cpp, embedder, load, small, written};
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::{self, Token, Vocab};
@@ -56,7 +56,7 @@ fn texts_cannot_take_the_templates_places_or_write_control_tokens() {
 
 #[test]
 fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
-    let mut embedder = of(&reranker(F32), Pooling::Rank);
+    let mut embedder = small(&reranker(F32), Pooling::Rank);
     let documents: Vec<String> = (0..25).map(|n| text(n, 2 + n * 5 % 40)).collect();
     let together = embedder.rerank(QUERY, &documents).unwrap();
     let (mut least, mut most) = (f32::MAX, f32::MIN);
@@ -73,7 +73,7 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
     // Four tokens of the query, and two or three special tokens.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
-        let mut embedder = of(&sketch, Pooling::Rank);
+        let mut embedder = small(&sketch, Pooling::Rank);
         let longest = MAX_LENGTH as usize;
         let long = text(0, longest);
         let counts = (longest + others, longest);

@@ -40,7 +40,7 @@ pub(crate) fn embedder(path: &Path, pooling: Pooling) -> Embedder {
 }
 
 /// An embedder of a small model with random weights.
-pub(crate) fn of(sketch: &Sketch, pooling: Pooling) -> Embedder {
+pub(crate) fn small(sketch: &Sketch, pooling: Pooling) -> Embedder {
     embedder(&written(sketch).1, pooling)
 }
 
@@ -160,7 +160,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     // Without pooling, each token has a vector, including [CLS] and [SEP].
     for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
-        let mut embedder = of(&nomic_bert(F32), pooling);
+        let mut embedder = small(&nomic_bert(F32), pooling);
         let texts = ["the sea", "a warm stone sleeps"];
         let scaled = embedder.embed(&texts).unwrap();
         assert_eq!([&scaled[0], &scaled[1]].map(|it| it.vectors().len()), counts);
@@ -191,7 +191,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
 #[test]
 fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
     for sketch in encoders(F32) {
-        let mut embedder = of(&sketch, Pooling::Model);
+        let mut embedder = small(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
         assert_eq!(longest, MAX_LENGTH as usize, "{}", sketch.title());
         // The model adds two more.
@@ -220,7 +220,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
 fn a_megabyte_of_text_is_counted_or_cut() {
     // One model for each kind of vocabulary.
     for sketch in [bert(F32), llama_embed(F32), t5_encoder(F32)] {
-        let mut embedder = of(&sketch, Pooling::Mean);
+        let mut embedder = small(&sketch, Pooling::Mean);
         for of in ["the moon pulls the sea ", "日"] {
             let long = of.repeat((1 << 20) / of.len());
             let case = format!("{} {of:?}", sketch.title());
@@ -262,7 +262,7 @@ fn a_position_beyond_the_learned_ones_neither_lengthens_texts_nor_ends_the_proce
 
 #[test]
 fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() {
-    let mut embedder = of(&bert(F32), Pooling::Model);
+    let mut embedder = small(&bert(F32), Pooling::Model);
     assert!(embedder.embed::<&str>(&[]).unwrap().is_empty());
     let embeddings = embedder.embed(&["", "the", ""]).unwrap();
     assert_eq!(embeddings[0].tokens(), 2);
@@ -288,7 +288,7 @@ fn a_model_embeds_or_generates_as_it_was_loaded() {
 
 #[test]
 fn a_classifier_says_what_its_scores_stand_for() {
-    let mut embedder = of(&classifier(&["calm", "storm", "flood"]), Pooling::Model);
+    let mut embedder = small(&classifier(&["calm", "storm", "flood"]), Pooling::Model);
     assert_eq!(embedder.labels().unwrap(), ["calm", "storm", "flood"]);
     assert_eq!(embedder.width().unwrap(), 3);
     let scores = embedder.embed(&["the river", "the sea"]).unwrap();
@@ -300,6 +300,6 @@ fn a_classifier_says_what_its_scores_stand_for() {
 fn an_encoder_without_a_vocabulary_says_so() {
     let mut sketch = bert(F32);
     sketch.text("tokenizer.ggml.model", "no_vocab");
-    let refused = of(&sketch, Pooling::Model).embed(&["the sea"]);
+    let refused = small(&sketch, Pooling::Model).embed(&["the sea"]);
     assert_matches!(refused, Err(embed::Error::Native(llama_sys::Error::NoVocabulary)));
 }

@@ -20,7 +20,7 @@ struct Kind {
 }
 
 impl Kind {
-    fn of(sequences: u32) -> impl Iterator<Item = Self> {
+    fn all(sequences: u32) -> impl Iterator<Item = Self> {
         let folder = tempfile::tempdir().unwrap();
         ALL.into_iter().map(move |arch| {
             let path = random(arch, None, folder.path());
@@ -45,7 +45,7 @@ impl Kind {
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
     // Alone, a chunk is a batch; beside others, the other texts wait for each chunk.
     for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
-        for (kind, chunk) in Kind::of(sequences).zip(chunks.into_iter().cycle()) {
+        for (kind, chunk) in Kind::all(sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
             // In the second round, the context may already hold a part of the prompt.
             for _ in 0..2 {
@@ -58,7 +58,7 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 
 #[test]
 fn texts_that_are_put_aside_go_on_as_they_were() {
-    for kind in Kind::of(1) {
+    for kind in Kind::all(1) {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
         // Without a reader, each text gives the only sequence to the next.
         let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
@@ -70,7 +70,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
 
 #[test]
 fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
-    for kind in Kind::of(2) {
+    for kind in Kind::all(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
         // The text ends in the middle of a prompt that the next prompt extends.
         let answer = kind.submit(&engine, 2);

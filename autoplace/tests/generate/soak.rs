@@ -129,7 +129,7 @@ impl Soak {
         }
         let statistics = stream.statistics();
         self.tally.tokens += (statistics.generated_tokens - before) as u64;
-        // Where no card computes, a load reserves only what llama.cpp itself does.
+        // Where no card computes, a load reserves only as llama.cpp itself does.
         let is_on_card = |model: &Model| model.placement().gpus().next().is_some();
         if self.model.as_ref().is_some_and(is_on_card) {
             self.tally.grown += statistics.buffer_growth - grown;

@@ -32,7 +32,7 @@ impl Chance {
     }
 }
 
-/// One kind of model, with a folder for what it stores.
+/// One kind of model, with a folder for its prompt store.
 struct Kind {
     arch: &'static str,
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! What was computed of a text survives in a prompt store: other texts in its sequence, a re-placement, a restart and
-//! damage. The text is always that of llama.cpp's own loop.
+//! Computed states survive in a prompt store: other texts in the same sequence, a re-placement, a restart and damage.
+//! The text is always that of llama.cpp's own loop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ fn a_text_whose_sequence_others_have_taken_goes_on_from_the_store() {
 }
 
 #[test]
-fn a_text_goes_on_after_a_restart_with_another_number_of_sequences_and_another_context() {
+fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path) in models(folder.path()) {
         let files = folder.path().join(title);

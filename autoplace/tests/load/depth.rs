@@ -188,7 +188,7 @@ fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
     let (path, request) = (demo_path(), request().n_ctx(1024).n_ubatch(64));
     let folder = tempfile::tempdir().unwrap();
     let [shallow, deep] = [3, 7].map(|layers| plan(&path, &request, layers));
-    // Moving is said to take an hour, until a load of this file was measured.
+    // The stated time of a move is an hour, until a load of this file was measured.
     let mut saved = serde_json::to_value(crossing(&path, &request, [&shallow, &deep], CROSSING)).unwrap();
     saved["plan"]["by_depth"]["moving_seconds"] = 3600.0.into();
     let saved = SavedPlan::from_json(&saved.to_string()).unwrap();
@@ -278,7 +278,7 @@ fn a_worker_killed_in_the_middle_of_its_move_loses_no_token() {
         let sentinel = Sentinel::builder().interval(Duration::from_millis(1)).on_event(move |event| {
             if matches!(event, Event::Moving { .. }) && !begun.swap(true, Ordering::Relaxed) {
                 stop(&weak);
-                // What the worker had sent before has arrived by then.
+                // The worker's earlier messages have arrived by then.
                 std::thread::sleep(Duration::from_millis(100));
                 seen.store(!is_for_deep_texts(&weak), Ordering::Relaxed);
                 kill(&weak);

@@ -68,7 +68,7 @@ fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Pla
     builder(path, &request).plan().map_err(|error| error.to_string())
 }
 
-/// Runs a text. Before every tenth piece other programs take another share of what the model leaves.
+/// Runs a text. Before every tenth piece other programs take another share of the memory that the model leaves free.
 fn text(
     model: &Model,
     cards: &[SimGpu],
@@ -162,7 +162,7 @@ fn random_fleets_never_take_more_than_is_free_while_they_follow_the_depth() {
 
 #[test]
 #[ignore = "a quarter of an hour: the 40 above and 960 more"]
-fn a_thousand_random_fleets_never_take_more_than_is_free_while_they_follow_the_depth() {
+fn a_thousand_random_fleets_that_follow_the_depth_never_take_more_than_is_free() {
     own_process!();
     fleets(1000);
 }

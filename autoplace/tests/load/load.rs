@@ -56,7 +56,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
 }
 
 #[test]
-fn advice_is_with_the_error_and_with_the_builder_and_there_is_a_word_where_there_is_none() {
+fn error_and_builder_give_advice_and_say_so_if_there_is_none() {
     let builder = || {
         let machine = Machine::new(Host::new(gib(4)).available(gib(2)));
         Model::builder(demo_path()).machine(machine).n_ctx(20_000_000).leases(load::Leases::none())

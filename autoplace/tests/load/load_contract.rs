@@ -226,8 +226,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     assert_eq!(gpu.free(), 0);
     assert_eq!(*model.placement(), planned);
     drop(model);
-    // During the load. When the first weights are reported, all of them have their memory: what is left is needed for
-    // the cache and for computing.
+    // During the load. When the first weights are reported, all of them have their memory: the cache and the
+    // computation need the remaining memory.
     gpu.set_taken(0);
     let other = Arc::clone(&gpu);
     let taking = once().progress(move |progress| {

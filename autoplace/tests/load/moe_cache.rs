@@ -41,7 +41,7 @@ fn text(model: &Model) -> Vec<Token> {
 }
 
 #[test]
-fn a_cache_of_any_size_changes_no_text_and_takes_the_bytes_that_are_planned_and_probed() {
+fn a_cache_of_any_size_changes_no_text_and_takes_the_planned_and_probed_bytes() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let (path, gpu) = (random("qwen3moe", None, folder.path()), card(mib(256)));
@@ -197,8 +197,8 @@ fn a_text_goes_on_with_a_cache_without_it_and_where_memory_is_short() {
     });
     assert_eq!((text, plans.len()), (expected.clone(), 0));
 
-    // Another program takes what the cache would need again. A stated cache that has no room is an error, and the model
-    // stays where it is; a smaller plan moves it.
+    // Another program takes the memory that the cache would need again. A stated cache that has no room is an error,
+    // and the model stays where it is; a smaller plan moves it.
     gpu.set_taken(mib(64) - gpu.used() - mib(1));
     let text = text_of(generate(), |stream, index| {
         if index == 7 {

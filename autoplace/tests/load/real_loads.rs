@@ -52,7 +52,7 @@ fn a_probe_counts_what_llama_cpp_makes_for_weights_that_were_folded_in_their_fil
     let folder = tempfile::tempdir().unwrap();
     let (path, probe) = random(&folded(), folder.path());
     let [mapped, ..] = settings();
-    for placement in Placement::of(5) {
+    for placement in Placement::all(5) {
         let (cards, probed) = probed(&probe, &placement, &mapped).unwrap();
         let cards: Vec<&Card> = cards.iter().collect();
         let loaded = Loaded::new(&path, &cards, &placement.split, &mapped, Kind::Real).unwrap();

@@ -42,7 +42,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
     };
-    // Another program takes all free memory, and a part of what the model would need again.
+    // Another program takes all free memory, and a part of the memory that the model would need again.
     gpu.set_taken(mib(61));
     go_on_until("placed on less", Replacement::Replan, &|| layers() < 7);
     gpu.set_taken(0);

@@ -1,4 +1,4 @@
-//! What cannot be seen or heard is an error that says why, and disturbs no other text.
+//! A picture or sound that the model cannot take is an error that says why, and disturbs no other text.
 
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Error, Prompt, Speculation, WhenFull};

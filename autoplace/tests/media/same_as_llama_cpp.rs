@@ -1,4 +1,4 @@
-//! Prompts with pictures are what llama.cpp's own mtmd makes of them: the tokens, the rows, the positions, the texts.
+//! Prompts with pictures equal those of llama.cpp's own mtmd: the tokens, the rows, the positions, the texts.
 
 use std::path::Path;
 

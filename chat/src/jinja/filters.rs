@@ -170,7 +170,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
     environment.add_filter(LIST, |value: &Value| {
         let items: Vec<Value> = value.try_iter()?.collect();
-        Ok::<_, Error>(List::of(items))
+        Ok::<_, Error>(List::value(items))
     });
     environment.add_filter(ITEMS, |state: &State, value: Value| match value.as_str() {
         Some(text) => {

@@ -15,7 +15,7 @@ use super::kept::{is_dict, walk};
 pub(super) struct List(Mutex<Vec<Value>>);
 
 impl List {
-    pub(super) fn of(items: Vec<Value>) -> Value {
+    pub(super) fn value(items: Vec<Value>) -> Value {
         Value::from_object(Self(Mutex::new(items)))
     }
 

@@ -214,7 +214,7 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
         let name = tag.strip_prefix("invoke name=\"").and_then(|name| name.strip_suffix('"'));
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
-        let value = inner(reader, Schema::find(tools, &name), Around { schema: None, tag: "invoke" }, DEPTH)?;
+        let value = inner(reader, Schema::find(tools, &name), Enclosing { schema: None, tag: "invoke" }, DEPTH)?;
         calls.push(ToolCall::new(name, arguments::object(value)?));
         close(reader, "invoke", "")
     })
@@ -222,7 +222,7 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
 
 /// The value that encloses another value.
 #[derive(Clone, Copy)]
-struct Around<'a> {
+struct Enclosing<'a> {
     schema: Option<Schema<'a>>,
     /// The tag of the inner value.
     tag: &'a str,
@@ -232,7 +232,7 @@ struct Around<'a> {
 fn inner(
     reader: &mut Reader<'_>,
     schema: Option<Schema<'_>>,
-    around: Around<'_>,
+    enclosing: Enclosing<'_>,
     depth: u8,
 ) -> Result<Value, CallError> {
     let Some(depth) = depth.checked_sub(1) else {
@@ -251,13 +251,13 @@ fn inner(
     while let Some(next) = opened(reader) {
         let has = |schema: Option<Schema<'_>>| schema.is_some_and(|it| it.property(&next).is_some());
         // The enclosing value has this property and the inner one does not: a closing tag is missing.
-        if next.starts_with("invoke name=") || (!has(schema) && has(around.schema)) {
+        if next.starts_with("invoke name=") || (!has(schema) && has(enclosing.schema)) {
             break;
         }
         let tag = open(reader)?;
         let within = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
-        entries.push((tag.to_owned(), inner(reader, within, Around { schema, tag }, depth)?));
-        close(reader, tag, around.tag)?;
+        entries.push((tag.to_owned(), inner(reader, within, Enclosing { schema, tag }, depth)?));
+        close(reader, tag, enclosing.tag)?;
     }
     Ok(if entries.iter().all(|(tag, _)| tag == ITEM) {
         entries.into_iter().map(|(_, value)| value).collect()
@@ -272,15 +272,15 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<&'a str, CallError> {
 }
 
 /// Reads one or more copies of the closing tag. The tag may be missing if the text ends, another tag opens, or the
-/// closing tag of `around` follows.
-fn close(reader: &mut Reader<'_>, tag: &str, around: &str) -> Result<(), CallError> {
+/// closing tag of the enclosing value follows.
+fn close(reader: &mut Reader<'_>, tag: &str, enclosing: &str) -> Result<(), CallError> {
     let close = format!("{TOKEN}</{tag}>");
     if reader.next_is(&close) {
         while reader.next_is(&close) {}
         return Ok(());
     }
     let opens = reader.0.starts_with(OPEN) && !reader.0.starts_with(&format!("{OPEN}/"));
-    match reader.0.is_empty() || opens || reader.0.starts_with(&format!("{TOKEN}</{around}>")) {
+    match reader.0.is_empty() || opens || reader.0.starts_with(&format!("{TOKEN}</{enclosing}>")) {
         true => Ok(()),
         false => Err(reader.unexpected(&close)),
     }

@@ -140,7 +140,7 @@ fn a_model_may_leave_out_the_last_mark() {
 }
 
 #[test]
-fn a_call_that_cannot_be_read_comes_back_as_content_and_does_not_take_the_next_with_it() {
+fn a_malformed_call_comes_back_as_content_and_the_next_call_is_read() {
     let text = "A <tool_call>{\"name\": f}</tool_call> B";
     let reply = read(&hermes(), "", text);
     assert_eq!(reply.content, text);
@@ -187,7 +187,7 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
 }
 
 #[test]
-fn without_tools_the_calls_of_every_format_are_content_and_reasoning_is_still_reasoning() {
+fn without_tools_calls_of_every_format_are_content_and_reasoning_stays_reasoning() {
     for sample in SAMPLES.iter() {
         let format = ReplyFormat::of_template(&sample.template);
         for size in [1, 7, sample.text.len()] {

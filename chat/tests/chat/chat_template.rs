@@ -74,7 +74,7 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
 }
 
 #[test]
-fn tools_that_a_template_does_not_show_are_an_error_where_they_are_not_to_be_described() {
+fn tools_that_a_template_does_not_show_are_an_error_if_describing_is_off() {
     let names = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}";
     let after_system = format!("{{% if messages[0].role == 'system' %}}{names}{{% endif %}}");
     let refuses = "{{ raise_exception('no') }}";

@@ -203,8 +203,8 @@ fn host_parts(plan: &Plan) -> Option<HostParts> {
     Some(parts)
 }
 
-/// The number of blocks of a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and what follows them; `None` if they are not the
-/// first ones.
+/// The number of blocks of a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and the text after them; `None` if they are not
+/// the first ones.
 fn first_blocks(pattern: &str) -> Option<(u32, &str)> {
     let list = pattern.strip_prefix('^').unwrap_or(pattern).strip_prefix(r"blk\.")?;
     let (blocks, weights) = match list.strip_prefix('(') {

@@ -68,7 +68,7 @@ impl MediaArgs {
     }
 }
 
-/// What a file's name ends with.
+/// The ending of a file's name.
 fn ending(path: &Path) -> String {
     path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
 }

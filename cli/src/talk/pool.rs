@@ -165,7 +165,7 @@ impl Sources {
     fn new(args: &ServeArgs, stores: PoolStores) -> Self {
         let named = args.load.source.model().into_iter().map(str::to_owned).chain(args.pool.more.iter().cloned());
         let mut request = args.request();
-        // The store of each model says what it takes.
+        // The store of each model states its own limit.
         request.prompt_store = 0;
         Self {
             file: args.pool.models.clone(),

@@ -17,7 +17,7 @@ pub(super) fn html(pool: &Pool) -> String {
         below += &page::text(&format!("failed:\n{}", failures.join("\n")));
     }
     if let Some(plan) = pool.last_plan() {
-        // A decision that cannot be drawn is still told.
+        // A decision that cannot be drawn is still shown as text.
         below += &plan.picture().unwrap_or_default();
         below += &page::text(&format!("the last decision:\n{plan}"));
     }

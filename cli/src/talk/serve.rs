@@ -219,7 +219,7 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     })
 }
 
-/// What is asked of the engine of a model.
+/// The settings of a model's engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineSettings {
     queue: usize,
@@ -272,7 +272,7 @@ impl ServeArgs {
         Duration::from_secs(self.timeout)
     }
 
-    /// The server with what is asked of clients.
+    /// The server with the settings for its clients.
     pub(super) fn access<Served>(
         &self,
         mut server: Server<Served>,

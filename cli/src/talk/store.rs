@@ -1,4 +1,4 @@
-//! Where what was computed of prompts is kept: host memory (`--cache-ram`, which plans know too), and a folder.
+//! The places that keep computed prompts: host memory (`--cache-ram`, which plans know too), and a folder.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl StoreArgs {
         let ram = match ram {
             None | Some(CacheRam::Off) => 0,
             Some(CacheRam::Bytes(bytes)) => bytes,
-            // What one model leaves of the host is for the others.
+            // The host memory that one model leaves free is for the others.
             Some(CacheRam::Auto) => {
                 return Err("--cache-ram auto is of one model: each of several needs a size, such as 2GiB");
             }

@@ -86,7 +86,7 @@ fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() 
 }
 
 #[test]
-fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_many_tokens_it_drafts() {
+fn a_predicting_block_is_planned_and_a_note_says_how_many_tokens_it_drafts() {
     let folder = tempfile::tempdir().unwrap();
     let model = prediction_heads::random(folder.path()).display().to_string();
     let (_, without) = bytes(&model, &[]);

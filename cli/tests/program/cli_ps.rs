@@ -1,4 +1,4 @@
-//! `autoplace ps`: what this user's processes have loaded.
+//! `autoplace ps`: the models that this user's processes have loaded.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

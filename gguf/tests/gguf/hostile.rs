@@ -49,7 +49,7 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
 #[test]
 fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
     // llama.cpp's reader accepts a product of just about 2^63, and then ggml_new_tensor_impl ends the process. The type
-    // has less than a byte per element, so that the number of bytes is not what refuses it.
+    // has less than a byte per element, so that the file is not refused for its number of bytes.
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0);

@@ -64,7 +64,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         Size::Real => gib(1),
     };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
-    for sketch in models::of(setting.size) {
+    for sketch in models::of_size(setting.size) {
         let Some(model) = models::written(setting, &sketch, rows.len(), &mut skipped) else { continue };
         for left in lefts(setting, model.bytes, unit) {
             if let Some(why) = setting.ends(rows.len()) {

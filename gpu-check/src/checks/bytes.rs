@@ -134,7 +134,7 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
-    for (number, sketch) in models::of(setting.size).iter().enumerate() {
+    for (number, sketch) in models::of_size(setting.size).iter().enumerate() {
         if let Some(model) = models::written(setting, sketch, rows.len(), &mut skipped) {
             of_model(setting, &model, number, &mut rows, &mut skipped)?;
         }

@@ -112,7 +112,7 @@ impl SimGpuBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] if [`MAX_CARDS`](super::MAX_CARDS) cards are registered already or still hold
-    /// memory, for an alignment that is no power of two, for a text with a NUL byte, for a backend called `RPC`, and
+    /// memory, for an alignment that is not a power of two, for a text with a NUL byte, for a backend called `RPC`, and
     /// inside the progress callback of a load; also for a [shared](Self::shared) file that cannot be written or locked,
     /// or that 64 cards share. The errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {

@@ -136,7 +136,7 @@ fn a_cache_that_cannot_be_is_refused() {
     assert_eq!(experts(&context, &gpu), (0, 0));
     drop((context, on_card));
 
-    // A cache that is larger than what the card has left.
+    // A cache that is larger than the card's free memory.
     let weights = gpu.used();
     let taken = {
         let _context = Context::new(&model, cached(0)).unwrap();

@@ -132,7 +132,7 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     };
     let error = needs("libcuda-of-tests.so.1", "sse3", None).unwrap_err();
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
-    // A library that is no driver, and a driver that supports CUDA 12.8.
+    // A library that is not a driver, and a driver that supports CUDA 12.8.
     let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it does not report its version"), "{error}");
     let driver = folder.path().join("libdriver.so");

@@ -90,7 +90,7 @@ fn coming_and_going_ten_thousand_times_costs_nothing() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(listed(), before);
     let grown = resident().saturating_sub(before_all);
-    // Linux counts a process's pages in steps of 64, apart for each core, so a few hundred KiB are no growth.
+    // Linux counts a process's pages in steps of 64, apart for each core, so a few hundred KiB do not count as growth.
     assert!(grown < 1 << 20, "{grown} bytes");
 }
 

@@ -14,7 +14,7 @@ const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
 /// Samples that are resampled at once.
 const CHUNK: usize = 1024;
 
-/// The length of the filter in samples of the lower rate: what rubato recommends.
+/// The length of the filter in samples of the lower rate: rubato's recommendation.
 const TAPS: usize = 256;
 
 /// Maximum length of a filter, as a multiple of [`TAPS`]. Beyond this ratio of rates the filter removes more than it

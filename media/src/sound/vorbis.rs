@@ -1,4 +1,4 @@
-//! What the Vorbis decoder does not bound: the entries of all codebooks of a stream together.
+//! Bounds the entries of all codebooks of a stream together, which the Vorbis decoder does not.
 //!
 //! A codebook has up to 131,072 entries there and a stream up to 256 codebooks, which would be gigabytes of tables from
 //! a header of some kilobytes. The codebooks that encoders write have some ten thousand entries together.
@@ -6,7 +6,7 @@
 //! The format of a codebook is that of the Vorbis I specification, section 3.2.1.
 
 /// Maximum number of entries of all codebooks of a stream together. Their tables then take less than 128 MiB.
-const MOST_ENTRIES: u64 = 65_536;
+const MAX_ENTRIES: u64 = 65_536;
 
 /// The length of the identification header, which precedes the setup header.
 const IDENTIFICATION: usize = 30;
@@ -15,9 +15,9 @@ const IDENTIFICATION: usize = 30;
 /// header.
 pub(super) fn check(headers: &[u8]) -> Result<(), String> {
     let entries = entries(headers).ok_or("its codebooks are cut short, or are none")?;
-    if entries > MOST_ENTRIES {
+    if entries > MAX_ENTRIES {
         return Err(format!(
-            "its codebooks have {entries} or more entries together; at most {MOST_ENTRIES} are allowed"
+            "its codebooks have {entries} or more entries together; at most {MAX_ENTRIES} are allowed"
         ));
     }
     Ok(())
@@ -31,7 +31,7 @@ fn entries(headers: &[u8]) -> Option<u64> {
     let mut sum = 0;
     for _ in 0..codebooks {
         sum += codebook(&mut bits)?;
-        if sum > MOST_ENTRIES {
+        if sum > MAX_ENTRIES {
             break;
         }
     }
@@ -45,7 +45,7 @@ fn codebook(bits: &mut Bits<'_>) -> Option<u64> {
         return None;
     }
     let (dimensions, entries) = (bits.take(16)?, bits.take(24)?);
-    if entries > MOST_ENTRIES {
+    if entries > MAX_ENTRIES {
         return Some(entries);
     }
     let is_ordered = bits.take(1)? == 1;

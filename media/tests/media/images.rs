@@ -104,7 +104,7 @@ fn palettes_of_few_bits_and_their_transparent_colours_are_looked_up() {
 
 #[test]
 fn four_inks_become_three_colours_as_other_programs_do_it() {
-    // Adobe's programs store the inks inverted: 255 is no ink.
+    // Adobe's programs store the inks inverted: 255 means no ink.
     let cmyk = FlatJpeg { size: (9, 9), values: &[255, 128, 0, 200], is_progressive: false, adobe: Some(0) };
     for image in [&cmyk, &FlatJpeg { is_progressive: true, ..cmyk }, &FlatJpeg { adobe: None, ..cmyk }] {
         let found = pixels(&image.encoded());

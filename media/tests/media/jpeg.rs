@@ -63,7 +63,7 @@ impl FlatJpeg<'_> {
             let ones = std::iter::repeat_n(&true, 8 - byte.len());
             byte.iter().chain(ones).fold(0, |sum, bit| sum << 1 | u8::from(*bit))
         });
-        // A zero byte follows 0xff, so that it is no marker.
+        // A zero byte follows 0xff, so that it is not a marker.
         bytes.flat_map(|byte| if byte == 0xff { vec![0xff, 0] } else { vec![byte] }).collect()
     }
 }

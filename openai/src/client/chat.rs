@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::Answer;
 use super::generate::value;
-use super::{Error, Generate, Surface, responses, wire};
+use super::{Error, GenerateRequest, Surface, responses, wire};
 
 /// A conversation, like [`autoplace::generate::Chat`]: the messages so far, and the settings for answers. A clone
 /// continues independently.
@@ -19,7 +19,7 @@ use super::{Error, Generate, Surface, responses, wire};
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    generate: Generate,
+    generate: GenerateRequest,
     messages: Vec<Message>,
     tools: Vec<Tool>,
     tool_choice: ToolChoice,
@@ -27,7 +27,7 @@ pub struct Chat {
 }
 
 impl Chat {
-    pub(super) fn new(generate: Generate) -> Self {
+    pub(super) fn new(generate: GenerateRequest) -> Self {
         Self { generate, messages: Vec::new(), tools: Vec::new(), tool_choice: ToolChoice::Auto, variables: Map::new() }
     }
 
@@ -41,19 +41,19 @@ impl Chat {
         self
     }
 
-    /// The temperature of the answers: see [`Generate::temp`].
+    /// The temperature of the answers: see [`GenerateRequest::temp`].
     #[doc(alias = "temperature")]
     pub fn temp(self, temp: f32) -> Self {
         self.with(|generate| generate.temp(temp))
     }
 
-    /// Ends each answer after `n` tokens: see [`Generate::max_tokens`].
+    /// Ends each answer after `n` tokens: see [`GenerateRequest::max_tokens`].
     pub fn max_tokens(self, n: usize) -> Self {
         self.with(|generate| generate.max_tokens(n))
     }
 
     /// Sets how answers are generated.
-    pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
+    pub fn with(mut self, settings: impl FnOnce(GenerateRequest) -> GenerateRequest) -> Self {
         self.generate = settings(self.generate);
         self
     }

@@ -15,7 +15,7 @@ use super::{Endpoint, Error, Surface, responses};
 /// supports. Unset ones are the server's defaults.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked for until `stream` or `text` is called"]
-pub struct Generate {
+pub struct GenerateRequest {
     pub(super) endpoint: Endpoint,
     prompt: String,
     settings: Map<String, Value>,
@@ -23,7 +23,7 @@ pub struct Generate {
     constraint: Option<Constraint>,
 }
 
-impl Generate {
+impl GenerateRequest {
     pub(super) fn new(endpoint: Endpoint, prompt: String) -> Self {
         Self { endpoint, prompt, settings: Map::new(), stops: Vec::new(), constraint: None }
     }

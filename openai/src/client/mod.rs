@@ -40,7 +40,7 @@ use ureq::http::Response;
 
 pub use chat::{Chat, ChatStream};
 pub use error::Error;
-pub use generate::{Generate, TextStream};
+pub use generate::{GenerateRequest, TextStream};
 
 /// The time limit of a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -194,8 +194,8 @@ impl Endpoint {
     }
 
     /// A text that continues a prompt, like [`Model::generate`](autoplace::Model::generate).
-    pub fn generate(&self, prompt: impl Into<String>) -> Generate {
-        Generate::new(self.clone(), prompt.into())
+    pub fn generate(&self, prompt: impl Into<String>) -> GenerateRequest {
+        GenerateRequest::new(self.clone(), prompt.into())
     }
 
     fn name(&self) -> Result<&str, Error> {

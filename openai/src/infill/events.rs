@@ -71,7 +71,7 @@ impl InfillEvents {
             "model": self.frame.model, "tokens_predicted": generated, "tokens_evaluated": prompt,
             "generation_settings": settings, "prompt": written, "has_new_line": self.has_new_line,
             "truncated": is_cut, "stop_type": kind, "stopping_word": word, "tokens_cached": prompt + generated,
-            "timings": timings::of(statistics),
+            "timings": timings::json(statistics),
         });
         if fields.is_empty() {
             return whole;

@@ -30,7 +30,7 @@ struct InfillBody<'a> {
     prompt: Option<Cow<'a, str>>,
     #[serde(default)]
     n_indent: usize,
-    /// Milliseconds; 0 and less is no limit.
+    /// Milliseconds; 0 and less mean no limit.
     #[serde(default)]
     t_max_predict_ms: i64,
 }

@@ -80,7 +80,7 @@ pub struct OneModel {
 impl Server {
     /// A server without a key, with a timeout of 30 seconds for clients.
     pub fn new(api: Api) -> Self {
-        Self::of(OneModel { api, embedding: None, reranking: None, page: None })
+        Self::with_defaults(OneModel { api, embedding: None, reranking: None, page: None })
     }
 
     /// Adds this model under this name for `/v1/embeddings`.
@@ -117,7 +117,7 @@ impl Server {
 }
 
 impl<Served> Server<Served> {
-    fn of(served: Served) -> Self {
+    fn with_defaults(served: Served) -> Self {
         Self { served, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
@@ -156,11 +156,11 @@ impl<Served> Server<Served> {
     }
 }
 
-/// What requests are told where no model is loaded for them.
+/// The error of requests for which no model is loaded.
 const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
 const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker FILE` has one";
 
-/// A model for vectors or scores, or what a request for them is told.
+/// A model for vectors or scores, or the error of requests for them.
 type Beside = (Option<Embedding>, &'static str);
 
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {

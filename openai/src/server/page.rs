@@ -1,4 +1,4 @@
-//! The page at `GET /`: what the server is doing, as the program's own HTML.
+//! The page at `GET /`: the server's activity, as the program's own HTML.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     (REFRESH, SECONDS),
 ];
 
-/// What a server is doing, for its [page](super::Server::page).
+/// A server's activity, for its [page](super::Server::page).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Activity {

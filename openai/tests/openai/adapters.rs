@@ -34,7 +34,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
         .map(|set| generate().lora(set.iter().copied()).text().unwrap());
     let engine = Engine::new(&model).unwrap();
     let server =
-        Server::of(Api::new(&model, &engine, "demo").template(ChatTemplate::family("chatml").unwrap()), &engine);
+        Server::serve(Api::new(&model, &engine, "demo").template(ChatTemplate::family("chatml").unwrap()), &engine);
     let text = |lora: Value| {
         let body = json!({"prompt": PROMPT, "temperature": 0, "max_tokens": 12, "lora": lora});
         server.post("/v1/completions", &body)["choices"][0]["text"].as_str().unwrap().to_owned()

@@ -32,7 +32,7 @@ fn api_with(names: &[&str], n_ctx: u32) -> (Api, Engine) {
 
 fn server_with(names: &[&str], n_ctx: u32, change: impl FnOnce(Api) -> Api) -> Server {
     let (api, engine) = api_with(names, n_ctx);
-    Server::of(change(api), &engine)
+    Server::serve(change(api), &engine)
 }
 
 /// Their texts are `word0` to `word5`.

@@ -72,6 +72,6 @@ fn a_browser_sees_the_page_with_the_key_as_its_password_and_nothing_else() {
 fn without_a_page_there_is_nothing_at_the_root() {
     let model = Model::builder(demo_path()).n_ctx(256).n_threads(1).load().unwrap();
     let engine = Engine::new(&model).unwrap();
-    let server = Running::of(Api::new(&model, &engine, MODEL), &engine);
+    let server = Running::serve(Api::new(&model, &engine, MODEL), &engine);
     assert_eq!(get(&server, "/", "").status(), 404);
 }

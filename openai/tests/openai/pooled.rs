@@ -317,7 +317,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
 
 #[test]
 fn a_draft_model_of_the_file_drafts_and_the_text_is_the_one_without_it() {
-    // Without operations that round differently for many tokens than for one.
+    // Flash attention is off, because it rounds differently for many tokens than for one.
     let mut request = Request::new().n_ctx(256);
     request.params.flash_attn = FlashAttention::Off;
     (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
@@ -393,7 +393,7 @@ fn a_model_that_only_finishes_its_texts_takes_no_name_from_the_one_that_replaces
     let held = server.pool.get("a").wait().unwrap();
     let other = spec("a").alias("gpt-4o").request(Request::new().n_ctx(128));
     server.pool.set_models(vec![other], Limits::default()).unwrap();
-    // Both are listed, and one has the names.
+    // Both models are listed, and one of them has the names.
     let (_, listed) = server.get("/v1/models");
     let listed = listed["data"].as_array().unwrap();
     let named = |name: &str| {

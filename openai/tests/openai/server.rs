@@ -28,10 +28,10 @@ impl Server {
     pub(crate) fn start(n_ctx: u32, template: ChatTemplate) -> Self {
         let model = Model::builder(demo_path()).n_ctx(n_ctx).n_threads(1).load().unwrap();
         let engine = Engine::new(&model).unwrap();
-        Self::of(Api::new(&model, &engine, MODEL).template(template), &engine)
+        Self::serve(Api::new(&model, &engine, MODEL).template(template), &engine)
     }
 
-    pub(crate) fn of(api: Api, engine: &Engine) -> Self {
+    pub(crate) fn serve(api: Api, engine: &Engine) -> Self {
         Self::run(autoplace_openai::Server::new(api), engine)
     }
 

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
             let made =
                 check(setting).unwrap_or_else(|error| vec![Row::new("could not be made").fails(error.to_string())]);
             for row in made {
-                let row = row.of(name, &setting.name);
+                let row = row.check(name, &setting.name);
                 println!("{}", row.in_one_line());
                 rows.push(row);
             }

@@ -22,7 +22,7 @@ impl Row {
     }
 
     /// Sets the check and the model.
-    pub(crate) fn of(mut self, check: &str, model: &str) -> Self {
+    pub(crate) fn check(mut self, check: &str, model: &str) -> Self {
         check.clone_into(&mut self.check);
         model.clone_into(&mut self.model);
         self

@@ -16,7 +16,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n.max(1)
     }
 
-    pub(crate) fn of<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }
@@ -148,7 +148,7 @@ fn long() -> Vec<String> {
         "\n".repeat(700),
         "line\n".repeat(4000),
         "字".repeat(6000),
-        (0..20_000).map(|_| random.of(&letters)).collect(),
+        (0..20_000).map(|_| random.pick(&letters)).collect(),
         include_str!("../../../docs/using.md").to_owned(),
         include_str!("../../../ARCHITECTURE.md").to_owned(),
     ]
@@ -165,7 +165,7 @@ fn of_block(random: &mut Random, first: u32) -> String {
         for _ in 0..=random.below(9) {
             text.push(character(random, first));
         }
-        text.push_str(random.of(&["", " ", " ", "  ", "\n", ", "]));
+        text.push_str(random.pick(&["", " ", " ", "  ", "\n", ", "]));
     }
     text
 }
@@ -177,12 +177,12 @@ fn mixed(random: &mut Random, blocks: &[u32], controls: &[String]) -> String {
     for _ in 0..=random.below(12) {
         match random.below(4) {
             0 => {
-                let first = random.of(blocks);
+                let first = random.pick(blocks);
                 text.push(character(random, first));
             }
             1 if with_controls => text.push_str(&controls[random.below(controls.len())]),
             2 => text.push(' '),
-            _ => text.push_str(random.of(PIECES)),
+            _ => text.push_str(random.pick(PIECES)),
         }
     }
     text

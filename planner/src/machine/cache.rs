@@ -108,12 +108,12 @@ impl MeasurementCache {
         }
     }
 
-    /// What loads and moves of this model's file, of `bytes` bytes, took on this machine with this build.
+    /// The times of loads and moves of this model's file, of `bytes` bytes, on this machine with this build.
     pub fn move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<MoveRates> {
         self.get(MOVES, &moves_key(machine, (file, bytes), build)?)
     }
 
-    /// Stores what a load or a move took. Earlier figures are kept as [`MoveRates::merge`] says.
+    /// Stores the times of a load or a move. Earlier figures are kept as [`MoveRates::merge`] says.
     pub fn put_move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str, later: MoveRates) {
         let Some(key) = moves_key(machine, (file, bytes), build) else { return };
         let earlier: Option<MoveRates> = self.get(MOVES, &key);
@@ -129,7 +129,7 @@ impl MeasurementCache {
         self.get(EXPERTS, &file_key(file, bytes))
     }
 
-    /// Stores what a model's cache of experts has shown, beside what is known already.
+    /// Adds the observed uses of a model's cache of experts to the known ones.
     pub fn put_expert_use(&self, (file, bytes): (&Path, u64), later: ExpertUse) {
         let earlier = self.expert_use((file, bytes)).unwrap_or_default();
         self.put(EXPERTS, file_key(file, bytes), earlier.with_later(later));

@@ -1,4 +1,4 @@
-//! What a load of one model's file, and a move of the running model, have taken on this machine. Loads and moves flow
+//! The times that loads of one model's file, and moves of the running model, took on this machine. Loads and moves flow
 //! in; plans with two placements, and later moves, read it.
 
 use serde::{Deserialize, Serialize};

@@ -149,7 +149,7 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // A prompt copies what the cache holds, within the GPU's memory.
+            // A prompt copies the cached experts within the GPU's memory.
             most = share * NEXT_SHARE;
         }
         Ok(None)
@@ -224,7 +224,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The error for a cache that is larger than what the GPUs have beside the rest.
+    /// The error for a cache that does not fit on the GPUs beside the rest.
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();

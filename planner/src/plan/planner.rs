@@ -54,9 +54,9 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// Sets what loads and moves of this model's file have taken on this machine. A plan with [two
-    /// placements](crate::plan::Plan::by_depth) says by them what moving takes; stated figures stand in for what is
-    /// missing.
+    /// Sets the times that loads and moves of this model's file took on this machine. A plan with [two
+    /// placements](crate::plan::Plan::by_depth) predicts the time of a move from them; stated figures stand in for
+    /// missing ones.
     pub fn move_rates(mut self, moves: MoveRates) -> Self {
         self.moves = moves;
         self

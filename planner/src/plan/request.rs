@@ -231,7 +231,7 @@ pub struct Request {
     /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub allow_paging: bool,
-    /// Bytes of host memory to keep free for what is computed of prompts and kept for later ones.
+    /// Bytes of host memory to keep free for computed prompts that are kept for later ones.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub prompt_store: u64,
     /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern found

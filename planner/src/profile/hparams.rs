@@ -137,8 +137,7 @@ impl Hyperparameters {
         }
         let head_dim_k_swa = keys.or("attention.key_length_swa", head_dim_k)?;
         let head_dim_v_swa = keys.or("attention.value_length_swa", head_dim_v)?;
-        // The values are what keys are compressed to (models/kimi-k3.cpp and models/glm5-next.cpp,
-        // `load_arch_hparams`).
+        // The values are the compressed keys (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
         }

@@ -81,7 +81,8 @@ fn a_card_that_does_not_report_its_link_has_none_nor_one_in_the_hosts_memory() {
 fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     // A container that was started without its GPUs sees this.
     let fake = on_the_bus(Fake::new(), "0000:03:00.0", "class=0x030200 vendor=0x10de device=0x2330");
-    // The card's audio device, a GPU of another maker and a processor's integrated graphics are no unused GPUs.
+    // The card's audio device, a GPU of another maker and a processor's integrated graphics do not count as unused
+    // GPUs.
     let fake = on_the_bus(fake, "0000:03:00.1", "class=0x040300 vendor=0x10de device=0x22bc");
     let fake = on_the_bus(fake, "0000:00:02.0", "class=0x030000 vendor=0x8086 device=0x4680");
     let fake = on_the_bus(fake, AMD, "class=0x030000 vendor=0x1002 device=0x1586 mem_info_vram_total=536870912");

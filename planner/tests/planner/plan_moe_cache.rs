@@ -1,4 +1,4 @@
-//! Plans with a cache of experts on the GPU: where they have one, how large it is, and what they predict of it.
+//! Plans with a cache of experts on the GPU: whether they have one, how large it is, and its predicted gain.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, PcieLink, PcieRate, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, Place, TensorOverride};
@@ -93,7 +93,7 @@ fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
         assert!(cache.speedup < 0.7, "{cache:?}");
         let note = asked.notes.iter().find(|note| note.contains("too many experts pass the link"));
         assert!(note.is_some(), "{asked}");
-        // The share of hits with which it would pay is above what is expected.
+        // The break-even share of hits is above the expected share.
         assert!(cache.break_even.unwrap() > cache.hits, "{cache:?}");
     }
 }
@@ -131,7 +131,7 @@ fn a_stated_cache_has_its_bytes_and_what_cannot_be_is_an_error_or_a_note() {
     noted(&mixture, &large_card, with(gib(1)), "all experts are on GPUs");
     noted(&mixture, &machine, with(gib(1)).policy(Policy::MostLayers), "layers stay whole");
     noted(&mixture, &machine, with(gib(1)).host_parts(HostParts::None), "layers stay whole");
-    // 0 bytes are no cache.
+    // 0 bytes mean no cache.
     assert!(planned(&mixture, &machine, with(0)).unwrap().moe_cache.is_none());
 }
 
@@ -220,7 +220,8 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     let missed = |upload: f64| (seconds(0.5, upload) - seconds(0.25, upload)) * 4.0;
     let mut upload = 25.6e9;
     for _ in 0..50 {
-        // The time of all uploads is what a token takes without a cache beyond one with all experts on the card.
+        // The time of all uploads is the difference between a token without a cache and one with all experts on the
+        // card.
         upload *= missed(upload) / (1.0 / UPLOADED - 1.0 / RESIDENT);
     }
     let all = missed(upload);

@@ -122,11 +122,11 @@ impl Shared {
         let others = plan.models.iter().filter(|model| model.name != name);
         let room = others.fold(Room::new(machine), |room, other| room.with(&other.held).unwrap_or(room));
         if self.settings.machine.is_some() {
-            return Ok(room.of(machine));
+            return Ok(room.limit(machine));
         }
         let now = load::detect()?;
         let now = own.map_or(now.clone(), |model| model.once_released(now));
-        Ok(room.of(&now))
+        Ok(room.limit(&now))
     }
 
     fn load(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {

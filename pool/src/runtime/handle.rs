@@ -11,8 +11,8 @@ use super::state::{Entry, Id, Shared};
 
 /// A loaded model of a pool. The pool may re-place the model, but does not unload it before the last handle is dropped.
 ///
-/// It derefs to the [`Model`]. A clone of that [`Model`] is no handle: the pool may count the model as unloaded while
-/// the clone still takes its memory.
+/// It derefs to the [`Model`]. A clone of that [`Model`] is not a handle: the pool may count the model as unloaded
+/// while the clone still takes its memory.
 #[derive(Debug)]
 pub struct ModelHandle {
     shared: Arc<Shared>,

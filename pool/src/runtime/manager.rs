@@ -17,7 +17,7 @@ use crate::spec::ModelSpec;
 /// Maximum number of decisions for one request, if the state changes while they are carried out.
 const TRIES: u32 = 4;
 
-/// What the thread does next.
+/// The thread's next task.
 enum Task {
     /// Load or move a model, because a request waits for it or because it is kept.
     Prepare(Id),
@@ -279,7 +279,7 @@ fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
 fn decide(shared: &Arc<Shared>, machine: &Machine, wanted: Option<&str>) -> Result<PoolPlan, Error> {
     let (pool, specs) = {
         let state = shared.lock();
-        let (pool, ids) = state.of(machine, shared.now(), shared);
+        let (pool, ids) = state.pool_state(machine, shared.now(), shared);
         let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
         let specs: Vec<ModelSpec> = specs.map(|entry| entry.spec.clone()).collect();
         (pool, specs)

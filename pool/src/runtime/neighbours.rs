@@ -1,7 +1,8 @@
-//! Pools of other processes: each says what it lacks, and gives what nobody uses of its own.
+//! Pools of other processes: each tells the others how much memory it lacks, and releases models of its own that nobody
+//! uses.
 //!
-//! Asking never holds anything: a pool that lacks memory says so for some seconds, and then takes what is free, however
-//! the others have decided. So two pools that ask each other cannot wait for each other for ever.
+//! Asking never holds anything: a pool that lacks memory says so for some seconds, and then takes the free memory,
+//! however the others have decided. So two pools that ask each other cannot wait for each other for ever.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::plan::PoolPlan;
 /// How long a pool waits for others to give memory: two looks of theirs, and a little.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long others are not asked again for the same model.
+/// Pause before others are asked again for the same model.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The bytes of a model that does not fit, beside its file: its cache and compute buffers, by guess.
@@ -32,7 +33,9 @@ impl Shared {
         let lack = {
             let mut state = self.lock();
             let entry = state.entry(id).filter(|entry| entry.loaded.is_none());
-            entry.filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE)).and_then(|it| Lack::of(it, plan))
+            entry
+                .filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE))
+                .and_then(|it| Lack::new(it, plan))
         };
         // The folder of the notices is read only for a model that lacks something.
         let Some(lack) = lack else { return false };
@@ -137,7 +140,7 @@ fn may_be_given(state: &State, entry: &Entry, now: Duration) -> bool {
     entry.loaded.is_some() && is_idle && !entry.spec.keep && !is_wanted() && !state.is_beside_a_loaded_one(entry)
 }
 
-/// What a model lacks.
+/// The memory that a model lacks.
 struct Lack {
     bytes: u64,
     /// Whether memory of the host is lacked too, because the model does not fit at all.
@@ -146,7 +149,7 @@ struct Lack {
 
 impl Lack {
     /// `None` for a model all of whose layers are planned on GPUs.
-    fn of(entry: &Entry, plan: Option<&PoolPlan>) -> Option<Self> {
+    fn new(entry: &Entry, plan: Option<&PoolPlan>) -> Option<Self> {
         match plan.and_then(|plan| plan.model(&entry.label)) {
             Some(planned) if planned.plan.n_gpu_layers >= planned.plan.layers() => None,
             Some(planned) => Some(Self { bytes: planned.held.host, on_host: false }),

@@ -17,7 +17,7 @@ impl Shared {
     /// The machine with the free bytes that it would have if no model of the pool were loaded.
     pub(super) fn bare_machine(&self) -> Result<Machine, load::Error> {
         if let Some(machine) = &self.settings.machine {
-            return Ok(self.lock().limits.of(machine.clone()));
+            return Ok(self.lock().limits.apply(machine.clone()));
         }
         let (models, limits): (Vec<Model>, _) = {
             let state = self.lock();
@@ -25,7 +25,7 @@ impl Shared {
             (loaded.collect(), state.limits)
         };
         let machine = load::detect()?;
-        Ok(limits.of(models.iter().fold(machine, |machine, model| model.once_released(machine))))
+        Ok(limits.apply(models.iter().fold(machine, |machine, model| model.once_released(machine))))
     }
 
     /// Configures the load of this model for this request, on this machine.
@@ -59,7 +59,7 @@ impl Shared {
     /// the estimate knows the model's memory and there is neither a draft model nor an adapter; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let alone = self.probed(spec, &spec.request, machine)?;
-        // The estimate leaves out what the load's options add to the request.
+        // The estimate leaves out the additions of the load's options to the request.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(&path)?)?;
@@ -97,7 +97,7 @@ impl Shared {
 
 impl State {
     /// The models whose ladder is known, and their ids in the same order.
-    pub(super) fn of(&self, machine: &Machine, now: Duration, shared: &Shared) -> (PoolState, Vec<Id>) {
+    pub(super) fn pool_state(&self, machine: &Machine, now: Duration, shared: &Shared) -> (PoolState, Vec<Id>) {
         let mut pool = PoolState::new(machine.clone());
         pool.now = now;
         pool.limits = self.limits;

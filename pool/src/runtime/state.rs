@@ -112,7 +112,7 @@ pub(super) struct Loaded {
     pub(super) model: Model,
     pub(super) rung: Rung,
     pub(super) engine: Option<Engine>,
-    /// Held while what is attached is made: it is made once.
+    /// Held while the attached value is made, so that it is made only once.
     pub(super) making: Arc<Mutex<()>>,
     /// The value that an application keeps with the loaded model.
     pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
@@ -232,7 +232,7 @@ impl Shared {
             for (spec, store) in models.into_iter().zip(stores) {
                 if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {
                     state.next_id += 1;
-                    // A model whose other settings have changed finds what it had stored.
+                    // A model whose other settings have changed finds its stored texts again.
                     let is_same = |known: &&(String, PromptStore)| {
                         known.0 == spec.name && Some(known.1.options()) == spec.prompt_store.as_ref()
                     };

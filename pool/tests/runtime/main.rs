@@ -286,11 +286,11 @@ fn stored() -> Result<(), Failed> {
         let (again, restored) = text()?;
         assert_eq!(again, first);
         assert!(restored > 64, "{isolated}: {restored}");
-        // What the store may take is a part of what the model holds.
+        // The store's limit counts as memory that the model holds.
         let held = pool.status().remove(0).held.expect("it is loaded").host;
         assert!(held >= if isolated { 64 << 20 } else { 8 << 20 }, "{held}");
     }
-    // A folder that others can use, or that is none, is named before anything is loaded.
+    // A folder that others can use, or a path that is not a folder, is named before anything is loaded.
     let file = folder.path().join("file");
     std::fs::write(&file, "")?;
     let error = builder(&[]).model(spec("a").prompt_store(StoreOptions::new(0).folder(&file, 1 << 30))).start();

@@ -24,7 +24,7 @@ pub(crate) fn gives() -> Result<(), Failed> {
         let held = one.get("a").wait()?;
         let [model] = &loaded_models(&leases)[..] else { return Err("one model is loaded".into()) };
         assert_eq!((Some(model.process), model.application), (held.worker_id(), Some(std::process::id())));
-        // While somebody uses it, the other pool gets what is left, and waits for no longer than some seconds.
+        // While somebody uses it, the other pool gets the remaining memory, and waits for some seconds at most.
         let smaller = other.get("b").wait()?;
         assert!(smaller.placement().n_gpu_layers < held.placement().n_gpu_layers);
         assert_eq!((text(&held)?, text(&smaller)?), (TEXT.clone(), TEXT.clone()));
@@ -76,7 +76,7 @@ pub(crate) fn both_ask() -> Result<(), Failed> {
 pub(crate) fn looks_only_with_something_to_give() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path().join("leases");
-    // What a pool that was killed has left: whoever looks at it removes it.
+    // A file that a killed pool has left: any process that reads it removes it.
     let left = folder.join("lacking/1-0.json");
     let leave = || std::fs::create_dir_all(folder.join("lacking")).and_then(|()| std::fs::write(&left, "{}"));
     let card = Card::new(64 << 20);

@@ -90,7 +90,7 @@ pub(super) const ATTACKS: &[Attack] = &[
                 let all: Vec<_> = (0..16).map(|index| scope.spawn(move || storm(paths[index % 2]))).collect();
                 all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
             });
-            // An answer that is no text is a failure: its status is none of those above.
+            // An answer that is not a text is a failure: its status is not one of those above.
             let texts = ["m0", "m1", "m2"].map(|model| server.post(TEXT, &asked(model)));
             said.extend(texts.map(|status| if status == "200" { status } else { format!("a text: {status}") }));
             said.sort();

@@ -104,8 +104,8 @@ impl Files {
         (at, None)
     }
 
-    /// Circles of imports with more than two files, each with the shortest way around. Re-exports are no imports, and
-    /// two files may need each other: a module and each of its parts, a type and its iterator.
+    /// Circles of imports with more than two files, each with the shortest way around. Re-exports do not count as
+    /// imports, and two files may need each other: a module and each of its parts, a type and its iterator.
     pub(super) fn circles(&self) -> Vec<Vec<&Path>> {
         let mut edges: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
         for import in self.imports().iter().filter(|import| !import.is_exported) {

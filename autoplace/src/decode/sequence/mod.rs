@@ -94,7 +94,7 @@ impl Sequence {
         if spec.limits.min_tokens > 0 {
             chooser.know_ends(vocab, &spec.stop_tokens);
         }
-        // A number that is no token and no row is refused here.
+        // A number that is neither a token nor a row is refused here.
         let texts = tokens.iter().enumerate().filter(|(index, token)| **token >= 0 || !spans.holds(*index));
         texts.map(|(_, token)| *token).try_for_each(|token| chooser.accept(token))?;
         let mut statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };

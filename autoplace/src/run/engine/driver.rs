@@ -62,7 +62,7 @@ impl Driver {
         if closing.is_some() && !self.queue.has_waiting() {
             return false;
         }
-        // Without a text to compute, the thread stores what idle sequences hold before it sleeps.
+        // Without a text to compute, the thread stores the tokens of idle sequences before it sleeps.
         if !self.session.as_mut().is_some_and(LocalSession::store_part) {
             self.queue.notify.wait();
         }

@@ -244,7 +244,7 @@ impl LocalSession {
         self.cache.spoil();
     }
 
-    /// Whether a waiting text would displace what the steps are storing.
+    /// Whether a waiting text would displace the sequence that the steps are storing.
     pub(crate) fn is_storing_next(&self) -> bool {
         self.cache.is_storing_next(self.room(), self.sequences.len())
     }

@@ -81,8 +81,8 @@ impl LocalSession {
         let model = self.model.clone();
         let _replacing = model.replacing();
         self.check_holders()?;
-        // Idle sequences do not survive the context. The time to store them is not the move's, because later moves are
-        // predicted by what moves take.
+        // Idle sequences do not survive the context. The time to store them does not count as the move's, because the
+        // times of moves predict later moves.
         if let Some(lent) = &mut self.lent {
             self.cache.store_all(&mut lent.context);
         }

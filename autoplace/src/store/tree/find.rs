@@ -1,4 +1,4 @@
-//! The longest stored beginning of a text, and what the store lacks of it.
+//! The longest stored beginning of a text, and the pieces of it that the store lacks.
 
 use std::ops::Range;
 

@@ -25,7 +25,7 @@ use super::value::{Root, Uses};
 const NONE: Id = 0;
 
 /// A request may choose any scales of adapters, and each choice is a root.
-const MOST_EMPTY_ROOTS: usize = 64;
+const MAX_EMPTY_ROOTS: usize = 64;
 
 /// A text may take this part of the memory, so that one long conversation does not displace all others.
 const SHARE_OF_ONE: u64 = 2;
@@ -88,7 +88,7 @@ pub(super) enum Content {
     InFolder(Box<Header>),
 }
 
-/// What the folder's thread does for a piece.
+/// The folder's thread's work for a piece.
 #[derive(Debug, Default)]
 pub(super) struct Write {
     /// Files that are removed first.
@@ -115,7 +115,7 @@ impl Tree {
     }
 
     pub(super) fn learn(&mut self, root: Id, label: &str, of: Root) {
-        if self.roots.len() > MOST_EMPTY_ROOTS {
+        if self.roots.len() > MAX_EMPTY_ROOTS {
             self.roots.retain(|_, root| root.first_child != NONE);
         }
         let known = self.roots.entry(root).or_default();
@@ -175,7 +175,7 @@ impl Tree {
             self.clock += 1;
             times.insert(header.id, self.clock);
         }
-        // Parents before children, and rows before what hangs on them.
+        // Parents before children, and rows before the pieces that hang on them.
         found.sort_by_key(|header| (header.start, header.kind != Kind::Rows));
         for header in found {
             let is_first = header.start == 0 && header.parent == header.root && header.kind == Kind::Rows;
@@ -361,7 +361,7 @@ impl Tree {
         Some((id(parent, kind, &node.tokens), node))
     }
 
-    /// Removes pieces with which the new one begins. What hangs on them is hung on the new one; returns these pieces.
+    /// Removes pieces with which the new one begins. Their children become the new one's. Returns the removed pieces.
     fn replace_shorter(&mut self, parent: Id, new: Id, folder: Option<&Folder>) -> Vec<Id> {
         let mut all_moved = Vec::new();
         let Some(new_node) = self.nodes.get(&new) else { return all_moved };

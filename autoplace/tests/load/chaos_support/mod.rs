@@ -249,7 +249,7 @@ impl<'m> Round<'m> {
         };
         let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
         let is_verified = self.verify != Verify::Off;
-        // Where no card computes, a load reserves only what llama.cpp itself does.
+        // Where no card computes, a load reserves only as llama.cpp itself does.
         let grew = now != used || (grown > 0 && !sims.is_empty());
         if is_verified && grew && said == SAME {
             let counted = format!("the text counted {grown} bytes more");

@@ -77,7 +77,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
             return Err(format!("{name} counts {used} bytes, and had {loaded} after its load\n{plan}"));
         }
     }
-    // The statistics also count the host's buffers. Where no card computes, a load reserves only what llama.cpp itself
+    // The statistics also count the host's buffers. Where no card computes, a load reserves only as llama.cpp itself
     // does.
     let grown = statistics.buffer_growth;
     let is_reserved = verify == Verify::Full && plan.gpus().next().is_some();

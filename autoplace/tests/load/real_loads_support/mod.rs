@@ -25,8 +25,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Placements for a model with `all` layers that can be offloaded.
-    pub(crate) fn of(all: u32) -> Vec<Self> {
+    /// Placements for a model with `layers` layers that can be offloaded.
+    pub(crate) fn all(layers: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
         const METAL: CardKind = (Rules::Metal, false);
@@ -44,19 +44,19 @@ impl Placement {
             place(&[], 0, &[]),
             place(&[CUDA], 0, &[]),
             place(&[CUDA], 1, &[]),
-            place(&[CUDA], all / 2, &[]),
-            place(&[CUDA], all, &[]),
-            place(&[PLAIN], all - 1, &[]),
-            place(&[METAL], all, &[]),
-            place(&[vulkan(1 << 30)], all / 2, &[]),
+            place(&[CUDA], layers / 2, &[]),
+            place(&[CUDA], layers, &[]),
+            place(&[PLAIN], layers - 1, &[]),
+            place(&[METAL], layers, &[]),
+            place(&[vulkan(1 << 30)], layers / 2, &[]),
             // Buffers so small that the computation needs several.
-            place(&[vulkan(1 << 21)], all, &[]),
-            place(&[CUDA, PLAIN], all, &[1.0, 3.0]),
-            place(&[CUDA, PLAIN], all - 2, &[]),
-            place(&[ASYNC; 3], all, &[2.0, 1.0, 1.0]),
-            place(&[ASYNC; 3], all - 1, &[]),
-            with(place(&[CUDA], all, &[]), "ffn_(gate|up|down)", Place::Host),
-            with(place(&[CUDA, CUDA], all, &[1.0, 1.0]), r"blk\.[01]\.", Place::Gpu(1)),
+            place(&[vulkan(1 << 21)], layers, &[]),
+            place(&[CUDA, PLAIN], layers, &[1.0, 3.0]),
+            place(&[CUDA, PLAIN], layers - 2, &[]),
+            place(&[ASYNC; 3], layers, &[2.0, 1.0, 1.0]),
+            place(&[ASYNC; 3], layers - 1, &[]),
+            with(place(&[CUDA], layers, &[]), "ffn_(gate|up|down)", Place::Host),
+            with(place(&[CUDA, CUDA], layers, &[1.0, 1.0]), r"blk\.[01]\.", Place::Gpu(1)),
         ]
     }
 }
@@ -243,7 +243,7 @@ pub(crate) fn compare_all(
     for (number, sketch) in models.iter().enumerate() {
         let Some((path, probe)) = probe(sketch, folder.path()) else { continue };
         let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
-        for (place, placement) in Placement::of(all).iter().enumerate() {
+        for (place, placement) in Placement::all(all).iter().enumerate() {
             for turn in 0..turns {
                 let params = &settings[(number + place + 2 * turn + turn / 2) % settings.len()];
                 cases += 1;

@@ -3,7 +3,7 @@
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 /// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of
-/// Plackett and Burman, and its mirror image. Context lengths and cache types alternate; the mirror's lengths are no
+/// Plackett and Burman, and its mirror image. Context lengths and cache types alternate; the mirror's lengths are not
 /// round numbers.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 11] = [true, true, false, true, true, true, false, false, false, true, false];

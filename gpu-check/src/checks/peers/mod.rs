@@ -64,7 +64,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     // The second loop, with half of the layers on the CPU, gets shorter work.
     found.beside_loop(setting, &model, 2, shape.fit)?;
     drop(model);
-    let sketches = models::of(setting.size);
+    let sketches = models::of_size(setting.size);
     let of_experts = sketches.iter().find(|sketch| sketch.arch == "qwen3moe");
     if let Some(sketch) = of_experts
         && let Some(model) = models::written(setting, sketch, found.cases(), &mut found.skipped)

@@ -1,4 +1,4 @@
-//! Errors of the native layer, with what llama.cpp logged about them.
+//! Errors of the native layer, with llama.cpp's log lines about them.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::Error;
 
-/// The text of a C string; empty for NULL. Bytes that are no UTF-8 are replaced.
+/// The text of a C string; empty for NULL. Bytes that are not UTF-8 are replaced.
 ///
 /// # Safety
 ///

@@ -62,7 +62,7 @@ impl Context {
         self.decoded(code, &batch.outputs)
     }
 
-    /// What a decode has come to. `outputs` has a flag for each token.
+    /// The outcome of a decode. `outputs` has a flag for each token.
     pub(super) fn decoded(&mut self, code: Result<i32, Failure>, outputs: &[i8]) -> Result<(), Error> {
         let n_tokens = outputs.len();
         // include/llama.h, llama_decode: 0 success, 1 no slot, 2 aborted, -1 bad batch, below -1 fatal.
@@ -142,7 +142,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] if that token was no output; [`Error::Poisoned`].
+    /// [`Error::InvalidParameter`] if that token was not an output; [`Error::Poisoned`].
     pub fn logits(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_output(index)?;
         // SAFETY: `index` is an output of the last batch. The row has one number for each token of the vocabulary and
@@ -171,7 +171,7 @@ impl Context {
         })
     }
 
-    /// Refuses an index that was no output of the last batch.
+    /// Refuses an index that was not an output of the last batch.
     pub(crate) fn check_output(&self, index: i32) -> Result<(), Error> {
         self.check_usable()?;
         if self.is_output(index) && !self.embeddings {

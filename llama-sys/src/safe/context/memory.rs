@@ -16,7 +16,8 @@ pub struct BufferUse {
     pub device: Option<Device>,
     /// Whether the memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
     pub on_host: bool,
-    /// Whether ggml calls it a host buffer: plain or pinned memory that any device may read. Repacked weights are none.
+    /// Whether ggml calls it a host buffer: plain or pinned memory that any device may read. A buffer of repacked
+    /// weights is not.
     pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
@@ -161,7 +162,7 @@ impl Context {
         }
     }
 
-    /// What the cache of experts has been used for since the context was created; `None` without a
+    /// The uses of the cache of experts since the context was created; `None` without a
     /// [`moe_cache_size`](crate::ContextParams::moe_cache_size).
     pub fn moe_cache_uses(&self) -> Option<MoeCacheUses> {
         // SAFETY: llama.cpp writes only during a computation on this thread, which borrows the context mutably.

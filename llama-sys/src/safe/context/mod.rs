@@ -67,7 +67,7 @@ pub struct Context {
     lora: Vec<(LoraAdapter, f32)>,
     /// The threads that compute. They are freed after the context, whose backend refers to them.
     threadpools: Threadpools,
-    /// What the cache of experts is used for, if there is one. llama.cpp writes here while it computes.
+    /// The uses of the cache of experts, if there is one. llama.cpp writes here while it computes.
     moe_counts: Option<Box<UnsafeCell<raw::shim_moe_counts>>>,
     /// Whether a control vector was ever set; its memory stays allocated.
     control_vector: bool,

@@ -59,8 +59,8 @@ pub struct ContextParams {
     /// How many tokens that were computed together a recurrent state can go back. As many additional states are kept.
     /// Has no effect on other kinds of memory, or where llama.cpp does not support it for the architecture.
     pub n_rs_seq: u32,
-    /// Bytes of a cache on the GPUs for experts that lie in host memory; 0, the default, is none. The GPUs share them
-    /// as they share the layers. Layers with another expert layout, or experts on a device, are not cached
+    /// Bytes of a cache on the GPUs for experts that lie in host memory; 0, the default, means no cache. The GPUs share
+    /// them as they share the layers. Layers with another expert layout, or experts on a device, are not cached
     /// ([`Model::moe_cache_shape`]). Batches of up to 32 tokens compute with cached experts, and load the missing ones;
     /// larger batches do not change the cache. A cache rules pipeline parallelism out.
     pub moe_cache_size: u64,

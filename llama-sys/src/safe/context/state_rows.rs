@@ -2,8 +2,8 @@
 //!
 //! llama.cpp writes the state of a whole sequence. Full attention keeps a row of keys and a row of values for each
 //! token and layer, and a row depends on the tokens before it alone. So the rows of the first tokens of a sequence are
-//! the state of these tokens, and the rows of several ranges can be put together. What cannot be divided, windows and
-//! recurrent states, follows the rows in the stream as the *rest*: it belongs to exactly the tokens that the sequence
+//! the state of these tokens, and the rows of several ranges can be put together. Windows and recurrent states cannot
+//! be divided. They follow the rows in the stream as the *rest*, which belongs to exactly the tokens that the sequence
 //! held.
 //!
 //! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
@@ -19,9 +19,9 @@ use crate::safe::call::{self, Error};
 /// Bytes of `llama_kv_cell_ext`, which some models keep of each token.
 const EXT: usize = 12;
 
-/// Bytes of a token in a lane, and lanes that are alike, beyond which bytes are no shape.
-const MOST_OF_A_LANE: usize = 1 << 24;
-const MOST_LANES: u32 = 1 << 20;
+/// Maximum bytes of a token in a lane, and maximum number of equal lanes; larger numbers do not describe a shape.
+const MAX_LANE_BYTES: usize = 1 << 24;
+const MAX_LANES: u32 = 1 << 20;
 
 /// How the rows of a context's states are laid out. Contexts of the same model with the same cache types have the same
 /// shape, whatever their size and placement.
@@ -82,7 +82,7 @@ impl RowShape {
         bytes
     }
 
-    /// The shape in these bytes; `None` for bytes that are no shape.
+    /// The shape in these bytes; `None` for bytes that do not describe a shape.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields { left: bytes, at: 0 };
         let has_rest = fields.flag()?;
@@ -98,7 +98,7 @@ impl RowShape {
                 }
                 let header = fields.take(usize::from(length))?.to_vec();
                 let (unit, count) = (fields.u32()? as usize, fields.u32()?);
-                if unit > MOST_OF_A_LANE || count > MOST_LANES {
+                if unit > MAX_LANE_BYTES || count > MAX_LANES {
                     return None;
                 }
                 let others = (1..count).map(|_| Lane { header: Vec::new(), unit });
@@ -310,7 +310,7 @@ impl Context {
         let (ctx, user) = (self.as_ptr(), (&raw mut data).cast());
         let (first, n) = (ranges.as_ptr(), ranges.len());
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put` is called only
-        // during the call, with bytes that outlive it, and so do the `n` ranges.
+        // during the call; its bytes and the `n` ranges outlive the call.
         call::checked(|error| unsafe {
             raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(put), user, error)
         })

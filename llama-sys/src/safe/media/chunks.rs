@@ -31,7 +31,7 @@ pub enum MediaPart<'a> {
     Sound(&'a [f32]),
 }
 
-/// What a chunk is.
+/// The kind of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaKind {
     /// Tokens.
@@ -92,7 +92,8 @@ impl<'a> MediaChunk<'a> {
         self.len == 0
     }
 
-    /// Positions that it takes: what follows begins so many later. With M-RoPE an image takes fewer than it has rows.
+    /// Positions that it takes: the next chunk begins this many positions later. With M-RoPE an image takes fewer than
+    /// it has rows.
     pub fn n_positions(&self) -> Position {
         self.n_positions
     }

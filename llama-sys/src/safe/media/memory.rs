@@ -9,7 +9,7 @@ use crate::safe::call::{self, Error};
 use crate::safe::device::{Device, registry};
 use crate::safe::model::readable;
 
-/// What a projector takes, before it is loaded.
+/// The memory that a projector will take, known before it is loaded.
 #[derive(Debug, Clone)]
 pub struct MediaMemory {
     /// Bytes of each device: weights, and the buffers for an image or a sound of the usual size.
@@ -28,7 +28,7 @@ impl MediaMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`], [`Error::InvalidParameter`], and [`Error::ProjectorLoad`] for a file that is no
+    /// [`Error::Unreadable`], [`Error::InvalidParameter`], and [`Error::ProjectorLoad`] for a file that is not a
     /// projector.
     pub fn ask(path: impl AsRef<Path>, params: &ProjectorParams) -> Result<Self, Error> {
         let path = path.as_ref();

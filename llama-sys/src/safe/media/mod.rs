@@ -35,9 +35,9 @@ pub struct ProjectorParams {
     pub n_threads: u32,
     /// Whether its attention is computed in tiles.
     pub flash_attention: FlashAttention,
-    /// The fewest tokens of an image, where the projector takes images of any size. `None`: what its file says.
+    /// The fewest tokens of an image, where the projector takes images of any size. `None`: as its file says.
     pub image_min_tokens: Option<u32>,
-    /// The most tokens of an image, likewise.
+    /// Maximum tokens of an image, likewise.
     pub image_max_tokens: Option<u32>,
 }
 
@@ -95,7 +95,7 @@ impl Projector {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`] for a path without a readable file; [`Error::ProjectorLoad`] for a file that is no
+    /// [`Error::Unreadable`] for a path without a readable file; [`Error::ProjectorLoad`] for a file that is not a
     /// projector, belongs to a model of another width, or does not fit ([`Error::out_of_memory`]), and in a build
     /// without the feature `media`; [`Error::InvalidParameter`].
     pub fn load(model: &Model, path: impl AsRef<Path>, params: &ProjectorParams) -> Result<Self, Error> {

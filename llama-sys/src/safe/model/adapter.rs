@@ -49,7 +49,7 @@ impl LoraAdapter {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for a file that is no LoRA
+    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for a file that is not a LoRA
     /// adapter or belongs to another model; [`Error::out_of_memory`] says which allocation failed.
     pub fn load(model: &Model, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();

@@ -1,4 +1,4 @@
-//! A loaded model: weights on their devices, its vocabulary, and what may be added to it.
+//! A loaded model: weights on their devices, its vocabulary, and adapters for it.
 //!
 //! In: a path and [`ModelParams`]. Out: a [`Model`], its [`Vocab`], its tensors, and the facts that limit a context.
 
@@ -262,7 +262,7 @@ impl Model {
         }
     }
 
-    /// What a cache of experts can hold. A model without data answers as one with data.
+    /// The sizes of experts that a cache can hold. A model without data answers as one with data.
     ///
     /// # Errors
     ///

@@ -25,8 +25,8 @@ const SHALLOW: usize = 1 << 9;
 /// SentencePiece texts of at most this many bytes are tokenised as they are.
 const WHOLE: usize = 1 << 14;
 
-/// Minimum bytes of a piece of a longer text. For each character that is no token, llama.cpp copies all tokens before
-/// it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
+/// Minimum bytes of a piece of a longer text. For each character that is not a token, llama.cpp copies all tokens
+/// before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
 /// A character before each piece but the first, so that the piece does not begin with the space that SentencePiece puts

@@ -242,7 +242,7 @@ impl Vocab {
     }
 }
 
-/// Refuses a number that is no token of a vocabulary with `n_tokens` tokens.
+/// Refuses a number that is not a token of a vocabulary with `n_tokens` tokens.
 pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
     match u32::try_from(token) {
         Ok(token) if token < n_tokens => Ok(()),

@@ -38,7 +38,7 @@ mod tests {
     const TEST: &str = "safe::system::stdout::tests::what_c_prints_goes_to_stderr";
 
     fn print(text: &CStr) {
-        // SAFETY: the text ends with a zero byte; no file is every file.
+        // SAFETY: the text ends with a zero byte; fflush of a null pointer flushes every stream.
         unsafe { (puts(text.as_ptr()), fflush(std::ptr::null_mut())) };
     }
 

@@ -11,7 +11,7 @@ use crate::raw;
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     /// ggml-metal-impl.h, `N_ARGMAX_CHUNK` and `N_ARGMAX_NPART_MAX`.
     const CHUNK: usize = 4096;
-    const MOST_PARTS: usize = 256;
+    const MAX_PARTS: usize = 256;
     match tensor.op {
         raw::GGML_OP_MUL_MAT_ID => {
             // SAFETY: NULL or a tensor: sources of an operation live as long as its result (ggml.h, ggml_tensor::src).
@@ -29,7 +29,7 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
         // ggml-metal-ops.cpp, `ggml_metal_op_argmax_extra`: the largest element of each part of a row, and its place.
         // SAFETY: as above.
         raw::GGML_OP_ARGMAX => unsafe { tensor.src[0].as_ref() }.map_or(bytes, |rows| {
-            match (rows.ne[0] as usize).div_ceil(CHUNK).min(MOST_PARTS) {
+            match (rows.ne[0] as usize).div_ceil(CHUNK).min(MAX_PARTS) {
                 0 | 1 => bytes,
                 parts => bytes + 8 * parts * rows.ne[1] as usize,
             }

@@ -31,11 +31,11 @@ use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
 /// Bytes of a body that are read for its model's name without a thread for blocking work.
 const SMALL_BODY: usize = 64 << 10;
 
-/// What a model that writes says to requests for vectors and scores.
+/// A text model's answer to requests for vectors and scores.
 const NOT_AN_EMBEDDER: &str = "this model writes texts: a model with `embed` in the pool's file computes vectors";
 const NOT_A_RERANKER: &str = "this model writes texts: a model with `embed = \"rank\"` in the pool's file ranks";
 
-/// A request that has its place, and what it needs to be answered.
+/// An admitted request, with everything that its answer needs.
 pub(super) struct Turn {
     pub(super) pooled: Pooled,
     pub(super) name: String,
@@ -129,7 +129,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What the routes of the pool read of a body. The model's own routes judge all other fields.
+/// The fields of a body that the routes of the pool read. The model's own routes judge all other fields.
 #[derive(Debug, Default)]
 struct Named {
     model: Option<String>,
@@ -230,7 +230,7 @@ impl Turn {
     }
 }
 
-/// What a loaded model is served by. The pool drops it before it unloads the model.
+/// The routes that serve a loaded model. The pool drops it before it unloads the model.
 struct ServedModel {
     routes: Router,
     totals: Option<Arc<Totals>>,
@@ -274,7 +274,7 @@ fn embedding_routes(embedding: super::super::Embedding, is_reranker: bool) -> Ro
     Router::new().route("/v1/embeddings", post(vectors)).fallback(fallback)
 }
 
-/// What an answer holds until it has been sent.
+/// The values that an answer keeps alive until it has been sent.
 struct Kept {
     totals: Option<Arc<Totals>>,
     handle: ModelHandle,

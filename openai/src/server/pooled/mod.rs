@@ -1,8 +1,8 @@
 //! The routes of a pool: each request goes to the routes of the model that it names, which is loaded for it.
 //!
-//! [`forward`] finds the model and hands the request over; [`waiting`] is what a stream says while its model is loaded;
-//! [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET /v1/models` with each
-//! model's state, `POST /models/load` and `POST /models/unload`.
+//! [`forward`] finds the model and hands the request over; [`waiting`] makes a stream's comments while its model is
+//! loaded; [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET /v1/models`
+//! with each model's state, `POST /models/load` and `POST /models/unload`.
 
 mod forward;
 mod listing;
@@ -48,7 +48,7 @@ impl fmt::Debug for ManyModels {
     }
 }
 
-/// What the routes share.
+/// The state that the routes share.
 struct Routed {
     of: ManyModels,
     /// Requests under way, those that wait for a model included.
@@ -66,7 +66,7 @@ impl Server<ManyModels> {
     /// (`model` in its body, or `?model=` in its path); the model is loaded for it, and stays loaded as the pool's
     /// rules say.
     pub fn of_pool(pool: Pool) -> Self {
-        Self::of(ManyModels {
+        Self::with_defaults(ManyModels {
             pool,
             engine: Arc::new(|builder| builder),
             api: Arc::new(|_, api| Ok(api)),

@@ -1,4 +1,4 @@
-//! What a stream says while its model is loaded: comments, then the model's own events. An error is an event by then.
+//! A stream whose model is being loaded: comments, then the model's own events. An error is an event by then.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ pub(crate) struct Multiprocessors {
     pub(crate) generation: Generation,
 }
 
-/// What kind of multiprocessors they are.
+/// The generation of the multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Generation {
     /// NVIDIA's, by the major and minor number of the compute capability: `(8, 9)` for Ada.
@@ -171,7 +171,7 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
     let name = Name::parse(description);
     let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
-    // An ambiguous bandwidth is no answer; for the threads the larger number is the safe one.
+    // An ambiguous bandwidth is dropped; for the threads the larger number is the safe one.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }

@@ -88,7 +88,7 @@ struct Group<'t> {
     bytes: u64,
 }
 
-/// A cache of experts: its bytes, and what it holds.
+/// A cache of experts: its bytes and its contents.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ExpertCache {
@@ -188,7 +188,7 @@ mod tests {
         let mut experts = HostExperts::default();
         experts.add(&weight("blk.0.ffn_up_exps.weight", 100, 8), true);
         experts.add(&weight("blk.0.ffn_down_exps.weight", 60, 8), true);
-        // Biases, and weights of other kinds, are no part of it.
+        // Biases, and weights of other kinds, do not belong to it.
         experts.add(&weight("blk.0.ffn_up_exps.bias", 4, 8), true);
         experts.add(&weight("blk.0.ffn_up_shexp.weight", 4, 1), true);
         experts.finish();

@@ -52,8 +52,8 @@ pub struct HeadroomParts {
     pub growth: u64,
     /// The margin for errors of the estimate and for other programs.
     pub margin: u64,
-    /// What the prompt store may take later ([`Request::prompt_store`](crate::plan::Request::prompt_store)); only on
-    /// the host.
+    /// Bytes that the prompt store may take later ([`Request::prompt_store`](crate::plan::Request::prompt_store)); only
+    /// on the host.
     #[serde(default)]
     pub prompt_store: u64,
 }

@@ -1,5 +1,5 @@
-//! What a move to another placement takes: the weights are read again, the states of the texts are copied, and the rest
-//! of a load follows. By measured figures of the file, or by stated ones.
+//! The time of a move to another placement: the weights are read again, the states of the texts are copied, and the
+//! rest of a load follows. By measured figures of the file, or by stated ones.
 
 use crate::machine::{MoveFigure, MoveRates, RateConditions};
 use crate::plan::Plan;
@@ -50,8 +50,8 @@ fn state_bytes(kv: u64, tokens: u32, n_ctx: u32) -> f64 {
 }
 
 impl Plan {
-    /// The same plan, with a move that takes what loads and moves of this file have taken. Nothing changes for a plan
-    /// with one placement, or if no load was measured.
+    /// The same plan, with the time of a move predicted from earlier loads and moves of this file. Nothing changes for
+    /// a plan with one placement, or if no load was measured.
     #[must_use]
     pub fn with_move_rates(mut self, known: &MoveRates) -> Self {
         if let Some(by_depth) = &mut self.by_depth

@@ -35,9 +35,9 @@ impl SavedPlan {
 impl Plan {
     /// The reasons why the plan cannot be followed on this machine; empty if it can be.
     ///
-    /// Another amount of free memory is no reason while the plan still fits. The plan needs its footprints and the
-    /// parts of its headroom for the driver and for growth; the third part, the margin, exists for such differences.
-    /// GPUs that the plan does not use are ignored.
+    /// A different amount of free memory does not count as a change while the plan still fits. The plan needs its
+    /// footprints and the parts of its headroom for the driver and for growth; the third part, the margin, exists for
+    /// such differences. GPUs that the plan does not use are ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())

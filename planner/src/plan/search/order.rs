@@ -74,7 +74,7 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, gib};
     use crate::plan::speed::Rate;
 
-    fn of(gpus: &[Gpu]) -> Vec<Vec<usize>> {
+    fn indices(gpus: &[Gpu]) -> Vec<Vec<usize>> {
         let gpus: Vec<&Gpu> = gpus.iter().collect();
         let rates: Vec<Rate> = (0..gpus.len()).map(|n| Rate::new(n as f64)).collect();
         orders(&gpus, &rates, false)
@@ -83,24 +83,24 @@ mod tests {
     #[test]
     fn unequal_gpus_come_in_every_order_and_equal_ones_in_one() {
         let card = |free| Gpu::new("card").total(gib(24)).free(gib(free));
-        assert_eq!(of(&[card(8), card(9)]), [vec![0], vec![1], vec![0, 1], vec![1, 0]]);
-        assert_eq!(of(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
+        assert_eq!(indices(&[card(8), card(9)]), [vec![0], vec![1], vec![0, 1], vec![1, 0]]);
+        assert_eq!(indices(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
         // 4 + 12 + 24 + 24 orders of four different GPUs.
-        assert_eq!(of(&[card(5), card(6), card(7), card(8)]).len(), 64);
-        assert_eq!(of(&[card(5), card(5), card(5), card(5)]).len(), 4);
+        assert_eq!(indices(&[card(5), card(6), card(7), card(8)]).len(), 64);
+        assert_eq!(indices(&[card(5), card(5), card(5), card(5)]).len(), 4);
     }
 
     #[test]
     fn one_that_shares_the_hosts_memory_works_alone_and_not_in_place_of_a_card() {
         let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(8));
-        assert_eq!(of(&[shared.clone(), Gpu::new("card").total(gib(8))]), [vec![1]]);
-        assert_eq!(of(&[shared]), [vec![0]]);
+        assert_eq!(indices(&[shared.clone(), Gpu::new("card").total(gib(8))]), [vec![1]]);
+        assert_eq!(indices(&[shared]), [vec![0]]);
     }
 
     #[test]
     fn of_many_the_fastest_are_taken() {
         let cards: Vec<Gpu> = (1..=15).map(|n| Gpu::new("card").total(gib(24)).free(gib(n))).collect();
-        let all = of(&cards);
+        let all = indices(&cards);
         assert!(all.len() <= 45, "{}", all.len());
         assert!(all.contains(&(0..15).collect()) && all.contains(&vec![14]));
     }

@@ -16,7 +16,7 @@
 /// The locality of published texts: the middle of the figures above.
 const LOCALITY: f64 = 12.0;
 /// Limits of a locality that was observed. Beyond them the text is too short, or repeats itself.
-const MOST_LOCALITY: f64 = 200.0;
+const MAX_LOCALITY: f64 = 200.0;
 
 /// How often a cache of experts holds the expert that a token uses.
 ///
@@ -70,9 +70,9 @@ impl ExpertHits {
         let missed = misses as f64 / uses as f64;
         let locality = match missed > 0.0 {
             true => ((1.0 - share) / missed - 1.0) / share,
-            false => MOST_LOCALITY,
+            false => MAX_LOCALITY,
         };
-        Some(Self::new(locality.clamp(0.0, MOST_LOCALITY)))
+        Some(Self::new(locality.clamp(0.0, MAX_LOCALITY)))
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
             let expected = misses as f64 / (hits + misses) as f64;
             assert!((observed.misses(share, (8, 128)) - expected).abs() < 0.01, "{share}");
         }
-        // More misses than by chance are no locality.
+        // More misses than by chance mean a locality of 0.
         assert_eq!(ExpertHits::observed(0.5, 1, 99), Some(ExpertHits::new(0.0)));
         for nothing in [(0.0, 1, 1), (1.0, 1, 1), (0.5, 0, 0), (f64::NAN, 1, 1)] {
             assert_eq!(ExpertHits::observed(nothing.0, nothing.1, nothing.2), None);

@@ -529,7 +529,7 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
     /// The rates of a card of the catalogue beside a host.
-    fn of(name: &str) -> super::Rate {
+    fn rate(name: &str) -> super::Rate {
         Rates::for_devices(&[&Gpu::named(name).unwrap()], &Host::new(gib(64))).gpus.remove(0)
     }
 
@@ -547,7 +547,7 @@ mod tests {
     fn a_layer_takes_longer_where_kernels_are_launched_one_by_one() {
         let in_one_graph = of("RTX 4090");
         for name in ["RTX 2080", "GTX 1070", "RX 7900 XTX", "M2 Ultra 64GB"] {
-            let others = of(name);
+            let others = rate(name);
             assert!(others.seconds_per_layer > in_one_graph.seconds_per_layer, "{name}");
             assert!(others.recurrence > in_one_graph.recurrence, "{name}");
         }
@@ -561,7 +561,7 @@ mod tests {
         let [wide, fast] = ["RTX 4090", "RTX 3090"].map(of);
         assert_eq!((wide.flops, fast.flops), (128.0 * AMPERE_FLOPS, 82.0 * AMPERE_FLOPS));
         // Older multiprocessors multiply fewer numbers at once; so do those of AMD before RDNA 4.
-        let each = |name: &str, count: f64| of(name).flops / count;
+        let each = |name: &str, count: f64| rate(name).flops / count;
         let ascending = [
             [("Tesla P40", 30.0), ("RTX 2080", 46.0), ("RTX 3090", 82.0)],
             [("RX 6900 XT", 80.0), ("RX 7900 XTX", 96.0), ("RX 9070 XT", 64.0)],

@@ -209,7 +209,7 @@ fn five_traces() {
     five([1, 2, 3, 4, 5]);
 }
 
-/// The rule is never changed after a look at these: they show whether what was gained on the others holds.
+/// The rule is never changed after a look at these: they show whether the gains on the others hold.
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {

@@ -30,7 +30,7 @@ pub(crate) struct TracedModel {
     pub(crate) sequences: usize,
 }
 
-/// What a rule does next.
+/// The next action of a rule.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Begins the text of a waiting request (by its place in the queue) on its loaded model.

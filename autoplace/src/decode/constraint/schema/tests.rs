@@ -9,7 +9,7 @@ fn prepared(schema: &Value) -> Result<Value, Unenforced> {
     Ok(ready)
 }
 
-fn of(schema: &Value) -> Value {
+fn enforced(schema: &Value) -> Value {
     prepared(schema).unwrap()
 }
 
@@ -17,15 +17,15 @@ fn of(schema: &Value) -> Value {
 fn numbers_are_bounded_by_what_can_be_read_back() {
     let most = 9_007_199_254_740_991_f64;
     assert_eq!(
-        of(&json!({"type": "number", "exclusiveMaximum": 1, "minimum": -1e300})),
+        enforced(&json!({"type": "number", "exclusiveMaximum": 1, "minimum": -1e300})),
         json!({"type": "number", "minimum": -most, "maximum": 1_f64.next_down()})
     );
     assert_eq!(
-        of(&json!({"type": "integer", "minimum": 3, "exclusiveMinimum": true})),
+        enforced(&json!({"type": "integer", "minimum": 3, "exclusiveMinimum": true})),
         json!({"type": "integer", "minimum": 3_f64.next_up(), "maximum": most})
     );
     assert_eq!(
-        of(&json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5})),
+        enforced(&json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5})),
         json!({"type": "number", "minimum": 1e-15, "maximum": 0.5_f64.next_down()})
     );
     assert!(prepared(&json!({"type": "number", "minimum": "1"})).is_err());
@@ -33,7 +33,7 @@ fn numbers_are_bounded_by_what_can_be_read_back() {
 
 #[test]
 fn integers_around_zero_have_no_minus_zero() {
-    let parted = of(&json!({"title": "t", "type": ["integer", "null"], "minimum": -2, "maximum": 2}));
+    let parted = enforced(&json!({"title": "t", "type": ["integer", "null"], "minimum": -2, "maximum": 2}));
     assert_eq!(
         parted["anyOf"],
         json!([
@@ -48,10 +48,10 @@ fn integers_around_zero_have_no_minus_zero() {
 #[test]
 fn what_is_data_is_not_taken_for_a_schema() {
     let schema = json!({"const": {"type": "integer", "minimum": -5, "items": true}});
-    assert_eq!(of(&schema), schema);
+    assert_eq!(enforced(&schema), schema);
     let named = json!({"type": "object", "additionalProperties": false,
                        "properties": {"type": {"type": "null"}, "items": {"type": "boolean"}}});
-    assert_eq!(of(&named), named);
+    assert_eq!(enforced(&named), named);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::{NEEDED, Rig, of, on_first, with_threads};
+use super::{NEEDED, Rig, on_first, sample, with_threads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
 use crate::watch::latch::Settings;
@@ -97,7 +97,7 @@ fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let second = (devices, threads, 0u64..80, 1usize..10);
     prop::collection::vec(second, 0..40).prop_map(|samples| {
         let lasting = samples.into_iter().flat_map(|(devices, threads, tokens, seconds)| {
-            std::iter::repeat_n((Sample { threads, ..of(devices) }, tokens), seconds)
+            std::iter::repeat_n((Sample { threads, ..sample(devices) }, tokens), seconds)
         });
         lasting.collect()
     })
@@ -144,7 +144,7 @@ proptest! {
         let mut open = BTreeSet::new();
         let well = || {
             let device = DeviceSample::new(mib(900)).throttle([], None).processes([]);
-            (Sample { threads: Some(with_threads(3, 3)), ..of([device.clone(), device]) }, 80)
+            (Sample { threads: Some(with_threads(3, 3)), ..sample([device.clone(), device]) }, 80)
         };
         for (sample, tokens) in samples.into_iter().chain((0..20).map(|_| well())) {
             for event in rig.generate(tokens, 0, sample) {

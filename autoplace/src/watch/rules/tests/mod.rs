@@ -75,12 +75,12 @@ impl Rig {
     }
 }
 
-fn of(devices: [DeviceSample; 2]) -> Sample {
+fn sample(devices: [DeviceSample; 2]) -> Sample {
     Sample { devices: devices.to_vec(), ..Sample::default() }
 }
 
 fn on_first(device: DeviceSample) -> Sample {
-    of([device, DeviceSample::new(mib(900))])
+    sample([device, DeviceSample::new(mib(900))])
 }
 
 fn roomy() -> Sample {
@@ -331,17 +331,17 @@ fn the_surest_cause_is_reported() {
     // Samples, and the beginning of the expected cause.
     let causes = [
         (on_first(hot), "SIM0 runs at reduced clocks: heat"),
-        (of([game.clone(), device(1)]), "SIM1 is full"),
-        (of([device(900), on_host(1256)]), "SIM1 is full"),
+        (sample([game.clone(), device(1)]), "SIM1 is full"),
+        (sample([device(900), on_host(1256)]), "SIM1 is full"),
         // The driver of the first GPU fails an allocation instead of moving memory.
-        (of([device(1), device(900)]), "no watched condition"),
+        (sample([device(1), device(900)]), "no watched condition"),
         (busy(on_first(game)), "game (process 7) uses SIM0"),
         (busy(roomy()), "the processor is busy"),
         (on_first(held), "SIM0 runs at reduced clocks: power limit"),
     ];
     for (when, expected) in causes {
         let mut rig = Rig::new();
-        let first = of([device(900).processes([]), on_host(1000)]);
+        let first = sample([device(900).processes([]), on_host(1000)]);
         rig.step(&first);
         rig.generate_for(10, 50, 0);
         let events = (0..10).flat_map(|_| rig.generate(20, 0, when.clone()));
