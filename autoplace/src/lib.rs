@@ -1,4 +1,4 @@
-#![cfg_attr(any(not(doctest), feature = "schemars"), doc = include_str!("../README.md"))]
+#![doc = include_str!("../README.md")]
 //!
 //! # Where things are
 //!

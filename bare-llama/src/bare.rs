@@ -130,7 +130,7 @@ impl Bare {
         };
         let dice = Dice::new(n_vocab, first);
         let bare = Self { model, context, n_ctx: n_ctx as usize, n_batch: n_batch as usize, depth: 0, dice };
-        // SAFETY: the context lives, is not computing, and was made for so many threads.
+        // SAFETY: the context lives, is not computing, and was made for this number of threads.
         unsafe { attach_threads(bare.context.as_ptr(), threads) }?;
         Ok(bare)
     }

@@ -86,8 +86,8 @@ impl Bare {
         let begins = self.depth == 0;
         let mut batch: Vec<_> = (0..tokens).map(|n| self.dice.roll(begins && n == 0)).collect();
         let count = i32::try_from(tokens)?;
-        // SAFETY: the context lives; the batch points to as many tokens as it says, no more than a batch may have, all
-        // of the vocabulary.
+        // SAFETY: the context lives; the batch points to `count` tokens of the vocabulary, and a batch may have that
+        // many.
         let status = unsafe {
             let batch = raw::llama_batch_get_one(batch.as_mut_ptr(), count);
             raw::llama_decode(self.context(), batch)

@@ -179,7 +179,7 @@ fn ubatch(text: &str) -> Result<Ubatch, String> {
     match text.parse() {
         _ if text == "auto" => Ok(Ubatch::Auto),
         Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Ubatch::Tokens(tokens)),
-        _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
+        _ => Err(format!("write 1 to {MAX_TOKENS} tokens, or `auto`")),
     }
 }
 
@@ -217,7 +217,7 @@ fn flash_attn(text: &str) -> Result<FlashAttention, String> {
         "auto" | "-1" => Ok(FlashAttention::Auto),
         yes if is_yes(yes) => Ok(FlashAttention::On),
         no if is_no(no) => Ok(FlashAttention::Off),
-        _ => Err("auto, on, off and llama.cpp's -1, 1, 0 can be".to_owned()),
+        _ => Err("use auto, on, off, or llama.cpp's -1, 1, 0".to_owned()),
     }
 }
 
@@ -234,7 +234,7 @@ fn context(text: &str) -> Result<Context, String> {
     };
     // One token of context has no room for an answer.
     let tokens = number.parse().ok().filter(|tokens| (2..=MAX_TOKENS).contains(tokens));
-    tokens.map(of).ok_or_else(|| format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"))
+    tokens.map(of).ok_or_else(|| format!("write 2 to {MAX_TOKENS} tokens (with a `+`: at least that many), or `auto`"))
 }
 
 /// Parses `follow`, `all`, or a number of live tokens.
@@ -252,7 +252,7 @@ fn workload(text: &str) -> Result<Workload, String> {
             Ok(Workload::new(prompt, reply))
         }
         _ => Err(format!(
-            "`{text}` is no workload; one is PROMPT+REPLY in tokens, such as 4096+512, the reply at least 1"
+            "`{text}` is not a workload: write PROMPT+REPLY in tokens, such as 4096+512, with a reply of at least 1"
         )),
     }
 }

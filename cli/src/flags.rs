@@ -95,7 +95,7 @@ impl Flags {
         let mut rest = words.as_slice();
         while let [word, behind @ ..] = rest {
             rest = flags.take(&SAID, word, behind).ok_or_else(|| {
-                format!("{word} is not known; known are -ngl, -c, -b, -ub, -ctk, -ctv, -fa, -fit, -nkvo and --swa-full")
+                format!("{word} is not a known flag; the known ones are -ngl, -c, -b, -ub, -ctk, -ctv, -fa, -fit, -nkvo and --swa-full")
             })?;
         }
         Ok(flags)
@@ -163,7 +163,7 @@ impl Flags {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {
             if value.is_empty() {
-                return Err(format!("the value behind {flag} is missing"));
+                return Err(format!("the value of {flag} is missing"));
             }
             let wrong = || format!("{flag} {value}: no such value");
             let number = || value.parse::<u32>().map_err(|_| wrong());

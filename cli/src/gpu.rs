@@ -16,17 +16,17 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let (name, number) = cut(card, '#');
     let free = free.map(|rest| {
         let free = rest.trim().strip_prefix("free=");
-        size(free.ok_or("behind the total comes `,free=SIZE` or nothing")?)
+        size(free.ok_or("only `,free=SIZE` may follow the total")?)
     });
     let (free, total) = (free.transpose()?, total.map(size).transpose()?);
     let number = number.map(|number| number.trim().parse::<u8>()).transpose();
-    let number = number.map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`")?;
+    let number = number.map_err(|_| "the GPU's number must follow `#`, as in `RTX 4090#1`")?;
     let name = name.trim();
     if name.is_empty() || name.contains(char::is_control) {
         return Err("the part before `=` is the GPU's name".to_owned());
     }
     let mut gpu = match total {
-        Some(0) => return Err("a GPU has more than 0 bytes".to_owned()),
+        Some(0) => return Err("a GPU must have more than 0 bytes".to_owned()),
         Some(total) => {
             // The catalogue's speed with the given size. A GPU outside of the catalogue counts as a CUDA card.
             let known = Gpu::named(&format!("{name} {}GiB", total >> 30)).or_else(|_| Gpu::named(name));
@@ -36,7 +36,7 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
             gpu
         }
         None => Gpu::named(name)
-            .map_err(|error| format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`"))?,
+            .map_err(|error| format!("{error}; describe any other GPU as NAME=TOTAL, such as `X=24GiB`"))?,
     };
     if let Some(number) = number {
         gpu.name = format!("{} #{number}", gpu.name);

@@ -100,7 +100,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
         let same = first.map(|first| format!(" (the same as {})", place(first)));
         lines.push(format!("{row}  {}{}{}", place(model), also(model), same.unwrap_or_default()));
         if let Some(projector) = load::mmproj_beside(&model.files[0]) {
-            lines.push(format!("    takes images or sound by {}", projector.display()));
+            lines.push(format!("    takes images or sound through {}", projector.display()));
         }
         if let Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) = &rows[index] {
             lines.push(format!("    {why}"));

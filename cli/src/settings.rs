@@ -160,7 +160,7 @@ impl DeviceArgs {
                 Ok(())
             }
             (Some("none"), _) | (_, None) => Ok(()),
-            _ => Err("--main-gpu is the GPU of --split-mode none, which is not said".to_owned()),
+            _ => Err("--main-gpu needs --split-mode none".to_owned()),
         }
     }
 
@@ -221,11 +221,11 @@ fn rope_scaling(text: &str) -> Result<RopeScaling, String> {
         "linear" => Ok(RopeScaling::Linear),
         "yarn" => Ok(RopeScaling::Yarn),
         "longrope" => Ok(RopeScaling::LongRope),
-        _ => Err("none, linear, yarn or longrope can be".to_owned()),
+        _ => Err("use none, linear, yarn or longrope".to_owned()),
     }
 }
 
 fn above_zero(text: &str) -> Result<f32, String> {
     let number = text.parse().ok().filter(|number: &f32| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "a number above 0 can be".to_owned())
+    number.ok_or_else(|| "write a number above 0".to_owned())
 }

@@ -26,7 +26,7 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     let (bytes, per_second) = cut(text, ':');
     let per_second = per_second.map(rate).transpose()?;
     match size(bytes)? {
-        0 => Err("a host has more than 0 bytes".to_owned()),
+        0 => Err("a host must have more than 0 bytes".to_owned()),
         bytes => Ok((bytes, per_second)),
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn
         return Ok(ChatTemplate::from_source(name, header)?);
     }
     let source = files::read(file).map_err(|problem| {
-        format!("--template {problem}; there is no family `{name}` either: {} are, or a file", FAMILIES.join(", "))
+        format!("--template {problem}; there is no family `{name}` either: use {}, or a file", FAMILIES.join(", "))
     })?;
     Ok(ChatTemplate::from_source(&source, header)?)
 }

@@ -23,9 +23,9 @@ pub(crate) fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
         ("auto", _) | (_, Ok(-1)) => Ok(GpuLayers::Auto),
         ("all", _) | (_, Ok(..-1)) => Ok(GpuLayers::All),
         (_, Ok(layers)) => {
-            u32::try_from(layers).map(GpuLayers::Exactly).map_err(|_| "so many layers has no model".to_owned())
+            u32::try_from(layers).map(GpuLayers::Exactly).map_err(|_| "no model has that many layers".to_owned())
         }
-        _ => Err("a number of layers, `all` or `auto` can be".to_owned()),
+        _ => Err("write a number of layers, `all` or `auto`".to_owned()),
     }
 }
 

@@ -59,7 +59,7 @@ pub enum Error {
     /// A required key is missing.
     #[error("{path}: the key '{key}' is missing")]
     MissingKey { path: PathBuf, key: String },
-    /// A key's value has another type than required; like llama.cpp, we do not convert it.
+    /// A key's value does not have the required type; like llama.cpp, we do not convert it.
     #[error("{path}: byte {at}: key '{key}' is of type {found}, not {wanted}")]
     WrongType { path: PathBuf, at: u64, key: String, wanted: ValueType, found: ValueType },
 }

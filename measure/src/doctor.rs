@@ -47,13 +47,13 @@ pub enum FindingCause {
     #[error("a GPU runs below its clocks")]
     Throttled,
     /// A program runs the model with a slower placement than would fit.
-    #[error("it is run slower than this machine could")]
+    #[error("it runs slower than it could on this machine")]
     RunsSlower,
     /// Other programs hold memory of a GPU; without them more of the model would fit.
     #[error("other programs hold the GPU's memory")]
     OtherPrograms,
     /// The context takes the memory that would hold the remaining layers.
-    #[error("the context takes the room of the rest of the layers")]
+    #[error("the context takes the room that further layers need")]
     LargeContext,
     /// Not everything is on GPUs.
     #[error("not everything is on the GPU")]
@@ -65,7 +65,7 @@ pub enum FindingCause {
     #[error("other programs keep the processor busy")]
     Processor,
     /// This build does not use all of the processor's instructions.
-    #[error("this build makes no use of the processor's instructions")]
+    #[error("this build does not use all of the processor's instructions")]
     Instructions,
     /// The model is slower than predicted, and no other rule explains it.
     #[error("it is slower than predicted, and nothing that is watched explains it")]
@@ -137,7 +137,7 @@ impl Evidence {
                 UnusedReason::Mig => "nvidia-smi -L    # the slices that there are, for CUDA_VISIBLE_DEVICES=MIG-...",
                 // CUDA gives a process one slice, and no setting changes that.
                 UnusedReason::OtherSlice { .. } => return None,
-                _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
+                _ => "nvidia-smi    # shows whether the driver or the card is too old for this build's CUDA",
             };
             Some(finding(FindingCause::UnusedCard, unused.to_string(), remedy))
         })
@@ -165,7 +165,7 @@ impl Evidence {
         let [pages_in, pages_out] = [self.conditions.swapped_in, self.conditions.swapped_out];
         let [pages_in, pages_out] = [pages_in.unwrap_or(0), pages_out.unwrap_or(0)];
         let evidence = format!("{pages_in} pages were read back meanwhile, {pages_out} written");
-        let remedy = "ps aux --sort=-rss | head    # what holds the memory, to be closed";
+        let remedy = "ps aux --sort=-rss | head    # programs that hold memory, to be closed";
         (pages_in.max(pages_out) > 0).then(|| finding(FindingCause::Swapping, evidence, remedy))
     }
 
@@ -217,7 +217,7 @@ impl Evidence {
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
-            let remedy = "autoplace devices    # which they are";
+            let remedy = "autoplace devices    # lists them";
             (bytes > gpu.total / NOTABLE_PART).then(|| finding(FindingCause::OtherPrograms, evidence, remedy))
         });
         gpus.collect()
@@ -231,8 +231,7 @@ impl Evidence {
             // An idle card lowers its generation, but not its lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
             let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
-            let remedy =
-                "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
+            let remedy = "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then try another slot, or reseat the card";
             Some(finding(FindingCause::Link, evidence, remedy))
         })
     }
@@ -244,12 +243,12 @@ impl Evidence {
         }
         let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY_PRESSURE && self.uses_host())?;
         let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
-        Some(finding(FindingCause::Processor, evidence, "top    # what computes beside it"))
+        Some(finding(FindingCause::Processor, evidence, "top    # lists the programs that compute beside it"))
     }
 
     fn instructions(&self) -> Option<Finding> {
         let unused = &self.unused_instructions;
-        let evidence = format!("{} are there and not used", unused.join(", "));
+        let evidence = format!("{} are available and not used", unused.join(", "));
         let remedy = "cargo install autoplace-cli --features native";
         (!unused.is_empty() && self.uses_host()).then(|| finding(FindingCause::Instructions, evidence, remedy))
     }

@@ -95,7 +95,7 @@ impl Protocol {
         } else if self.depths.is_empty() {
             "there is no depth to measure at".to_owned()
         } else if rounds == 0 || rounds as usize > texts {
-            format!("rounds are 1 to the number of prompts, {texts}, and not {rounds}")
+            format!("rounds must be 1 to {texts}, the number of prompts, and not {rounds}")
         } else {
             return Ok(());
         };

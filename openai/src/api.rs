@@ -283,7 +283,7 @@ impl Api {
         let asked = texts.len().saturating_mul(options.n);
         let most = self.engine.capacity();
         if asked > most {
-            let message = format!("{asked} answers were asked for: {most} can run and wait at once");
+            let message = format!("{asked} answers were requested: at most {most} can run and wait at once");
             return Err(ApiError::invalid(if texts.len() > most { prompt_name } else { "n" }, message));
         }
         let tokens = match texts.iter().any(GenerateRequest::reports_logprobs) {
@@ -360,7 +360,7 @@ impl Api {
     ///
     /// Status 400 if the body is not such a list, or names an adapter that the model does not have.
     pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
-        let no_list = |error| ApiError::new(400, format!("the body is no list of adapters: {error}"));
+        let no_list = |error| ApiError::new(400, format!("the body is not a list of adapters: {error}"));
         let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;
         let List::<Entry, MAX_ADAPTERS>(entries) = reading::value(body, "the body")?;
         let set = adapters::set(&entries, self.model.adapters(), "the body")?;

@@ -41,7 +41,7 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
     forms.extend(guided(body)?);
     forms.extend(own(body)?);
     if let [(first, _), (second, _), ..] = &forms[..] {
-        let message = format!("`{second}` is given beside `{first}`: a text is held to one of them");
+        let message = format!("`{second}` is given beside `{first}`: use one of them");
         return Err(ApiError::invalid(*second, message));
     }
     let is_open = is_open(body)?;
@@ -81,7 +81,7 @@ fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
         (Some("json_object" | "json_schema"), Some(schema)) => Some(schema),
         (Some("json_object"), None) => Some(Constraint::json_object().at("response_format")),
         _ => {
-            let can_be = "`text`, `json_object`, or `json_schema` with its schema can be";
+            let can_be = "use `text`, `json_object`, or `json_schema` with its schema";
             let message = format!("`response_format` of type {}: {can_be}", form["type"]);
             return Err(ApiError::invalid("response_format", message));
         }
@@ -118,7 +118,7 @@ fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
         forms.push(Constraint::json_object().at("structured_outputs.json_object"));
     }
     if forms.len() > 1 {
-        let message = "`structured_outputs` has several forms: a text is held to one of them";
+        let message = "`structured_outputs` has several forms: use one of them";
         return Err(ApiError::invalid("structured_outputs", message));
     }
     Ok(forms.pop())

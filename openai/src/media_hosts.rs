@@ -67,17 +67,17 @@ impl MediaHosts {
         let asked = authority.as_str().to_ascii_lowercase();
         // A user's name before the host makes another authority, which is not in the list.
         if !self.hosts.contains(&asked) {
-            return Err(format!("the host `{asked}` is none that this server may ask (--allow-media-host)"));
+            return Err(format!("this server may not fetch from the host `{asked}` (--allow-media-host)"));
         }
-        let failed = |error: Error| format!("`{asked}` gives no image: {error}");
+        let failed = |error: Error| format!("`{asked}` sent no image: {error}");
         let answer = self.agent.get(uri).call().map_err(failed)?;
         let status = answer.status().as_u16();
         if status != 200 {
-            return Err(format!("`{asked}` answers {status}, which is no image (redirects are not followed)"));
+            return Err(format!("`{asked}` answers {status}, which is not an image (redirects are not followed)"));
         }
         let mut bytes = Vec::new();
         let mut body = answer.into_body().into_reader().take(MAX_BYTES + 1);
-        body.read_to_end(&mut bytes).map_err(|error| format!("`{asked}` gives no whole image: {error}"))?;
+        body.read_to_end(&mut bytes).map_err(|error| format!("`{asked}` sent an incomplete image: {error}"))?;
         if bytes.len() as u64 > MAX_BYTES {
             return Err(format!("the image has more than {MAX_BYTES} bytes"));
         }

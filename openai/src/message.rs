@@ -310,15 +310,14 @@ fn allowed(
     let is_there = |name: &String| tools.iter().any(|tool| tool.name == *name);
     match given["mode"].as_str() {
         Some("required") if !names.iter().any(is_there) => {
-            let message =
-                format!("tool_choice: one of the tools {names:?} has to be called, and none of them is there");
+            let message = format!("tool_choice: one of the tools {names:?} must be called, and none of them exists");
             Err(ApiError::invalid("tool_choice", message))
         }
         Some("required") => Ok((ToolChoice::OneOf(names), None)),
         Some("auto") => Ok((ToolChoice::Auto, Some(names))),
         mode => {
             let place = "tool_choice.allowed_tools.mode";
-            let message = format!("{place} is `{}`: `auto` and `required` can be", mode.unwrap_or("missing"));
+            let message = format!("{place} is `{}`: use `auto` or `required`", mode.unwrap_or("missing"));
             Err(ApiError::invalid(place, message))
         }
     }

@@ -69,7 +69,7 @@ impl Options {
     pub(super) fn read(body: &Body<'_>) -> Result<Self, ApiError> {
         let mut options: Self = body.part()?;
         if !(1..=MAX_CHOICES).contains(&options.n) {
-            let message = format!("`n` is {}: 1 to {MAX_CHOICES} can be", options.n);
+            let message = format!("`n` is {}: use 1 to {MAX_CHOICES}", options.n);
             return Err(ApiError::invalid("n", message));
         }
         if let Some(stop) = body.get("stop") {
@@ -82,7 +82,10 @@ impl Options {
         }
         let limits = [("max_tokens", options.max_tokens), ("max_completion_tokens", options.max_completion_tokens)];
         if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|it| it < -1)) {
-            return Err(ApiError::invalid(*name, format!("`{name}` is negative: only -1 can be, which is no limit")));
+            return Err(ApiError::invalid(
+                *name,
+                format!("`{name}` is negative: only -1 is allowed, and means no limit"),
+            ));
         }
         if let (Some(limit), Some(other)) = (options.max_completion_tokens, options.max_tokens)
             && limit != other
@@ -195,7 +198,7 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         own.repeat_last_n = context;
     }
     let own =
-        serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
+        serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are not JSON"))?;
     let sampling: Sampling = body.over(reading::object(&own)?, &read_elsewhere)?.part()?;
     // Each entry costs time for every token or for the whole vocabulary.
     for (name, entries) in [
@@ -204,7 +207,7 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         ("logit_bias_text", sampling.logit_bias_text.len()),
     ] {
         if entries > MAX_ENTRIES {
-            let message = format!("`{name}` has {entries} entries: {MAX_ENTRIES} are the most");
+            let message = format!("`{name}` has {entries} entries: at most {MAX_ENTRIES} are allowed");
             return Err(ApiError::invalid(name, message));
         }
     }
@@ -294,7 +297,7 @@ mod tests {
         let list = |list| options(json!({"logit_bias": list})).unwrap().biases;
         assert_eq!((list(json!([])), list(json!([[7, 1], [8, -0.5]]))), (vec![], vec![(7, 1.0), (8, -0.5)]));
         let error = biases(4097).unwrap_err();
-        assert_eq!(error.message, "logit_bias: 4096 names are the most");
+        assert_eq!(error.message, "logit_bias: at most 4096 names are allowed");
         let twice = reading::object(br#"{"logit_bias": {"7": 1, "7": 2}}"#).unwrap();
         assert_eq!(Options::read(&twice).unwrap_err().message, "logit_bias: `7` is named twice");
     }

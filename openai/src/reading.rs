@@ -57,7 +57,7 @@ pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let read: Result<Entries<&RawValue, MAX_NAMES>, _> = serde_json::from_slice(body);
     let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
         true => ApiError::new(400, format!("the body: {error}")),
-        false => ApiError::new(400, format!("the body is no JSON: {error}")),
+        false => ApiError::new(400, format!("the body is not JSON: {error}")),
     })?;
     parameters.retain(|_, value| value.get() != "null");
     Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MAX_VALUES) })
@@ -287,7 +287,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
         while let Some(entry) = list.next_element()? {
             if self.0.len() == MAX {
-                return Err(A::Error::custom(format!("{MAX} entries are the most")));
+                return Err(A::Error::custom(format!("at most {MAX} entries are allowed")));
             }
             self.0.push(entry);
         }
@@ -308,7 +308,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Entries<T, MAX
                 return Err(A::Error::custom(format!("`{name}` is named twice")));
             }
             if self.0.len() == MAX {
-                return Err(A::Error::custom(format!("{MAX} names are the most")));
+                return Err(A::Error::custom(format!("at most {MAX} names are allowed")));
             }
             self.0.insert(name, value);
         }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(read(&deep).unwrap_err().param.as_deref(), Some("counts[0]"));
         let names: String = (0..257).map(|name| format!("\"{name}\": 0,")).collect();
         let many = read(&format!("{{{names} \"a\": 0}}")).unwrap_err();
-        assert!(many.message.contains("256 names are the most"), "{many}");
+        assert!(many.message.contains("at most 256 names are allowed"), "{many}");
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl RerankRequest {
         }
         let scored = embedder.score(&self.query, &self.documents).map_err(|error| match error {
             embed::Error::TooLong { index, tokens, limit } => {
-                let message = format!("{} is {tokens} tokens long with its query: {limit} are the most", place(index));
+                let message =
+                    format!("{} is {tokens} tokens long with its query: at most {limit} are allowed", place(index));
                 ApiError::invalid(place(index), message).with_code("context_length_exceeded")
             }
             embed::Error::Empty { index } => ApiError::invalid(place(index), format!("{} is empty", place(index))),

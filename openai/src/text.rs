@@ -32,7 +32,7 @@ impl TextRequest {
         let prompts = prompts(body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);
         if asked > MAX_CHOICES {
-            let message = format!("{asked} texts were asked for: {MAX_CHOICES} are the most");
+            let message = format!("{asked} texts were requested: at most {MAX_CHOICES} are allowed");
             return Err(ApiError::invalid("prompt", message));
         }
         let sampling = sampling(own, body, context)?;

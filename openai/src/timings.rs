@@ -132,7 +132,7 @@ mod tests {
             (&timings["predicted_per_second"], &timings["predicted_per_token_ms"]),
             (&json!(20.0), &json!(50.0))
         );
-        assert_eq!(of(&Statistics::default())["prompt_per_second"], 0.0);
+        assert_eq!(json(&Statistics::default())["prompt_per_second"], 0.0);
         assert!(timings.get("draft_n").is_none());
     }
 }

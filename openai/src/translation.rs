@@ -360,7 +360,7 @@ impl<'a> ChatWriter<'a> {
     /// one that was passed on is an error.
     pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
         if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
-            let message = format!("`{own}` is given beside `grammar`: a text is held to one of them");
+            let message = format!("`{own}` is given beside `grammar`: use one of them");
             return Err(ApiError::invalid(own, message));
         }
         self.give("json_schema", own, schema);

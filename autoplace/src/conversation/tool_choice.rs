@@ -11,7 +11,7 @@ pub enum ToolChoice {
     /// The model chooses.
     #[default]
     Auto,
-    /// No call is read. A call that the model writes all the same is content, as in llama.cpp's server.
+    /// No call is read. A call that the model nevertheless writes is content, as in llama.cpp's server.
     None,
     /// The model must call one of the tools.
     Required,
@@ -55,7 +55,7 @@ impl ToolChoice {
             Self::Auto | Self::None => return Ok(None),
             Self::Required => "there are no tools".to_owned(),
             Self::Function(name) => format!("there is no tool {name:?}"),
-            Self::OneOf(names) => format!("there is none of the tools {names:?}"),
+            Self::OneOf(names) => format!("none of the tools {names:?} exists"),
         };
         let called: Vec<(usize, &Tool)> =
             tools.iter().enumerate().filter(|(_, tool)| self.allows(&tool.name)).collect();

@@ -20,7 +20,7 @@ pub enum Error {
     /// A session generates as many texts as its context has sequences.
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
     SequencesBusy { n_seq_max: usize },
-    /// The generation was described for another model than the session's.
+    /// The request was made for a model other than the session's.
     #[error("this request was created for another model than the session's")]
     OtherModel,
     /// The context of the new plan has no room for the longest text, or for all texts together.

@@ -2,9 +2,9 @@
 //!
 //! If all prompts shared the time evenly, they would all be late together. Shortest first has the shortest mean time to
 //! the first token, but long prompts might wait for ever. This order has both: each prompt's place is the one in which
-//! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than by
-//! even sharing, which is its own time times the number of prompts that wait with it. The rule is the fair sojourn
-//! protocol of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
+//! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than with
+//! even sharing, which takes its own time, times the number of prompts that wait at the same time. The rule is the fair
+//! sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
 
 use std::cmp::Ordering;
 

@@ -213,8 +213,8 @@ pub struct Replaced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Resumed {
-    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may lie in other cells than
-    /// before, and the following tokens may differ by rounding.
+    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may lie in different cells, and
+    /// the following tokens may differ by rounding.
     Restored,
     /// The new cache has other types or another layout (flash attention, sequences), so the tokens are computed again.
     /// The following tokens may differ by rounding.

@@ -122,7 +122,7 @@ impl MediaEncoder {
                 return Err(llama_sys::Error::InvalidParameter {
                     name: "mmproj",
                     value: media.to_string(),
-                    reason: "the projector makes no rows of it".to_owned(),
+                    reason: "the projector produces no rows for it".to_owned(),
                 });
             }
             left += 1;

@@ -283,7 +283,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::NotLoaded`] for a model in a worker, whose context is there.
+    /// [`Error::NotLoaded`] for a model in a worker, which has the context.
     pub(crate) fn slot(&self) -> Result<&ContextSlot, Error> {
         match &self.inner.process {
             Process::Own(slot) => Ok(slot),

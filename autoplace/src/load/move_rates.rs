@@ -42,7 +42,7 @@ impl LoadOptions {
     /// Keeps the times of a load or a move.
     fn keep_move_rates(&self, machine: &Machine, plan: &Plan, rates: impl FnOnce(&MoveRates) -> MoveRates) {
         let file_bytes = plan.model.file_bytes;
-        // Another warm-up than the default one takes another time, and the next program may have the default.
+        // A warm-up other than the default takes a different time, and the next program may use the default.
         let is_usual = self.verify == Verify::Quick && plan.gpus().next().is_some();
         let Some(cache) = self.move_cache(machine, file_bytes).filter(|_| is_usual) else { return };
         let file = (self.path.as_path(), file_bytes);

@@ -66,8 +66,8 @@ impl LoadTimes {
         &self.conditions
     }
 
-    /// The rates of a load that had so many bytes of weights. `whole` is the time of the move that the load was a part
-    /// of, without the states of the texts.
+    /// The rates of a load of `weights` bytes of weights. `whole` is the time of the move that the load was a part of,
+    /// without the states of the texts.
     pub(super) fn rates(&self, weights: u64, whole: Option<Duration>, known: &MoveRates) -> MoveRates {
         let mut rates = MoveRates::default();
         let seconds = self.weights.as_secs_f64();

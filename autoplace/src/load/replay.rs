@@ -33,7 +33,7 @@ pub(super) fn follow(
     let (machine, lease) = options.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
-    // This llama.cpp may be another version than the plan's, so its account is compared too.
+    // This llama.cpp may have a different version than the plan's, so its account is compared too.
     if changes.is_empty() {
         changes = probed(&plan, &machine, &probe)?;
     }

@@ -448,7 +448,7 @@ pub(crate) mod deaths {
                 }
                 // Already dead.
                 2 => kill(&model),
-                // In another worker than the first.
+                // In a second worker.
                 3 => {
                     kill(&model);
                     model.generate(PROMPT).max_tokens(2).text().unwrap();

@@ -104,7 +104,7 @@ fn the_search_leaves_room_for_a_stated_cache_on_cards_of_any_size() {
     assert!(cached > 1);
 }
 
-/// A machine whose card is fast, and whose host reads so many bytes per second, with this link between them.
+/// A machine whose card is fast, and whose host reads `host` bytes per second, with this link between them.
 fn fast_card(host: u64, link: PcieRate) -> Machine {
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(host);

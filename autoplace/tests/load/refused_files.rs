@@ -76,7 +76,7 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
         (experts(4, 8), "llama.expert_used_count", assertion),
         (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
         (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
-        // A number of a split with another type.
+        // A split's number of another type.
         (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(FailureCause::Refused)),
     ] {
         let error = load(&model).unwrap_err();

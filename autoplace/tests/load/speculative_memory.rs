@@ -86,5 +86,5 @@ fn a_draft_is_loaded_as_it_is_stated() {
     assert!(part.device.is_some() && part.bytes.host.kv > 0, "{part:?}");
     drop(cards);
     let error = with_draft().draft_device("SIM9").load().unwrap_err().to_string();
-    assert!(error.contains("`SIM9`, which is not there"), "{error}");
+    assert!(error.contains("`SIM9`, which this machine lacks"), "{error}");
 }

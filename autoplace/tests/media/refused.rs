@@ -33,7 +33,7 @@ fn what_a_prompt_with_a_picture_cannot_do_is_an_error_that_says_so() {
     assert!(model.has_projector());
     let image = picture(30, 20, 1);
     let ends = says(greedy(&model, Prompt::text("Look:").then_media(image.clone())).text());
-    assert!(ends.ends_with("the prompt ends with it, and an answer follows a text"), "{ends}");
+    assert!(ends.ends_with("the prompt ends with it: a text must follow"), "{ends}");
     let sound = Sound::from_samples(16_000, vec![0.5; 1600]).unwrap();
     let heard = says(greedy(&model, Prompt::text("Hear:").then_media(sound).then_text("?")).text());
     assert!(heard.contains("mmproj.gguf has no encoder of sound"), "{heard}");

@@ -22,7 +22,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     }
     let asked = n_ubatch(plan);
     let Some(batch) = BATCHES.into_iter().rev().find(|&size| size <= asked) else {
-        return cannot(format_args!("a batch of {asked} tokens: 16 are its fewest"));
+        return cannot(format_args!("a batch of {asked} tokens: its minimum is 16"));
     };
     let cache = match (context.type_k, context.type_v) {
         (KvType::F16, KvType::F16) => None,
@@ -58,14 +58,14 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         notes.push(format!("KoboldCpp takes batches of powers of two: {batch} and not {asked} tokens"));
     }
     if context.flash_attn == FlashAttention::Auto {
-        notes.push("KoboldCpp has no `auto` for flash attention: leave it out where a device cannot".to_owned());
+        notes.push(
+            "KoboldCpp has no `auto` for flash attention: leave the flag out if a device does not support it"
+                .to_owned(),
+        );
     }
     let lacking = [
-        (context.n_seq_max > 1, "several sequences: all of the context is one's"),
-        (
-            context.n_outputs_max != 0,
-            "room for the logits of few tokens only: it takes more, for those of a whole batch",
-        ),
+        (context.n_seq_max > 1, "several sequences: one sequence gets the whole context"),
+        (context.n_outputs_max != 0, "room for the logits of few tokens only: it takes more, for a whole batch"),
         (!context.op_offload, "keeping large batches off the GPU (op_offload)"),
         (!context.repack, "leaving weights as they are for the CPU (repack)"),
     ];
@@ -88,7 +88,7 @@ fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
     let ids = devices(plan).and_then(|devices| devices.into_iter().map(number).collect::<Option<Vec<u32>>>());
     let ids = ids.unwrap_or_default();
     if ids.is_empty() {
-        let which = "the plan's GPUs are not here: where there are others too, say which with --usecuda or --usevulkan";
+        let which = "the plan's GPUs are not in this machine: if the other machine has further GPUs, choose with --usecuda or --usevulkan";
         notes.push(which.to_owned());
     }
     let words: Vec<String> = ids.iter().map(u32::to_string).collect();
@@ -99,7 +99,7 @@ fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
                 [] => {}
                 [id] if id < CUDA_IDS => said.extend(words),
                 _ => notes.push(format!(
-                    "--usecuda takes one of four GPUs, or all in their order: where those are not the plan's, set CUDA_VISIBLE_DEVICES={}",
+                    "--usecuda takes one of four GPUs, or all in their order: if these are not the plan's, set CUDA_VISIBLE_DEVICES={}",
                     words.join(",")
                 )),
             }

@@ -65,7 +65,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let notes = [
         (
             devices.is_none(),
-            "the plan's GPUs are not here: where there are others too, name them in this order with --device (llama-server --list-devices)",
+            "the plan's GPUs are not in this machine: if the other machine has further GPUs, name the plan's in this order with --device (llama-server --list-devices)",
         ),
         (
             context.mtp,

@@ -27,16 +27,18 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
     });
     let mut notes = vec![
         "the config of `client.llm.load(KEY, { config })` in LM Studio's SDKs; the same by hand in the model's load settings".to_owned(),
-        format!("of it `lms load KEY --gpu {ratio} --context-length {}` sets the first two", context.n_ctx),
+        format!("`lms load KEY --gpu {ratio} --context-length {}` sets the first two of them", context.n_ctx),
         format!(
-            "LM Studio makes layers of the ratio itself: {} of {} are planned; see that its log says so, and that automatic fitting is off",
+            "LM Studio converts the ratio to layers itself: {} of {} are planned; check this in its log, and that automatic fitting is off",
             plan.n_gpu_layers,
             plan.layers()
         ),
     ];
     notes.extend(alone(plan, "LM Studio", |_| "turn those off in its hardware settings".to_owned()));
     if context.flash_attn == FlashAttention::Auto {
-        notes.push("LM Studio has no `auto` for flash attention: turn it off where a device cannot".to_owned());
+        notes.push(
+            "LM Studio has no `auto` for flash attention: turn it off if a device does not support it".to_owned(),
+        );
     }
     let lacking = [
         (context.n_seq_max > 1, "several sequences (a setting of its own in newer versions)"),

@@ -39,7 +39,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     notes.extend(alone(plan, "Ollama", |gpu| format!("start `ollama serve` with LLAMA_ARG_DEVICE={gpu}")));
     let variables = variables(plan)?;
     if !variables.is_empty() {
-        notes.push("no parameter says the rest of the plan; start `ollama serve` with these variables, which hold for all its models:".to_owned());
+        notes.push("no parameter expresses the rest of the plan; start `ollama serve` with these variables, which apply to all its models:".to_owned());
         notes.extend(variables.iter().map(|variable| format!("  {variable}")));
     }
     let mmap = if mapped(plan) { "" } else { "PARAMETER use_mmap false\n" };

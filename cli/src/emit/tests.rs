@@ -82,7 +82,7 @@ fn llama_server_is_given_a_flag_for_each_part() {
     ] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &[flag], &["-ot"]);
     }
-    // Patterns of other blocks than the first ones, and of some parts of a block.
+    // Patterns for blocks other than the first ones, and for some parts of a block.
     for pattern in [r"^blk\.(1|2)\.(ffn_down|ffn_gate|ffn_up)\.", r"^blk\.0\.(ffn_down|ffn_gate)\."] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &["-ot "], &["--n-cpu"]);
     }

@@ -235,7 +235,7 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
         ("run a -ngl", &["-ngl: its value is missing"]),
         ("serve a --grammar x", &["--grammar: `autoplace run` or `chat` takes it, not serve"]),
         ("run a --no-jinja", &["--no-jinja: the model's own"]),
-        ("run -m a -hf b/c", &["-hf: the model is a already"]),
+        ("run -m a -hf b/c", &["-hf: the model is already a"]),
         ("serve a --cors-origins '*'", &["--cors-origins: `*`"]),
         ("run a -cram -5", &["-cram: `-5` is not a size in MiB"]),
         (

@@ -127,7 +127,7 @@ fn spec_type(list: &str) -> Result<Vec<String>, String> {
         "none" | "draft-simple" => Ok(None),
         "draft-mtp" => Ok(Some("--mtp".to_owned())),
         "ngram-simple" => Ok(Some("--prompt-lookup".to_owned())),
-        _ => Err(format!("`{kind}` is not done here: draft-simple, draft-mtp or ngram-simple can be")),
+        _ => Err(format!("`{kind}` is not supported: use draft-simple, draft-mtp or ngram-simple")),
     });
     words.filter_map(Result::transpose).collect()
 }

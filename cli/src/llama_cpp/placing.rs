@@ -26,7 +26,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["-fitc", "--fit-ctx"], |tokens| Ok(vec![format!("--ctx={tokens}+")]), "`--ctx N+`").library("`Context::AtLeast(n)`"),
     Row::flag(&["-dev", "--device"], &["--device"]).library("`.machine(m)` of the builder: the GPUs that are left in it are used. `Machine::detect` lists them"),
     Row::refused_switch(&["--list-devices"], "`autoplace devices` lists them"),
-    Row::reads(&["-sm", "--split-mode"], split_mode, "`--split-mode none`: one GPU. `layer` is so anyway. `row` and `tensor` are refused: what they allocate is not known before a load").library("planned: whole layers, over as many GPUs as make it fastest. `none`: `.machine(m)` with one GPU"),
+    Row::reads(&["-sm", "--split-mode"], split_mode, "`--split-mode none`: one GPU. `layer` is the default. `row` and `tensor` are refused: the memory that they allocate is not known before a load").library("planned: whole layers, over as many GPUs as make it fastest. `none`: `.machine(m)` with one GPU"),
     Row::flag(&["-mg", "--main-gpu"], &["--main-gpu"]).library("`.machine(m)` with this GPU alone; only `none` of the split modes has one"),
     Row::flag(&["-ts", "--tensor-split"], &["--tensor-split"]).library("`tensor_split` of a `Request`"),
     Row::flag(&["-ot", "--override-tensor"], &["--override-tensor"]).library("`overrides` of a `Request`"),
@@ -34,18 +34,18 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-ncmoe", "--n-cpu-moe"], &["--n-cpu-moe"]).library("the same"),
     Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
     Row::reads(&["--moe-cache-mib"], moe_cache, "`--moe-cache NMiB`, and `off` for 0. Without either a plan has a cache where it makes the workload faster").library("`.moe_cache(MoeCache::Bytes(n))` of the builder; `MoeCache::Auto` by default"),
-    Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: so anyway. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it reads no faster what is read once").library("`.mmap(false)` of the builder"),
+    Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: the default. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it is no faster for a file that is read once").library("`.mmap(false)` of the builder"),
     Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
     Row::switch(&["--mmap"], "").library("the same"),
     Row::refused_switch(&["--mlock"], "where the system refuses it llama.cpp only warns, and a plan leaves the host room, so that nothing need be paged out"),
-    Row::refused_switch(&["-dio", "--direct-io"], "it reads no faster what is read once"),
+    Row::refused_switch(&["-dio", "--direct-io"], "it is no faster for a file that is read once"),
     Row::only(&["-lzm", "--lazy-mode"], &["auto"], "rows that are read on demand are bytes that no plan counts"),
     Row::on_off([&["--repack"], &["-nr", "--no-repack"]], ["", "--no-repack"]).library("`.repack(false)` of the builder"),
     Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "which buffers hold the host's weights decides what is counted, and llama.cpp's default is")),
     Row::on_off([&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"]], ["--kv-offload=on", "--kv-offload=off"]).library("`.offload_kqv(false)` of the builder"),
     Row::on_off([&["--op-offload"], &["-nopo", "--no-op-offload"]], ["", "--no-op-offload"]).library("`.op_offload(false)` of the builder"),
     Row::refused_switch(&["--check-tensors"], "headers are always checked, and a damaged weight is a wrong text, not a crash"),
-    Row::refused(&["--override-kv"], "a plan is made from the file as it is; a corrected file is what it takes"),
+    Row::refused(&["--override-kv"], "a plan is made from the file as it is: correct the file instead"),
     Row::refused(&["--numa"], "threads are bound by the system (`numactl`)"),
     Row::reads(&["-rpc", "--rpc"], |servers| Ok(each("--rpc", servers)), "`--rpc HOST:PORT` for each").library("feature `rpc`, and `ModelBuilder::rpc` for each server"),
     Row::always([&["--warmup"], &["--no-warmup"]], "a load always computes once: that finds a GPU that takes more than was planned").library("`.verify(Verify::Quick)` of the builder"),
@@ -98,7 +98,7 @@ fn split_mode(mode: &str) -> Result<Vec<String>, String> {
         "layer" => Ok(Vec::new()),
         "none" => Ok(vec!["--split-mode=none".to_owned()]),
         "row" | "tensor" => {
-            Err(format!("what `{mode}` allocates is not known before a load: `layer` or `none` can be"))
+            Err(format!("the memory that `{mode}` allocates is not known before a load: use `layer` or `none`"))
         }
         _ => Err(format!("`{mode}` is not a supported split mode: use `layer` or `none`")),
     }
@@ -111,7 +111,7 @@ fn load_mode(mode: &str) -> Result<Vec<String>, String> {
         "mlock" | "mmap+mlock" => {
             Err(format!("`{mode}` is not needed: a plan leaves the host room, so that nothing need be paged out"))
         }
-        "dio" => Err("`dio` reads no faster what is read once".to_owned()),
+        "dio" => Err("`dio` is no faster for a file that is read once".to_owned()),
         _ => Err(format!("`{mode}` is not a supported load mode: use auto, mmap or none")),
     }
 }

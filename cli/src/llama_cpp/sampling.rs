@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::flag(&["--samplers"], &["--samplers"]).library("`.samplers(list)` of a request"),
     Row::reads(&["--sampler-seq", "--sampling-seq"], sampler_seq, "`--samplers`, by their names").library("`.samplers(list)` of a request"),
     Row::flag(&["-l", "--logit-bias"], &["--logit-bias"]).library("`.logit_bias(token, bias)` and `.logit_bias_text(text, bias)` of a request"),
-    Row::switch(&["--ignore-eos"], "--ignore-eos").library("`.ignore_eos()` of a request, for measurements: what would end the text is a token like any other, as in vLLM; llama.cpp never chooses it, which a bias against the token does too"),
+    Row::switch(&["--ignore-eos"], "--ignore-eos").library("`.ignore_eos()` of a request, for measurements: an end token is a token like any other, as in vLLM; llama.cpp never chooses it, and neither does a request with a bias against it"),
     Row::flag(&["--grammar"], &["--grammar"]).library("`.constraint(c)` of a request: `Constraint::gbnf`, `Constraint::lark`, `Constraint::regex`"),
     Row::flag(&["--grammar-file"], &["--grammar-file"]).library("the same: `Constraint::grammar` tells GBNF from Lark"),
     Row::flag(&["-j", "--json-schema"], &["--json-schema"]).library("`.constraint(c)` of a request: `Constraint::json_schema`"),

@@ -57,7 +57,7 @@ pub(super) const ROWS: &[Row] = &[
     .library("an `Engine` does so always"),
     Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "a request says so: `cache_prompt`")
         .library("`.cache_prompt(true)` of a request"),
-    Row::only(&["--cache-reuse"], &["0"], "what is moved in the context would be computed of other tokens"),
+    Row::only(&["--cache-reuse"], &["0"], "moved tokens would have been computed after other tokens"),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
     // Either way a sequence is stored before another text takes its place, as far as --cache-ram says; here it also

@@ -11,7 +11,7 @@ const LOGS: &str = "llama.cpp's log is not shown; the library hands it to `traci
 pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-p", "--prompt"], &["--prompt"]).library("the argument of `.generate(prompt)` of a model: a text, tokens, or a template's prompt"),
     Row::flag(&["-f", "--file", "-bf", "--binary-file"], &["--file"]).library("the same"),
-    Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: a text of a program's is as it is"),
+    Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: a program's text is taken as it is"),
     Row::flag(&["-n", "--predict", "--n-predict"], &["--max-tokens"]).library("`.max_tokens(n)` of a request"),
     Row::flag(&["-r", "--reverse-prompt"], &["--stop"]).library("`.stop(text)` of a request"),
     Row::switch(&["-sp", "--special"], "--special").library("`.special(true)` of a request"),
@@ -29,7 +29,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::on_off([&["--reasoning-preserve"], &["--no-reasoning-preserve"]], [r#"--template-kwargs={"preserve_reasoning":true}"#, r#"--template-kwargs={"preserve_reasoning":false}"#]).library("the same: `preserve_reasoning`"),
     Row::reads(&["--reasoning-format"], reasoning_format, "`none`: `--plain`. `auto` and `deepseek`: so anyway; `deepseek-legacy` is refused").library("`.reply_format(f)` of a chat; `ReplyFormat::plain` reads nothing"),
     Row::on_off([&["--skip-chat-parsing"], &["--no-skip-chat-parsing"]], ["--plain", ""]).library("the same"),
-    Row::reads(&["--reasoning-budget"], reasoning_budget, "-1: no limit, which is so anyway. 0: `--template-kwargs` turns thinking off. Another number is refused: cut short, a model answers worse").library("`.variable(name, value)` of a chat: a template's own switch is what the model was trained with"),
+    Row::reads(&["--reasoning-budget"], reasoning_budget, "-1: no limit, the default. 0: `--template-kwargs` turns thinking off. Another number is refused: a model answers worse if its reasoning is cut short").library("`.variable(name, value)` of a chat: a template's own switch is what the model was trained with"),
     Row::refused(&["--reasoning-budget-message"], "reasoning is not cut short"),
     Row::refused(&["--prompt-cache"], "prompts are kept in a folder and not in one file: --cache-dir").library("`StoreOptions::folder` of `.prompt_store(..)`"),
     Row::refused_switch(&["--prompt-cache-all"], "--cache-dir keeps prompts with their answers").library("the same"),
@@ -84,7 +84,7 @@ fn reasoning_format(format: &str) -> Result<Vec<String>, String> {
     match format {
         "auto" | "deepseek" => Ok(Vec::new()),
         "none" => Ok(vec!["--plain".to_owned()]),
-        _ => Err(format!("`{format}` is not written here: auto, deepseek or none can be")),
+        _ => Err(format!("`{format}` is not supported: use auto, deepseek or none")),
     }
 }
 
@@ -92,6 +92,8 @@ fn reasoning_budget(tokens: &str) -> Result<Vec<String>, String> {
     match tokens {
         "-1" => Ok(Vec::new()),
         "0" => Ok(variable("enable_thinking", false.into())),
-        _ => Err("cut short, a model answers worse: -1 (no limit) or 0 (no thinking) can be".to_owned()),
+        _ => {
+            Err("a model answers worse if its reasoning is cut short: use -1 (no limit) or 0 (no thinking)".to_owned())
+        }
     }
 }

@@ -6,7 +6,7 @@ const MEASURE: &str = "`autoplace measure` measures";
 const PERPLEXITY: &str = "llama-perplexity measures quality: this program does not";
 const IMATRIX: &str = "llama-imatrix quantises: this program does not";
 const CVECTOR: &str = "llama-cvector-generator makes control vectors: this program does not";
-const DIFFUSION: &str = "diffusion models are not generated with";
+const DIFFUSION: &str = "diffusion models are not supported";
 const FINETUNE: &str = "models are not trained here";
 const RETRIEVAL: &str = "llama-retrieval and llama-embedding do this";
 const TOKENIZE: &str = "llama-tokenize does this";
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
         MEASURE,
     ),
     Row::new(&["-pps", "-tgs", "--progress"], Value::Optional(BENCH), Here::Refused(MEASURE)),
-    Row::only(&["-fitp", "--fit-print"], &["off"], "`autoplace plan` prints what is taken where"),
+    Row::only(&["-fitp", "--fit-print"], &["off"], "`autoplace plan` prints the memory that is taken on each device"),
     Row::refused(
         &[
             "--hellaswag-tasks",
@@ -113,7 +113,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::refused_switch(
         &["--dflash", "--eagle3"],
-        "such drafts are not computed with: -md, --spec-type draft-mtp or ngram-simple",
+        "such drafts are not supported: use -md, --spec-type draft-mtp or ngram-simple",
     ),
     Row::refused_switch(&["--check", "--save-logits"], "llama-results and llama-debug test llama.cpp itself"),
     Row::refused(&["--logits-output-dir", "--tensor-filter"], "llama-results and llama-debug test llama.cpp itself"),

@@ -211,7 +211,7 @@ impl Words {
     fn put(&mut self, name: &str, word: String, own: &Own<'_>, (verb, program): (&str, &Command)) {
         if !word.starts_with('-') {
             if let Some(other) = self.model.replace(word) {
-                self.refused.push(format!("{name}: the model is {other} already"));
+                self.refused.push(format!("{name}: the model is already {other}"));
             }
         } else if own.has(&word) {
             self.words.push(word.into());

@@ -136,10 +136,10 @@ impl PlanArgs {
 /// Parses a companion's role and its file.
 fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     match text.split_once('=') {
-        Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
+        Some(("mmproj" | "draft", "")) => Err("the file is missing after `=`".to_owned()),
         Some(("mmproj", path)) => Ok((CompanionRole::Mmproj, path.into())),
         Some(("draft", path)) => Ok((CompanionRole::Draft, path.into())),
-        _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
+        _ => Err("use `mmproj=FILE` or `draft=FILE`".to_owned()),
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     }
     let is_draft = |(role, _): &(CompanionRole, PathBuf)| *role == CompanionRole::Draft;
     if args.draft.options() != DraftOptions::default() && !args.with.iter().any(is_draft) {
-        return Err("what is said of a draft model needs one: --with draft=FILE".into());
+        return Err("settings of a draft model need a draft model: --with draft=FILE".into());
     }
     let reading = Instant::now();
     let header = Header::open(&model)?;

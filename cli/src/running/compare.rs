@@ -50,13 +50,13 @@ pub(crate) fn compare(
     running.pid = Some(found.pid);
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
-    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not held against a plan")));
+    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not compared with a plan")));
     if seen.unlike.is_empty() {
         running.n_gpu_layers = theirs.layers(found, held, running.on_gpus, machine, &mut notes);
     }
     match running.n_gpu_layers.map(|layers| theirs.plan(machine, layers)) {
         Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
-        Some(Err(error)) => notes.push(format!("as it runs it could not be planned: {error}")),
+        Some(Err(error)) => notes.push(format!("its settings cannot be planned: {error}")),
         None => {}
     }
 
@@ -83,7 +83,8 @@ pub(crate) fn compare(
             Err(error) => notes.push(error),
         }
     } else {
-        let unknown = "what it holds is unknown, and so is what there is room for: ask again when it has ended";
+        let unknown =
+            "the memory that it holds is unknown, and so is the room for layers: run this again after it has ended";
         notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();

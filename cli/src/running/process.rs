@@ -36,7 +36,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
     ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
-        format!("process {pid} is `{name}`: llama-server, ollama, LM Studio and KoboldCpp are known")
+        format!("process {pid} is `{name}`: only llama-server, ollama, LM Studio and KoboldCpp are known")
     })
 }
 
@@ -48,7 +48,7 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
-        [] => Err("none of llama-server, ollama, LM Studio and KoboldCpp runs here: say its process id, `--watch=PID`"
+        [] => Err("none of llama-server, ollama, LM Studio and KoboldCpp runs here: give a process id, `--watch=PID`"
             .to_owned()),
         [found] => Ok(*found),
         several => {

@@ -19,17 +19,17 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
         true => Ok(props),
-        false => Err("another server answers at its address, as where it runs in a container".to_owned()),
+        false => Err("another server answers at its address, for example because it runs in a container".to_owned()),
     });
     let props = props.unwrap_or_else(|why| {
         seen.notes.push(why);
         Value::Null
     });
     if props["role"] == "router" {
-        return Err("it starts a server for each model: say the process id of that one".to_owned());
+        return Err("it starts a server for each model: give the process id of that one".to_owned());
     }
     seen.version = text(&props["build_info"]);
-    seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("{flag} places it too")));
+    seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("{flag} also affects its placement")));
     if props["modalities"]["vision"] == true || props["modalities"]["audio"] == true {
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
@@ -122,7 +122,8 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     // In newer versions its runner is a llama-server and reads llama.cpp's variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
-    seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} places it too")));
+    seen.unlike
+        .extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} also affects its placement")));
     let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok()).unwrap_or(1);
     seen.sequences = (at_once > 1).then_some((at_once, false));
     if let Some(each) = number(&model["context_length"]) {
@@ -218,7 +219,7 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
             !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
         };
         if process.words.iter().any(is_there) || is_set(&settings[name]) {
-            seen.unlike.push(format!("--{name} places it too"));
+            seen.unlike.push(format!("--{name} also affects its placement"));
         }
     }
     let ty = match said("quantkv").as_deref() {

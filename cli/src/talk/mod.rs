@@ -117,7 +117,7 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
     let system = args.system()?;
     let template = if args.texts.raw { None } else { template(args, &path)? };
     if args.texts.raw && (prompt.is_none() || system.is_some()) {
-        return Err("--raw goes on with a prompt, and has neither a system message nor a conversation".into());
+        return Err("--raw continues a prompt: it takes neither a system message nor a conversation".into());
     }
     if template.is_none() && (prompt.is_none() || system.is_some()) {
         let families = FAMILIES.join(", ");
@@ -203,7 +203,7 @@ fn converse(
 /// Continues the prompt, for a model without a chat template. Returns whether Ctrl-C ended it.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
-    note(format!("{why}: it goes on with the prompt"));
+    note(format!("{why}: the prompt is continued"));
     let mut whole = Prompt::text("");
     for part in args.media.read(model)? {
         if let Part::Media(media) = part {
@@ -222,7 +222,7 @@ impl TalkArgs {
     /// The system message, from the argument or a file.
     fn system(&self) -> Result<Option<String>, Box<dyn Error>> {
         match (&self.system, self.texts.system()?) {
-            (Some(_), Some(_)) => Err("both --system and --system-file have a system message: one can be".into()),
+            (Some(_), Some(_)) => Err("both --system and --system-file give a system message: use one of them".into()),
             (said, of_file) => Ok(said.clone().or(of_file)),
         }
     }

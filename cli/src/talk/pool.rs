@@ -111,7 +111,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
     ended
 }
 
-/// Most requests under way. With as many connections more, a limit of 1024 open files is enough.
+/// Most requests under way. With the same number of further connections, a limit of 1024 open files is enough.
 const MAX_REQUESTS: usize = 512;
 
 /// A pool that is served, for SIGHUP.
@@ -339,7 +339,7 @@ mod tests {
             assert_eq!(sources.read(find).unwrap().unwrap().models[0].model, file);
         }
         assert_eq!(asked.get(), 1);
-        // A file that is gone is looked for again.
+        // A file that has vanished is searched for again.
         fs::remove_file(&file).unwrap();
         sources.read(find).unwrap();
         assert_eq!(asked.get(), 2);

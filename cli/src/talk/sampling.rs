@@ -144,7 +144,7 @@ fn mirostat(text: &str) -> Result<Mirostat, String> {
         "0" => Ok(Mirostat::Off),
         "1" => Ok(Mirostat::V1),
         "2" => Ok(Mirostat::V2),
-        _ => Err("0, 1 or 2 can be".to_owned()),
+        _ => Err("use 0, 1 or 2".to_owned()),
     }
 }
 

@@ -330,7 +330,7 @@ impl ServeArgs {
             return Ok(Some(key.clone()));
         }
         let key = match (&self.api_key_file, std::env::var(KEY)) {
-            (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} have a key: one can be")),
+            (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} give a key: use one of them")),
             (Some(file), _) => files::read(file)?,
             (None, Ok(key)) => key,
             (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is no text")),

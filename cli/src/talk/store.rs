@@ -45,7 +45,7 @@ impl StoreArgs {
             Some(CacheRam::Bytes(bytes)) => bytes,
             // The host memory that one model leaves free is for the others.
             Some(CacheRam::Auto) => {
-                return Err("--cache-ram auto is of one model: each of several needs a size, such as 2GiB");
+                return Err("--cache-ram auto is for one model: each of several models needs a size, such as 2GiB");
             }
         };
         Ok(PoolStores { ram, folder: self.cache_dir.clone(), owner: owner.map(str::to_owned) })
@@ -78,7 +78,7 @@ impl PoolStores {
     }
 }
 
-/// A name as one of a folder: other bytes than letters, digits, `-`, `_` and inner dots are percent-encoded.
+/// Turns a model's name into a folder's: bytes other than letters, digits, `-`, `_` and inner dots are percent-encoded.
 fn file_name(name: &str) -> String {
     let mut encoded = String::new();
     for byte in name.bytes() {
@@ -99,7 +99,7 @@ fn folder(text: &str) -> Result<(PathBuf, u64), String> {
         _ => (text, FOLDER_BYTES),
     };
     match folder {
-        "" => Err(format!("`{text}` names no folder; it is DIR, or DIR:SIZE")),
+        "" => Err(format!("`{text}` names no folder: write DIR or DIR:SIZE")),
         folder => Ok((folder.into(), bytes)),
     }
 }

@@ -202,7 +202,7 @@ fn grammar_of_file(file: &str) -> Result<Constraint, String> {
 fn object(text: &str) -> Result<Map<String, Value>, String> {
     match json(text)? {
         Value::Object(object) => Ok(object),
-        _ => Err("a JSON object can be, such as {\"enable_thinking\": false}".to_owned()),
+        _ => Err("write a JSON object, such as {\"enable_thinking\": false}".to_owned()),
     }
 }
 

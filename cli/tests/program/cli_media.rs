@@ -72,7 +72,7 @@ fn a_list_and_a_plan_name_the_projector() {
     let (model, projector, _) = seeing(&user);
     let folder = user.path("models");
     let words = user.says(&["list", folder.to_str().unwrap()]);
-    assert!(words.contains("takes images or sound by") && words.contains("mmproj-model-f16.gguf"), "{words}");
+    assert!(words.contains("takes images or sound through") && words.contains("mmproj-model-f16.gguf"), "{words}");
     let with = format!("mmproj={}", projector.display());
     let plan = user.says(&["plan", &model, "--with", &with]);
     assert!(plan.contains("mmproj"), "{plan}");

@@ -309,7 +309,7 @@ fn koboldcpp_is_known_by_its_arguments_or_its_file_of_settings() {
     }
     let process = Process::new("koboldcpp", &["--port", &server.port, "--moecpu", "5", &demo], &[]);
     let (_, running, _) = watched(&user, process.id());
-    assert!(running["notes"].to_string().contains("--moecpu places it too"), "{running}");
+    assert!(running["notes"].to_string().contains("--moecpu also affects its placement"), "{running}");
     let process = Process::new("koboldcpp", &["--port", &server.port, "--config", "/none.kcpps"], &[]);
     is_refused(&user, process.id(), &["/none.kcpps"]);
 }

@@ -24,6 +24,6 @@ mod serve_pool;
 #[cfg(target_os = "linux")]
 mod serve_pool_long;
 mod server;
-// Its processes have other names than their files.
+// Its processes have names that differ from those of their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

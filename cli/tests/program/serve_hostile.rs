@@ -94,11 +94,11 @@ fn a_request_takes_a_small_multiple_of_its_body() {
     let system = format!(r#"{{"messages": {messages}, "system": "{}"}}"#, "Time: 10:00\\n".repeat(bytes / 14));
     for (path, body, words) in [
         (MESSAGES, format!(r#"{{"messages": {bomb}}}"#), "messages[0]"),
-        (MESSAGES, format!(r#"{{"messages": {many}}}"#), "messages: 8192 entries are the most"),
-        (MESSAGES, user(&blocks), "messages[0].content: 1024 entries are the most"),
+        (MESSAGES, format!(r#"{{"messages": {many}}}"#), "messages: at most 8192 entries are allowed"),
+        (MESSAGES, user(&blocks), "messages[0].content: at most 1024 entries are allowed"),
         (MESSAGES, user(&format!("\"{text}\"")), "prompt is too long"),
-        (RESPONSES, format!(r#"{{"input": {bomb}}}"#), "input: 8192 entries are the most"),
-        (RESPONSES, format!(r#"{{"input": {many}}}"#), "input: 8192 entries are the most"),
+        (RESPONSES, format!(r#"{{"input": {bomb}}}"#), "input: at most 8192 entries are allowed"),
+        (RESPONSES, format!(r#"{{"input": {many}}}"#), "input: at most 8192 entries are allowed"),
         (RESPONSES, format!(r#"{{"input": "{text}"}}"#), "input"),
         (RESPONSES, format!(r#"{{"input": {deep}}}"#), "input[0]"),
         (RESPONSES, format!(r#"{{"input": "a", "tools": {bomb}}}"#), "tools[0]"),

@@ -28,7 +28,7 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
     assert!(bytes <= 1 << 20, "{bytes}");
 }
 
-/// One damage to a file: some bytes are replaced by other bytes, or by bytes of another place.
+/// One damage to a file: some bytes are replaced by other bytes, or by bytes from another place.
 type Damage = (prop::sample::Index, usize, Vec<u8>, Option<prop::sample::Index>);
 
 fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {

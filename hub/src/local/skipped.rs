@@ -54,7 +54,7 @@ impl fmt::Display for Why {
         match self {
             Self::Projector => f.write_str("a projector (mmproj), which goes beside a model"),
             Self::Draft => f.write_str("a draft, which goes beside a model"),
-            Self::Imatrix => f.write_str("an importance matrix, no model"),
+            Self::Imatrix => f.write_str("an importance matrix, not a model"),
             Self::ShardsMissing(names) => match &names[..] {
                 [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
                 names => write!(f, "the shard {} is missing", names.concat()),
@@ -67,8 +67,8 @@ impl fmt::Display for Why {
             }
             Self::BrokenLink => f.write_str("a link to a file that is gone"),
             Self::Unreadable(error) => write!(f, "cannot be read: {error}"),
-            Self::Manifest(problem) => write!(f, "no manifest of a model: {problem}"),
-            Self::TooMuch(most) => write!(f, "more than {most} entries or folders deep: the rest was not looked at"),
+            Self::Manifest(problem) => write!(f, "not the manifest of a model: {problem}"),
+            Self::TooMuch(most) => write!(f, "more than {most} entries or folders deep: the rest was not searched"),
         }
     }
 }

@@ -53,8 +53,8 @@ macro_rules! functions {
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: the text ends with the only NUL in it.
                         let address = find(unsafe { ::core::ffi::CStr::from_bytes_with_nul_unchecked(name.as_bytes()) })?;
-                        // SAFETY: by the caller's promise the address is this function, and its type is that of the
-                        // bindings.
+                        // SAFETY: by the caller's promise the address is that of this function, and the function has
+                        // the type of the bindings.
                         unsafe { ::core::mem::transmute::<_, unsafe extern "C" fn($($type),*) $(-> $returns)?>(address) }
                     },)*
                 })

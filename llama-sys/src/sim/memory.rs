@@ -5,7 +5,7 @@ use std::io;
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Zeroed pages that cost nothing until they are written: an anonymous mapping that reserves no swap, so that a buffer
-/// of 400 GB fits on any host. Systems that count reservations all the same (Windows, `vm.overcommit_memory` 2) may
+/// of 400 GB fits on any host. Systems that nevertheless count reservations (Windows, `vm.overcommit_memory` 2) may
 /// refuse it.
 pub(super) struct Memory {
     map: MmapRaw,

@@ -1,5 +1,5 @@
-//! A cache of experts on a card changes no result, takes the bytes that it is counted with, and is refused where
-//! llama.cpp has no use for it.
+//! A cache of experts on a card changes no result, takes exactly the counted bytes, and is refused where llama.cpp has
+//! no use for it.
 
 use std::path::{Path, PathBuf};
 

@@ -81,7 +81,7 @@ pub(super) fn drift(runs: &Row, most: f64) -> Check {
     let farthest = speeds.iter().map(|&speed| change(speed)).max_by(|one, other| one.abs().total_cmp(&other.abs()));
     let may = exceptions(speeds.len());
     let found = format!(
-        "{:+.1} % from the first third to the last, single runs {:+.1} % at the farthest; {:.0} % at most, {off} of {} runs beyond that, {may} may be; {:.1} tok/s",
+        "{:+.1} % from the first third to the last, single runs {:+.1} % at the farthest; {:.0} % at most, {off} of {} runs beyond that (allowed: {may}); {:.1} tok/s",
         last * 100.0,
         farthest.unwrap_or_default() * 100.0,
         most * 100.0,
@@ -173,24 +173,24 @@ pub(super) fn processor(host: &HostSeen) -> Check {
     let most = |of: fn(&RateConditions) -> Option<u32>| each.iter().filter_map(of).max();
     let parts = [
         most(|run| run.waited).map(|waited| {
-            format!("threads of this process waited for a core {waited} % of a run (less than {MAX_WAITED} % may be)")
+            format!("threads of this process waited for a core {waited} % of a run (allowed: less than {MAX_WAITED} %)")
         }),
         host.pressure.iter().flatten().copied().reduce(f32::max).map(|waited| {
-            format!("some thread of the system waited {waited:.1} % of ten seconds ({MAX_CPU_PRESSURE} % may be)")
+            format!("some thread of the system waited {waited:.1} % of ten seconds (allowed: {MAX_CPU_PRESSURE} %)")
         }),
         most(|run| run.others).map(|percent| {
             let cores = f64::from(percent) / 100.0;
             format!("other programs used {cores:.1} cores")
         }),
         most(|run| run.steal).filter(|steal| *steal > 0).map(|steal| {
-            format!("other virtual machines took {steal} % of the cores (less than {MAX_STEAL} % may be)")
+            format!("other virtual machines took {steal} % of the cores (allowed: less than {MAX_STEAL} %)")
         }),
     ];
     let found: Vec<String> = parts.into_iter().flatten().collect();
     if found.is_empty() {
         return unknown(Aspect::Processor);
     }
-    let found = format!("at worst {}; {disturbed} of {} runs disturbed, {may} may be", found.join(", "), each.len());
+    let found = format!("at worst {}; {disturbed} of {} runs disturbed (allowed: {may})", found.join(", "), each.len());
     check(Aspect::Processor, disturbed <= may, found)
 }
 

@@ -172,7 +172,7 @@ impl Input<'_> {
             return Err(self.damaged(format!("its header says {said} samples, and it ends after {found}")));
         }
         if decoder.finalize().verify_ok == Some(false) {
-            return Err(self.damaged("its samples have another MD5 hash than its header says"));
+            return Err(self.damaged("the MD5 hash of its samples differs from the one in its header"));
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Sound {
         let file = File::open(&path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         if !metadata.is_file() {
-            return Err(io(io::Error::other("it is no regular file")));
+            return Err(io(io::Error::other("it is not a regular file")));
         }
         decode::decode(&name, file, metadata.len(), limits)
     }

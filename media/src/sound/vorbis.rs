@@ -14,7 +14,7 @@ const IDENTIFICATION: usize = 30;
 /// Fails for a stream whose codebooks would take too much memory. `headers` are its identification and its setup
 /// header.
 pub(super) fn check(headers: &[u8]) -> Result<(), String> {
-    let entries = entries(headers).ok_or("its codebooks are cut short, or are none")?;
+    let entries = entries(headers).ok_or("its codebooks are cut short or missing")?;
     if entries > MAX_ENTRIES {
         return Err(format!(
             "its codebooks have {entries} or more entries together; at most {MAX_ENTRIES} are allowed"

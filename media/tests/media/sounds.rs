@@ -108,7 +108,7 @@ fn a_sound_that_ends_early_or_differs_from_its_header_is_damaged() {
     // The MD5 hash of the samples, in the header.
     file[26..42].fill(1);
     let error = Sound::from_bytes(&file).unwrap_err().to_string();
-    assert!(error.ends_with("its samples have another MD5 hash than its header says"), "{error}");
+    assert!(error.ends_with("the MD5 hash of its samples differs from the one in its header"), "{error}");
     let float = Wav { rate: 8_000, channels: 1, samples: &[0.0, f32::NAN] }.float();
     let error = Sound::from_bytes(&float).unwrap_err().to_string();
     assert_eq!(error, "sound: damaged WAV: sample 1 is not a finite number");

@@ -131,7 +131,7 @@ impl Chat {
     /// an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<String>) -> Result<T, Error> {
         let before = self.messages.len();
-        // The prompt shows the tools all the same, so that the server's cache holds it.
+        // The prompt still shows the tools, so that the server's cache holds it.
         let mut asked = Self { tool_choice: ToolChoice::None, ..self.clone() };
         asked.generate = asked.generate.constraint(Constraint::of_type::<T>());
         let mut stream = asked.say(content)?;

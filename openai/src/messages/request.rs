@@ -154,7 +154,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
             "system" => "system",
             role => {
                 let place = format!("{place}.role");
-                let message = format!("{place} is `{role}`: `user`, `assistant` and `system` can be");
+                let message = format!("{place} is `{role}`: use `user`, `assistant` or `system`");
                 return Err(ApiError::invalid(place, message));
             }
         };
@@ -212,7 +212,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
         }
         ("tool", None) => return Err(ApiError::invalid("tool_choice.name", "`tool_choice.name` is missing")),
         (kind, _) => {
-            let message = format!("tool_choice.type is `{kind}`: `auto`, `any`, `tool` and `none` can be");
+            let message = format!("tool_choice.type is `{kind}`: use `auto`, `any`, `tool` or `none`");
             return Err(ApiError::invalid("tool_choice.type", message));
         }
     };
@@ -238,7 +238,7 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
     };
     let OutputFormat { r#type, schema } = reading::value(given, place)?;
     let (true, Some(schema)) = (r#type == "json_schema", schema) else {
-        let message = format!("{place}: `json_schema` with its `schema` can be, and this is `{type}`", r#type = r#type);
+        let message = format!("{place}: use `json_schema` with its `schema`; this is `{type}`", r#type = r#type);
         return Err(ApiError::invalid(place, message));
     };
     writer.schema(schema_place, schema)?;
@@ -256,7 +256,7 @@ fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Resu
         "enabled" | "adaptive" | "between_tools" => writer.variable("enable_thinking", true),
         kind => {
             let message =
-                format!("thinking.type is `{kind}`: `enabled`, `adaptive`, `between_tools` and `disabled` can be");
+                format!("thinking.type is `{kind}`: use `enabled`, `adaptive`, `between_tools` or `disabled`");
             return Err(ApiError::invalid("thinking.type", message));
         }
     }
@@ -264,7 +264,7 @@ fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Resu
         None | Some("summarized") => Ok(Shown::Thoughts),
         Some("omitted") => Ok(Shown::Signatures),
         Some(display) => {
-            let message = format!("thinking.display is `{display}`: `summarized` and `omitted` can be");
+            let message = format!("thinking.display is `{display}`: use `summarized` or `omitted`");
             Err(ApiError::invalid("thinking.display", message))
         }
     }

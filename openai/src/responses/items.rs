@@ -108,7 +108,7 @@ impl<'a> Item<'a> {
             role => {
                 let place = format!("{place}.role");
                 let role = role.unwrap_or("missing");
-                let message = format!("{place} is {role}: `user`, `assistant`, `system` and `developer` can be");
+                let message = format!("{place} is {role}: use `user`, `assistant`, `system` or `developer`");
                 return Err(ApiError::invalid(place, message));
             }
         };

@@ -260,7 +260,7 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
         }
         ("json_schema", Some(schema)) => writer.schema("text.format.schema", schema)?,
         _ => {
-            let can_be = "`text`, `json_object`, or `json_schema` with its `schema` can be";
+            let can_be = "use `text`, `json_object`, or `json_schema` with its `schema`";
             return Err(ApiError::invalid("text.format", format!("text.format is of type `{kind}`: {can_be}")));
         }
     }

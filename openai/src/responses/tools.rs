@@ -68,7 +68,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
     }
     let no_tool = |place: &str, what: String| Err(ApiError::invalid(place, format!("{place}: {what}")));
     let nothing_to_call = || {
-        let what = "a tool has to be called, and there is no function that can be".to_owned();
+        let what = "a tool must be called, and there is no function that may be called".to_owned();
         no_tool("tool_choice", what)
     };
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
@@ -97,7 +97,7 @@ fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {
     const PLACE: &str = "tool_choice";
     let mode = |mode: String, place: &str| match &*mode {
         "auto" | "none" | "required" => Ok(mode),
-        other => Err(ApiError::invalid(place, format!("{place} is `{other}`: `auto`, `none` and `required` can be"))),
+        other => Err(ApiError::invalid(place, format!("{place} is `{other}`: use `auto`, `none` or `required`"))),
     };
     let Some(given) = body.get(PLACE) else { return Ok(Choice::Mode("auto".to_owned())) };
     if reading::is_text(given) {

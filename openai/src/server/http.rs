@@ -137,7 +137,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             connection.map_err(|error| failed(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
         let (bytes, room) = timeout(connection.timeout, collect(body))
             .await
-            .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))??;
+            .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request's body is incomplete"))??;
         let under_way = UnderWay {
             connection,
             _room: room,
@@ -198,7 +198,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failed> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => Ok(outcome?),
-        Err(_) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be worked on")),
+        Err(_) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be processed")),
     }
 }
 

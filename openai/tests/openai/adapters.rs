@@ -80,7 +80,7 @@ fn an_adapter_that_is_not_there_and_a_list_that_is_none_are_refused_by_their_pla
         assert!(error.message.starts_with(message), "{}", error.message);
         assert!(api.apply_adapters(lora.to_string().as_bytes()).is_err(), "{lora}");
     }
-    assert!(api.apply_adapters(b"{").unwrap_err().message.contains("no list of adapters"));
+    assert!(api.apply_adapters(b"{").unwrap_err().message.contains("not a list of adapters"));
     // Refused lists changed nothing.
     assert_eq!(api.adapters()[0]["scale"], 1.0);
     api.apply_no_adapters();

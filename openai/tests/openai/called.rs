@@ -163,7 +163,7 @@ fn an_object_is_closed_unless_the_letter_is_asked_for() {
         let answer = chat(&api, &asked).unwrap().wait().unwrap();
         answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
     };
-    // The only objects with no other name than "a".
+    // The only objects without names other than "a".
     let is_closed = |text: &str| [json!({}), json!({"a": null})].map(Some).contains(&serde_json::from_str(text).ok());
     for seed in 1..=6 {
         let closed = grown(seed, json!({}));

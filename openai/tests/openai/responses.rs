@@ -257,10 +257,10 @@ fn tools_of_other_kinds_are_left_out_or_named_where_they_are_wanted() {
     assert_eq!(respond(&server, &more)["output"][0]["name"], "walk");
     for (choice, words) in [
         (json!({"type": "web_search"}), "tool_choice: tools of type `web_search`"),
-        (json!("required"), "there is no function that can be"),
-        (allowed(&["walk"]), "there is no function that can be"),
+        (json!("required"), "there is no function that may be"),
+        (allowed(&["walk"]), "there is no function that may be"),
         (json!({"type": "function", "name": "walk"}), "there is no function `walk`"),
-        (json!("sometimes"), "`auto`, `none` and `required` can be"),
+        (json!("sometimes"), "use `auto`, `none` or `required`"),
     ] {
         let (status, answer) = post(&server, &json!({"tools": [search], "tool_choice": choice}));
         assert!(status == 400 && answer["error"]["message"].as_str().unwrap().contains(words), "{answer}");

@@ -85,7 +85,7 @@ impl FromStr for Bytes {
         // Exact up to 2^53 bytes, 8 PiB.
         let bytes = (number * unit as f64).round();
         if bytes >= u64::MAX as f64 {
-            return Err(ParseError::new(text, "more than 64 bits count"));
+            return Err(ParseError::new(text, "more than 64 bits can hold"));
         }
         Ok(Self(bytes as u64))
     }

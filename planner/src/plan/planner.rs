@@ -263,10 +263,11 @@ impl<'a> Planner<'a> {
     /// Why the estimate does not cover this model or context, if so. Only a probe can plan it then.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
-            "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
+            "we have no model of the graph that a context for embeddings computes (llama-graph.cpp, build_pooling)"
+                .to_owned()
         });
         let predicts = self.profile.predicts().then(|| {
-            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)"
+            "we have no model of the graph that a context that predicts further tokens computes (models/*.cpp, graph_mtp)"
                 .to_owned()
         });
         self.profile.unmodelled().or(embeds).or(predicts)

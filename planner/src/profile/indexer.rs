@@ -140,7 +140,7 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let index = facts.keys.required("attention.indexer.key_length")?;
     let ratios = ratios(facts)?;
     if ratios.iter().any(|ratio| ![0, CLOSE, FAR].contains(ratio)) {
-        return unknown("that distils by another ratio than 4 and 128");
+        return unknown("that distils by a ratio other than 4 and 128");
     }
     let trunk = hparams.n_layer_trunk() as usize;
     facts.keys.check(ratios[..trunk].contains(&CLOSE), RATIOS, &"without a ratio of 4", &EMPTY)?;

@@ -28,8 +28,8 @@ pub enum KvLayout {
 pub struct BlockState {
     /// The tensors.
     pub kept: Vec<KeptTensor>,
-    /// An earlier block whose compressed keys this block reads. The first such block on another device than the
-    /// earlier block keeps a copy for all of them on its device (llama-kv-cache-dsv4.cpp, the constructor).
+    /// An earlier block whose compressed keys this block reads. The first such block on a device other than the earlier
+    /// block's keeps a copy for all of them on its device (llama-kv-cache-dsv4.cpp, the constructor).
     pub reads: Option<usize>,
 }
 

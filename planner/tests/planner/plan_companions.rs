@@ -78,7 +78,7 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
         assert_eq!((stated.gpu.as_deref(), stated.bytes), (Some("card 1"), given.bytes));
     }
     let error = with(&|it| it.device = Some("card 7".to_owned())).unwrap_err().to_string();
-    assert!(error.contains("`card 7`, which is not there: there are card 0, card 1"), "{error}");
+    assert!(error.contains("`card 7`, which this machine lacks: there are card 0, card 1"), "{error}");
     for host in [on(&|it| it.device = Some(DraftOptions::HOST.to_owned())), on(&|it| it.n_gpu_layers = Some(0))] {
         assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
     }

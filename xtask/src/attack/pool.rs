@@ -7,7 +7,7 @@ use super::rows::{Attack, Setup};
 /// The key of the server that has one.
 pub(super) const KEY: &str = "secret";
 
-/// A pool's file with so many models, `m0` and on.
+/// A pool's file with this many models, from `m0` on.
 pub(super) fn file(models: usize) -> String {
     (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{MODEL}\"\nctx = 256\n")).collect()
 }

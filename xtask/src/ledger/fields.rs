@@ -30,7 +30,7 @@ impl<'v> Field<'v> {
         Self { path, value: &self.value[name] }
     }
 
-    /// Checks that the value is an object with no other fields than these: another field may identify a person.
+    /// Checks that the value is an object without fields other than these: another field may identify a person.
     pub(super) fn has_only(&self, names: &[&str]) -> Result<()> {
         let object = self.value.as_object();
         ensure!(object.is_some(), "{}: an object is needed", self.path());

@@ -183,7 +183,7 @@ fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -
     let Some(last) = spans.all().last() else { return Ok(()) };
     let refused = |media: &Media, reason: String| Err(Error::Media { media: media.to_string(), reason });
     if last.end() == prompt {
-        return refused(&last.media, "the prompt ends with it, and an answer follows a text".to_owned());
+        return refused(&last.media, "the prompt ends with it: a text must follow".to_owned());
     }
     if matches!(spec.when_full, WhenFull::Shift { .. }) {
         let reason = "pictures and sounds of a text cannot be shifted out of the context".to_owned();

@@ -94,7 +94,7 @@ impl LocalSession {
             follower.moved(replaced.time);
         }
         self.model.learn_from_move(state, replaced.time);
-        // If memory ran short, the model is in another placement than the planned one.
+        // If memory ran short, the model is not in the planned placement.
         let after = replaced.after.placement_in_words();
         self.model.has_moved(DepthMove { after, time: replaced.time, ..moving });
         Ok(())

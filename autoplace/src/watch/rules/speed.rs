@@ -1,7 +1,8 @@
 //! Detects a model that generates more slowly than before.
 //!
-//! The model's own speed is that of the first window of tokens after a warm-up. It rises slowly if the model turns out
-//! to be faster, and never falls. Time here is generation time, so an idle model is neither slow nor fast.
+//! The speed of the first window of tokens after a warm-up counts as the model's own speed. It rises slowly if the
+//! model turns out to be faster, and never falls. Time here is generation time, so an idle model is neither slow nor
+//! fast.
 
 use std::collections::VecDeque;
 

@@ -63,7 +63,8 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Moves the defaults of a macro's parameters into its body: minijinja evaluates them in another order than Python.
+    /// Moves the defaults of a macro's parameters into its body: minijinja evaluates them in a different order from
+    /// Python's.
     pub(super) fn take_defaults(&self, guards: &mut Guards) -> Vec<(&'a str, String)> {
         let Some(open) = (0..self.tokens.len()).find(|index| self.word(*index) == "(") else { return Vec::new() };
         let within: Vec<usize> =

@@ -66,7 +66,7 @@ pub struct ComputeBuffers {
     pub bytes: u64,
     /// Graphs that were reserved again although the graph before had the same size: the reservation was too small.
     pub reallocations_same_size: u32,
-    /// Graphs of another size than the one before that were reserved again.
+    /// Graphs that were reserved again and differ in size from the one before.
     pub reallocations_other_size: u32,
 }
 

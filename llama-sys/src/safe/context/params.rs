@@ -205,7 +205,7 @@ impl ContextParams {
                     name,
                     kv,
                     format!(
-                        "the model's attention heads of {head} elements are no multiple of its blocks of {}",
+                        "the model's attention heads of {head} elements are not a multiple of its blocks of {}",
                         kv.block_size()
                     ),
                 ));

@@ -223,7 +223,7 @@ impl Context {
         let mut sorted = cells.to_vec();
         sorted.sort_unstable();
         let data = self.read_ranges(seq, &rows.ranges(&sorted), rows.shape.row_bytes() * count)?;
-        // Cells are in another order than tokens where the cache has begun again at its first cell.
+        // The order of cells differs from that of tokens where the cache has begun again at its first cell.
         Ok(if cells == sorted { data } else { rows.reorder(&data, cells, &sorted) })
     }
 

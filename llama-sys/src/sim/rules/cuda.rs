@@ -16,7 +16,7 @@ const SCRATCH_ALIGNMENT: usize = 128;
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     let mut size = bytes;
     if tensor.op == raw::GGML_OP_FLASH_ATTN_EXT {
-        // SAFETY: the caller's promise: queries, keys and values are there.
+        // SAFETY: the caller promises that queries, keys and values exist.
         size = unsafe { attention_size(tensor, bytes) };
     }
     let rest = tensor.ne[0] % ROW;

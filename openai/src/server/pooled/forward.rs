@@ -84,7 +84,7 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
 /// A place among the requests under way.
 pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
     Arc::clone(&pooled.requests).try_acquire_owned().map_err(|_| {
-        let message = format!("{} requests are under way, as many as can be: ask again later", pooled.of.requests);
+        let message = format!("{} requests are under way, the maximum: ask again later", pooled.of.requests);
         ApiError::new(503, message).with_code("overloaded").into()
     })
 }
@@ -160,7 +160,7 @@ impl Named {
                 Ok((body, Self { model: fields.model, stream }))
             }
             Err(_) if is_named => Ok((body, Self::default())),
-            Err(error) => Err(ApiError::new(400, format!("the body is no JSON object that names a model: {error}"))),
+            Err(error) => Err(ApiError::new(400, format!("the body is not a JSON object that names a model: {error}"))),
         }
     }
 }
@@ -168,7 +168,7 @@ impl Named {
 /// The model of a body that names one; `None` if it names none.
 pub(super) fn model_of(body: &Body) -> Result<Option<String>, ApiError> {
     let fields: Result<Fields, _> = serde_json::from_slice(body.bytes());
-    let fields = fields.map_err(|error| ApiError::new(400, format!("the body is no JSON object: {error}")))?;
+    let fields = fields.map_err(|error| ApiError::new(400, format!("the body is not a JSON object: {error}")))?;
     Ok(fields.model.filter(|name| !name.is_empty()))
 }
 

@@ -259,7 +259,7 @@ impl Host {
 
     /// Size of a buffer that, read over and over, hardly hits this computer's caches, in bytes.
     pub fn beyond_caches() -> u64 {
-        // Unreported caches (on other systems than Linux) count as large.
+        // Unreported caches (on systems other than Linux) count as large.
         buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }

@@ -231,7 +231,7 @@ fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
 }
 
 /// The other programs on the card with a compute or graphics context, the largest holder first, and whether this
-/// program is there too. `None` if neither list is available.
+/// program is among them. `None` if neither list is available.
 fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<CardProcesses> {
     let compute = answer("compute processes", device.running_compute_processes());
     let graphics = answer("graphics processes", device.running_graphics_processes());

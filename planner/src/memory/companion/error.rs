@@ -17,7 +17,7 @@ pub enum Error {
     /// llama.cpp would reject the parameters for the draft.
     #[error(transparent)]
     Context(#[from] memory::Error),
-    /// The file is of another kind than stated.
+    /// The file is not of the stated kind.
     #[error("{file}: the architecture is `{architecture}`, but {role} is {wanted}")]
     WrongKind { file: String, architecture: String, role: &'static str, wanted: &'static str },
     /// A key that llama.cpp requires is missing or 0.
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
     /// The machine has no GPU with the name that was requested for a draft.
-    #[error("the draft {draft} is to be on `{device}`, which is not there: {there}")]
+    #[error("the draft {draft} is to be on `{device}`, which this machine lacks: {there}")]
     Device { draft: String, device: String, there: String },
     /// llama.cpp would refuse this draft for this model (common/speculative.cpp, `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]

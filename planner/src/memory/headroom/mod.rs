@@ -145,8 +145,8 @@ impl Headroom {
     /// - [`Tight`](Self::Tight): 16 MiB, the certain loss by pieces of 2 MiB.
     /// - [`Default`](Self::Default): 1 % of the free memory, at least 64 and at most 256 MiB, for other programs. The
     ///   free memory counts, not the total, so that a card of 8 GiB with 3 GiB in use is planned like one of 5.
-    /// - [`Cautious`](Self::Cautious): as `Default`, and so much that driver, growth and margin reach 15 % of the
-    ///   total, by the rule of thumb that a card spills above 85 % usage.
+    /// - [`Cautious`](Self::Cautious): as `Default`, and at least as much as raises driver, growth and margin to 15 %
+    ///   of the total, by the rule of thumb that a card spills above 85 % usage.
     ///
     /// The uncertainty is added to each. WSL adds 512 MiB, which `Cautious` includes in its 15 %. The total in use
     /// includes other programs: on a card of which they hold 85 %, `Cautious` leaves nothing for the plan.

@@ -2,8 +2,8 @@
 //! placement flows in; a [`ByDepth`] flows out, and a [`DepthRule`] says when a running text moves.
 //!
 //! A placement with whole layers on the host slows down with every token in the context, because the host attends to
-//! the cache of its layers. One with parts of blocks on the host keeps all caches on GPUs: it begins slower and stays
-//! as fast. No fixed placement is best for a short chat and for a long document.
+//! the cache of its layers. A placement with parts of blocks on the host keeps all caches on GPUs: it begins slower and
+//! stays as fast. No fixed placement is best for a short chat and for a long document.
 
 mod find;
 mod moving;
@@ -89,7 +89,7 @@ impl ByDepth {
         ensure!(seconds.is_sorted_by(|a, b| a.depth < b.depth), "seconds has depths that do not ascend");
         let all = seconds.iter().flat_map(|at| [at.token, at.prompt_token]).flatten();
         for value in all.chain([self.moving_seconds, self.workload_seconds]) {
-            ensure!((0.0..=1e9).contains(&value), "seconds: {value} is no time");
+            ensure!((0.0..=1e9).contains(&value), "seconds: {value} is not a time");
         }
         ensure!(self.plan.by_depth.is_none(), "plan.by_depth: a plan has two placements at most");
         Ok(())

@@ -14,7 +14,7 @@ use super::work::{Cache, LayerWork, Matrices};
 
 /// A device is corrected only if it takes at least this share of the predicted time.
 const MIN_DOMINANT_SHARE: f64 = 0.7;
-/// The largest factor of one correction. A larger difference has another cause than the rate.
+/// The largest factor of one correction. A larger difference has a cause other than the rate.
 const MAX_FACTOR: f64 = 16.0;
 /// At most this many earlier tokens weigh against new ones, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;

@@ -349,7 +349,7 @@ impl SpeedModel {
     }
 
     /// Extra seconds in which many tokens pass experts that lie on the host: the GPU that computes with them copies the
-    /// cached ones within its memory, if the cache is its own, and uploads the others.
+    /// cached ones within its memory, if it holds the cache, and uploads the others.
     fn computed_beside_cache(
         &self,
         matrices: &Matrices,

@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_layer_takes_longer_where_kernels_are_launched_one_by_one() {
-        let in_one_graph = of("RTX 4090");
+        let in_one_graph = rate("RTX 4090");
         for name in ["RTX 2080", "GTX 1070", "RX 7900 XTX", "M2 Ultra 64GB"] {
             let others = rate(name);
             assert!(others.seconds_per_layer > in_one_graph.seconds_per_layer, "{name}");
@@ -558,7 +558,7 @@ mod tests {
 
     #[test]
     fn multiprocessors_bound_a_prompt_and_not_the_memory() {
-        let [wide, fast] = ["RTX 4090", "RTX 3090"].map(of);
+        let [wide, fast] = ["RTX 4090", "RTX 3090"].map(rate);
         assert_eq!((wide.flops, fast.flops), (128.0 * AMPERE_FLOPS, 82.0 * AMPERE_FLOPS));
         // Older multiprocessors multiply fewer numbers at once; so do those of AMD before RDNA 4.
         let each = |name: &str, count: f64| rate(name).flops / count;

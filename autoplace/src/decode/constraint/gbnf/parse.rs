@@ -230,7 +230,7 @@ impl<'a> Parser<'a> {
             return refused(format!("{least} repetitions are more than {MAX_REPETITIONS}"));
         }
         if let Some(most) = most.filter(|most| *most < least) {
-            return refused(format!("at most {most} repetitions are fewer than at least {least}"));
+            return refused(format!("the maximum of {most} repetitions is below the minimum of {least}"));
         }
         if most == Some(0) {
             return Ok(Expr::empty());

@@ -193,7 +193,7 @@ fn an_error_names_the_line_and_the_column_and_what_was_expected() {
         ("root ::= \"\\q\"", "line 1, column 11: one of the escapes"),
         ("root ::= \"\\u12g4\"", "line 1, column 13: 4 hexadecimal digits expected, not \"12g4\\\"\""),
         ("root ::= \"a\"{3000}", "line 1, column 13: 3000 repetitions are more than 2000"),
-        ("root ::= \"a\"{3,1}", "line 1, column 13: at most 1 repetitions are fewer than at least 3"),
+        ("root ::= \"a\"{3,1}", "line 1, column 13: the maximum of 1 repetitions is below the minimum of 3"),
         ("root ::= a_b", "line 1, column 11: the end of the rule expected, not \"_b\""),
         ("root ::= * \"a\"", "line 1, column 10: something to repeat expected"),
         ("root ::= \"a\n", "line 2, column 1: a character expected, not the end of the grammar"),

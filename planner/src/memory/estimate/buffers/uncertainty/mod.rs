@@ -119,7 +119,7 @@ impl<'a> Uncertainty<'a> {
         when(self.buffers.may_be_unfused, 2 * self.scores + 4 * attention)
     }
 
-    /// AUTO gives fused attention up if it would run on another device than its layer (`resolve_fused_ops`,
+    /// AUTO gives fused attention up if it would run on a device other than its layer's (`resolve_fused_ops`,
     /// llama-context.cpp).
     fn fusion_given_up(&self) -> u128 {
         let of = self.buffers;
@@ -144,7 +144,7 @@ impl<'a> Uncertainty<'a> {
         2 * self.buffers.deepstack * self.buffers.stream + self.buffers.further_logits
     }
 
-    /// A weight that an override puts on another device than its layer may bring the computation of its block along
+    /// A weight that an override puts on a device other than its layer's may bring the computation of its block along
     /// (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
     fn moved_weights(&self) -> u128 {
         let of = self.buffers;
