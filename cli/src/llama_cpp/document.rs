@@ -19,7 +19,7 @@ Every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-serv
 program `autoplace`, and in the library. The program reads llama.cpp's spellings, `_` for `-` and `=` before a value too, and always takes the next word for the value of a flag that
 has one. Of several flags that cannot be taken, one error names all with their reasons. No cluster of letters is read as several flags: `-xyz` is a flag of this table, or an error.
 
-*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *no* and *so anyway* come with the reason.
+*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *already so* is what the program does without the flag. *no* comes with the reason.
 
 This file is written by a test from the program's own table (`cli/src/llama_cpp`), which the same test holds against the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
 Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
@@ -50,21 +50,21 @@ fn here(row: &Row, program: &clap::Command) -> String {
     let flag = |flag: &str| format!("`{}` ({})", flag.trim_end_matches('='), verbs(flag));
     match row.here {
         Here::Refused(reason) => format!("*no*: {reason}"),
-        Here::Only(["on"], reason) => format!("*so anyway*; off, *no*: {reason}"),
-        Here::Only(["off"], reason) => format!("off, *so anyway*; on, *no*: {reason}"),
+        Here::Only(["on"], reason) => format!("*already so*; off, *no*: {reason}"),
+        Here::Only(["off"], reason) => format!("off, *already so*; on, *no*: {reason}"),
         Here::Only([], reason) => format!("*no*: {reason}"),
-        Here::Only(values, reason) => format!("{}: *so anyway*. Else *no*: {reason}", list(values)),
+        Here::Only(values, reason) => format!("{}: *already so*. Else *no*: {reason}", list(values)),
         Here::Reads(_, what) => what.to_owned(),
         Here::Flag(flags) => {
             let flags: Vec<String> = flags.iter().map(|it| flag(it)).collect();
             let usual =
-                if row.usual.is_empty() { String::new() } else { format!("; {}: *so anyway*", list(row.usual)) };
+                if row.usual.is_empty() { String::new() } else { format!("; {}: *already so*", list(row.usual)) };
             flags.join(", ") + &usual
         }
-        Here::Switch("", "") => "*so anyway*".to_owned(),
+        Here::Switch("", "") => "*already so*".to_owned(),
         Here::Switch(on, "") if row.off.is_empty() => flag(on),
-        Here::Switch(on, "") => format!("{}; off, *so anyway*", flag(on)),
-        Here::Switch("", off) => format!("*so anyway*; off, {}", flag(off)),
+        Here::Switch(on, "") => format!("{}; off, *already so*", flag(on)),
+        Here::Switch("", off) => format!("*already so*; off, {}", flag(off)),
         Here::Switch(on, off) => format!("{}; off, {}", flag(on), flag(off)),
     }
 }

@@ -27,7 +27,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["-rea", "--reasoning"], reasoning, "`--template-kwargs`: `enable_thinking`; `auto` leaves it to the template").library("`.variable(name, value)` of a chat: `enable_thinking`"),
     Row::reads(&["--reasoning-effort"], reasoning_effort, "`--template-kwargs`: `reasoning_effort`; `default` leaves it to the template").library("the same: `reasoning_effort`"),
     Row::on_off([&["--reasoning-preserve"], &["--no-reasoning-preserve"]], [r#"--template-kwargs={"preserve_reasoning":true}"#, r#"--template-kwargs={"preserve_reasoning":false}"#]).library("the same: `preserve_reasoning`"),
-    Row::reads(&["--reasoning-format"], reasoning_format, "`none`: `--plain`. `auto` and `deepseek`: so anyway; `deepseek-legacy` is refused").library("`.reply_format(f)` of a chat; `ReplyFormat::plain` reads nothing"),
+    Row::reads(&["--reasoning-format"], reasoning_format, "`none`: `--plain`. `auto` and `deepseek`: already so; `deepseek-legacy` is refused").library("`.reply_format(f)` of a chat; `ReplyFormat::plain` reads nothing"),
     Row::on_off([&["--skip-chat-parsing"], &["--no-skip-chat-parsing"]], ["--plain", ""]).library("the same"),
     Row::reads(&["--reasoning-budget"], reasoning_budget, "-1: no limit, the default. 0: `--template-kwargs` turns thinking off. Another number is refused: a model answers worse if its reasoning is cut short").library("`.variable(name, value)` of a chat: a template's own switch is what the model was trained with"),
     Row::refused(&["--reasoning-budget-message"], "reasoning is not cut short"),

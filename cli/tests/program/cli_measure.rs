@@ -86,7 +86,7 @@ fn one_placement_is_held_against_another() {
         ("-ngl many", "-ngl many"),
         ("-ctk q9", "-ctk q9"),
         ("-fa maybe", "-fa maybe"),
-        ("-ngl 3 --mlock", "--mlock is not known"),
+        ("-ngl 3 --mlock", "--mlock is not a known flag"),
         ("-ngl '5", "quotation mark"),
     ] {
         user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
