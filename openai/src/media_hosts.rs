@@ -21,8 +21,8 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 /// Hosts from which the images of requests may be fetched, over `https` or `http`.
 ///
 /// An image has at most 16 MiB and ten seconds. A redirect is refused, and so is a host whose address is not public: of
-/// this machine, of a private network, of a link. The address that was checked is the one that is asked, also if the
-/// name has another one the next time.
+/// this machine, of a private network, of a link. The request goes to the address that was checked, even if the name
+/// resolves to a different address the next time.
 #[derive(Debug, Clone)]
 pub struct MediaHosts {
     hosts: Vec<String>,

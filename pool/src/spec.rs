@@ -127,7 +127,7 @@ impl ModelSpec {
         self
     }
 
-    /// Keeps the computed states of the model's texts in a prompt store of its own. Later texts use them, also after
+    /// Keeps the computed states of the model's texts in a prompt store of its own. Later texts use them, even after
     /// the model was unloaded and loaded again. The memory of a worker ends with it, so a model in a worker needs a
     /// [folder](StoreOptions::folder) for that; each model needs another folder, because one process writes to it. The
     /// pool's plans leave the store's [memory](StoreOptions::memory) free.

@@ -186,9 +186,9 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// Makes a libcuda to link with, like an installed toolkit's stub: the driver brings the real library, and no package a
-/// stub. The stub defines every function of the header, because most linkers record a library only if it defines a
-/// needed symbol.
+/// Makes a libcuda to link with, like an installed toolkit's stub: the driver brings the real library, and no package
+/// contains a stub. The stub defines every function of the header, because most linkers record a library only if it
+/// defines a needed symbol.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;

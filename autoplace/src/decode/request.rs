@@ -160,7 +160,7 @@ impl GenerateRequest {
     /// in an [`Engine`](crate::generate::Engine).
     ///
     /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
-    /// only where a text ended, a model with sliding windows also where the window is still held. Both also
+    /// only where a text ended, a model with sliding windows also continues where the window is still held. Both also
     /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);

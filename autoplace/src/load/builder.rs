@@ -371,10 +371,10 @@ impl ModelBuilder {
         self
     }
 
-    /// Keeps what is computed of prompts and answers in this store, where later texts that begin with the same tokens
-    /// find it: after another text has taken their sequence, after the model was unloaded or re-placed, and with a
-    /// folder also after a restart. Several models may share a store. A model in a worker opens a store with the same
-    /// options there. Default: no store.
+    /// Keeps computed prompts and answers in this store, where later texts that begin with the same tokens find it:
+    /// after another text has taken their sequence, after the model was unloaded or re-placed, and with a folder also
+    /// after a restart. Several models may share a store. A model in a worker opens a store with the same options
+    /// there. Default: no store.
     ///
     /// Plans leave the store's [memory](crate::store::StoreOptions::memory) free on the host.
     pub fn prompt_store(mut self, store: PromptStore) -> Self {

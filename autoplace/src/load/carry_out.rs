@@ -96,8 +96,8 @@ fn shares(plan: &Plan) -> Vec<f32> {
 }
 
 impl Failure {
-    /// Completes the failure after the load was freed, when its memory is free again. If a GPU lacks memory for the
-    /// plan, the error names that GPU; if llama.cpp names a refused buffer, only its GPU is considered.
+    /// Names the GPU that lacks memory for the plan, if there is one, now that the load has released its memory. If
+    /// llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
         if let Error::Native(error) = &self.error
             && lacks_memory(self.stage, error, plan)

@@ -77,7 +77,7 @@ struct Ended {
     changed: Condvar,
 }
 
-/// Marks the thread as ended when dropped, also after a panic.
+/// Marks the thread as ended when dropped, even after a panic.
 struct EndsThread(Arc<Ended>);
 
 impl Drop for EndsThread {

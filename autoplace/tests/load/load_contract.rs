@@ -413,7 +413,7 @@ fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_ask
     assert_eq!(text(&smaller), text_of_the_cpu(&machine));
     drop((smaller, gpu));
 
-    // With room for it, another load would bring no improvement.
+    // If the pools have room, a second load would bring no improvement.
     let (gpu, machine) = lent(pools);
     let same = builder(&machine).load().unwrap();
     assert_eq!(stages(&same.report()), [None]);
@@ -434,7 +434,7 @@ fn re_placing_keeps_the_contract() {
     assert_eq!(stages(&model.report()), [Some(Stage::Check), None]);
     assert!(!model.placement().full_offload);
     assert_eq!(text(&model), before);
-    // Without a plan, the free memory decides, also for more layers.
+    // Without a plan, the free memory decides, even if more layers fit now.
     model.replace(None).unwrap();
     assert_eq!(stages(&model.report()), [None]);
     assert!(!model.placement().full_offload);

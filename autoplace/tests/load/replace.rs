@@ -114,7 +114,7 @@ fn recurrent_and_windowed_models_go_on_too() {
             let model = load(&path, &request, 0);
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
-            // One token begins the text, and each letter is another one.
+            // One token begins the text, and each letter is a token.
             let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
             assert!(!expected.is_ascii(), "{arch}: {expected:?}");

@@ -50,8 +50,8 @@ impl Tool {
         !matches!(self, Self::LlamaCpp | Self::Ollama)
     }
 
-    /// Whether the tool has a setting for a cache of experts on the GPU. A plan for another one has no such cache,
-    /// unless one is asked for.
+    /// Whether the tool has a setting for a cache of experts on the GPU. A plan for another tool has no such cache,
+    /// unless the user requests one.
     pub(crate) const fn has_moe_cache(self) -> bool {
         matches!(self, Self::LlamaCpp)
     }

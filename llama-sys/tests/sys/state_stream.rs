@@ -38,7 +38,7 @@ fn what_is_restored_is_not_what_a_pending_copy_copies() {
     let state = context.save_state(0).unwrap();
     let expected = logits_after(&mut context, 0, end);
     let (mut other, _) = with_text();
-    // Another text replaces the one that is to be copied.
+    // Another text replaces the text to be copied.
     other.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
     let mut shorter = with_text().0;
     shorter.kv_seq_remove(0, 3..Position::MAX).unwrap();

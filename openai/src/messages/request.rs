@@ -42,8 +42,8 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Refused parameters, with their values without effect besides `false`: Anthropic's own services, and parameters of
-/// chat completions without a counterpart in a message.
+/// Refused parameters, each with a value that has no effect and is accepted, besides `false`: Anthropic's own services,
+/// and parameters of chat completions without a counterpart in a message.
 const REFUSED: [(&str, &str); 12] = [
     ("container", "{}"),
     ("mcp_servers", "[]"),

@@ -16,8 +16,8 @@ pub trait Probe {
     /// # Errors
     ///
     /// [`NoRoom`] if a device lacks memory for an allocation that the probe itself makes; the planner takes this as a
-    /// placement that does not fit. With any other error llama.cpp gave no answer, and the planner counts the error
-    /// against the devices.
+    /// placement that does not fit. Any other error means that llama.cpp gave no answer; the planner then leaves these
+    /// devices out.
     fn footprints(
         &self,
         gpus: &[&Gpu],

@@ -58,7 +58,7 @@ pub(super) enum Unstated {
     NoWindow,
     /// llama.cpp rejects the file.
     Refused,
-    /// llama.cpp aborts the process, also for 0 tokens in the header: its graph requires windowed caches
+    /// llama.cpp aborts the process, even for 0 tokens in the header: its graph requires windowed caches
     /// (models/afmoe.cpp, `graph::graph`).
     Fatal,
 }

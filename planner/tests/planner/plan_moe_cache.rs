@@ -189,7 +189,7 @@ fn on_two_cards_a_cache_is_counted_on_each_as_llama_cpp_divides_it() {
 }
 
 /// kekzl/imp 1374 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M on the host, and caches of four sizes. The engine is
-/// another one, with its own time for everything but the experts, so the largest cache calibrates that, and the row
+/// not ours and has its own time for everything but the experts, so the largest cache calibrates that, and the row
 /// without a cache (kekzl/imp 1365: every expert is uploaded) the link.
 #[test]
 fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {

@@ -147,7 +147,7 @@ impl Driver {
                     self.queue.replaced(Some(session.room()), None);
                     session
                 }
-                // Each text ends with the reason why there is no session. A later text may get one.
+                // Each text ends with the reason why there is no session. A later text may get a session.
                 Err(error) => return text.end(Err(error)),
             },
         };

@@ -216,7 +216,7 @@ fn five_traces_held_out() {
     five([101, 102, 103, 104, 105]);
 }
 
-/// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.
+/// Shows why the router's requests wait so long in the fourth trace, and less in the held-out one.
 #[test]
 #[ignore = "prints two lines"]
 fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {

@@ -2,8 +2,8 @@
 //!
 //! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp). Out: a grammar in llguidance's variant of
 //! Lark that allows exactly the same texts. GBNF is a grammar of characters, whereas llguidance reads terminals and
-//! takes the longest match of each. Regular parts become terminals. A terminal whose longest match is not the only
-//! reading is divided until it is ([`overlap`]).
+//! takes the longest match of each. Regular parts become terminals. A terminal is divided until its longest match is
+//! the only way to read a text ([`overlap`]).
 
 mod expr;
 mod overlap;
