@@ -77,7 +77,7 @@ impl Hub {
     /// [`Error::Environment`] if the token has characters that a header cannot contain.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
         let token: String = token.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-        let problem = "the token has characters that no token has".to_owned();
+        let problem = "the token has characters that are not allowed in one".to_owned();
         let wrong = Error::Environment { variable: "HF_TOKEN", problem };
         self.token = match token.trim() {
             "" => None,

@@ -41,7 +41,7 @@ pub enum FindingCause {
     #[error("weights are read from disk for every token")]
     Paging,
     /// A limit on the process keeps it from memory or processor time of the machine.
-    #[error("a limit on this process keeps it from what the machine has")]
+    #[error("a limit keeps this process from using the whole machine")]
     Limited,
     /// A GPU's clocks are held down.
     #[error("a GPU runs below its clocks")]

@@ -248,7 +248,7 @@ impl Evidence {
         // Other versions may lack keys.
         let version = &value["version"];
         if *version != Self::VERSION {
-            return Err(format!("its version is {version}, and {} is read", Self::VERSION));
+            return Err(format!("its version is {version}, and only {} is supported", Self::VERSION));
         }
         // Read from the text like other JSON; reading from a tree would compile the code twice.
         let read: Self = serde_json::from_str(&text[begin..end]).map_err(in_json)?;

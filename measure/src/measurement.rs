@@ -183,7 +183,7 @@ impl Measurement {
         let read: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match read.version {
             Self::VERSION => Ok(read),
-            other => Err(format!("its version is {other}, and {} is read", Self::VERSION)),
+            other => Err(format!("its version is {other}, and only {} is supported", Self::VERSION)),
         }
     }
 

@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
         [&["-cb", "--cont-batching"], &["-nocb", "--no-cont-batching"]],
         "texts join a computation as they come",
     )
-    .library("an `Engine` does so always"),
+    .library("an `Engine` always does so"),
     Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "a request says so: `cache_prompt`")
         .library("`.cache_prompt(true)` of a request"),
     Row::only(&["--cache-reuse"], &["0"], "moved tokens would have been computed after other tokens"),

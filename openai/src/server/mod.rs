@@ -246,12 +246,12 @@ fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
 }
 
 async fn not_found(method: Method, uri: Uri) -> Failed {
-    let message = format!("there is nothing at {method} {}: there is {}", uri.path(), paths::listed());
+    let message = format!("{method} {} does not exist: use {}", uri.path(), paths::listed());
     failed(StatusCode::NOT_FOUND, message)
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> Failed {
-    let message = format!("{} does not take {method}: there is {}", uri.path(), paths::listed());
+    let message = format!("{} does not accept {method}: use {}", uri.path(), paths::listed());
     failed(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 

@@ -77,7 +77,9 @@ impl Planner<'_> {
             MoeCache::Bytes(0) => Ok(chosen),
             MoeCache::Bytes(bytes) => {
                 if let Some(why) = self.why_no_cache(&chosen, policy) {
-                    chosen.notes.push(format!("no cache of {} for experts, as was asked for: {why}", Bytes(bytes)));
+                    chosen
+                        .notes
+                        .push(format!("no cache of {} for experts, although one was requested: {why}", Bytes(bytes)));
                     return Ok(chosen);
                 }
                 self.with_stated_cache(chosen, bytes, model, probe)
@@ -195,7 +197,7 @@ impl Planner<'_> {
         let Some((mut with, _)) = self.holding_experts(with)? else {
             let mut without = without;
             let why = "beside it no layer on a GPU would have all of its experts in plain memory of the host";
-            without.notes.push(format!("no cache of {} for experts, as was asked for: {why}", Bytes(bytes)));
+            without.notes.push(format!("no cache of {} for experts, although one was requested: {why}", Bytes(bytes)));
             return Ok(without);
         };
         let now = self.seconds(&with, model)?;
@@ -203,7 +205,7 @@ impl Planner<'_> {
         if gain.speedup < 1.0 {
             let slower = 1.0 / gain.speedup;
             with.notes.push(format!(
-                "without the cache of experts that was asked for, the workload would be {slower:.1} times as fast: too many experts pass the link"
+                "without the requested cache of experts, the workload would be {slower:.1} times as fast: too many experts pass the link"
             ));
         }
         with.cache = Some(gain);
@@ -228,7 +230,7 @@ impl Planner<'_> {
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();
-        refused(bytes, format!("{on} can use {most} bytes, with the layers and their keys and values among them"))
+        refused(bytes, format!("{on} can use {most} bytes for layers, keys and values, and the cache together"))
     }
 }
 

@@ -37,7 +37,7 @@ fn call(tool: &Tool, index: usize) -> Value {
             for it in unenforced {
                 tracing::warn!(
                     target: "autoplace::generate",
-                    tool = tool.name, "the arguments of a call are not held to the whole schema: {it}"
+                    tool = tool.name, "the grammar of a call's arguments does not cover the whole schema: {it}"
                 );
             }
             arguments

@@ -193,7 +193,10 @@ fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -
     let too_large = |span: &&Span| span.rows().is_non_causal && span.rows().len as u64 > at_once;
     let Some(span) = spans.all().iter().find(too_large) else { return Ok(()) };
     let rows = span.rows().len;
-    refused(&span.media, format!("its {rows} rows are computed at once, and the context computes {at_once}"))
+    refused(
+        &span.media,
+        format!("its {rows} rows must be computed at once, and the context computes {at_once} at most"),
+    )
 }
 
 /// The sequences of the running texts, with the prefix that other texts can reuse.

@@ -180,7 +180,7 @@ pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
         return Ok(model.name.clone());
     }
     let known: Vec<String> = status.into_iter().map(|model| model.name).collect();
-    Err(ApiError::invalid("model", format!("a model was needed: there are {}", names(&known))))
+    Err(ApiError::invalid("model", format!("`model` is missing: use one of {}", names(&known))))
 }
 
 impl Turn {
