@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use autoplace_planner::gguf::{shard_name, shard_of_name};
 
-use crate::local::Why;
+use crate::local::SkipReason;
 
 /// The files of one model, or of something that is not a model.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Group<T> {
     /// Names with their folders, in shard order; at least one.
     pub(crate) files: Vec<(String, T)>,
     /// The reason why the group is not a model to load by itself.
-    pub(crate) why: Option<Why>,
+    pub(crate) why: Option<SkipReason>,
 }
 
 /// Name prefixes of draft models (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
@@ -53,13 +53,13 @@ pub(crate) fn group_where<T>(
         let files = shards.into_values().collect();
         let name = stem.rsplit('/').next().unwrap_or(&stem).to_ascii_lowercase();
         let why = if name.contains("mmproj") {
-            Some(Why::Projector)
+            Some(SkipReason::Projector)
         } else if DRAFTS.iter().any(|begins| name.starts_with(begins)) {
-            Some(Why::Draft)
+            Some(SkipReason::Draft)
         } else if name.contains("imatrix") && quant.is_none() {
-            Some(Why::Imatrix)
+            Some(SkipReason::Imatrix)
         } else {
-            (!missing.is_empty()).then_some(Why::ShardsMissing(missing))
+            (!missing.is_empty()).then_some(SkipReason::ShardsMissing(missing))
         };
         let stem = without_extension(&stem).map(str::to_owned).unwrap_or(stem);
         Group { stem, quant, files, why }
@@ -116,7 +116,7 @@ fn is_kind(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Why, group, quant_of};
+    use super::{SkipReason, group, quant_of};
 
     fn names(of: &[&str]) -> Vec<(String, ())> {
         of.iter().map(|name| ((*name).to_owned(), ())).collect()
@@ -166,11 +166,11 @@ mod tests {
             "c-00004-of-00004.gguf",
             "d-00001-of-00002.gguf",
         ]));
-        let missing = |names: &[&str]| Why::ShardsMissing(names.iter().map(|it| (*it).to_owned()).collect());
+        let missing = |names: &[&str]| SkipReason::ShardsMissing(names.iter().map(|it| (*it).to_owned()).collect());
         let c = missing(&["c-00001-of-00004.gguf", "c-00003-of-00004.gguf"]);
         let d = missing(&["d-00002-of-00002.gguf"]);
         let why: Vec<_> = groups.iter().map(|it| it.why.as_ref()).collect();
-        let [imatrix, projector, draft] = [&Why::Imatrix, &Why::Projector, &Why::Draft].map(Some);
+        let [imatrix, projector, draft] = [&SkipReason::Imatrix, &SkipReason::Projector, &SkipReason::Draft].map(Some);
         assert_eq!(why, [None, Some(&c), Some(&d), imatrix, projector, draft]);
         assert_eq!(groups[0].quant.as_deref(), Some("Q4_0"));
         assert_eq!(c.to_string(), "2 shards are missing, c-00001-of-00004.gguf to c-00003-of-00004.gguf");

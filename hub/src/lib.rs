@@ -21,7 +21,7 @@ pub use choice::{
 };
 pub use error::Error;
 pub use hub::Hub;
-pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
+pub use local::{Environment, LocalModel, Models, Place, SkipReason, Skipped, Store};
 pub use name::{Name, NameError};
 pub use pick::Pick;
 pub use repository::{Candidate, Repository};

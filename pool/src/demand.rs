@@ -1,6 +1,6 @@
 //! How often a model is requested, and with how many tokens, learned from its past requests.
 //!
-//! Each request has a weight that decays by the factor e in [`MEMORY`]. The rate is the sum of the weights divided by
+//! Each request has a weight that decays by the factor e in [`DEMAND_WINDOW`]. The rate is the sum of the weights divided by
 //! that time. After an hour without requests it is practically 0.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use autoplace::Plan;
 
 /// The time in which the weight of a request decays by the factor e. A decision minimises the waits of the next
 /// interval of this length.
-pub const MEMORY: Duration = Duration::from_secs(600);
+pub const DEMAND_WINDOW: Duration = Duration::from_secs(600);
 
 /// Prompt and reply tokens that are expected before the first request: those of the planner's default workload.
 const TOKENS: [f64; 2] = [1024.0, 256.0];
@@ -57,10 +57,10 @@ impl Demand {
 
     /// Expected requests per second.
     pub fn rate(&self, now: Duration) -> f64 {
-        self.weight * self.fade(now) / MEMORY.as_secs_f64()
+        self.weight * self.fade(now) / DEMAND_WINDOW.as_secs_f64()
     }
 
-    /// Expected number of times, in [`MEMORY`], that a request for this model follows one for another model. If only
+    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows one for another model. If only
     /// one of two models is loaded at a time, this is how often this model must be loaded.
     pub fn turns(&self, now: Duration) -> f64 {
         self.turns * self.fade(now)
@@ -74,7 +74,7 @@ impl Demand {
     /// The factor by which the weights have decayed since `seen`.
     fn fade(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.seen).as_secs_f64();
-        (-passed / MEMORY.as_secs_f64()).exp()
+        (-passed / DEMAND_WINDOW.as_secs_f64()).exp()
     }
 
     /// Predicted seconds that a request of the mean size takes in this placement. A context for embeddings has no

@@ -11,7 +11,7 @@ use autoplace::plan::PlacementKind;
 /// device share one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Held {
+pub struct HeldBytes {
     /// Bytes of each GPU, in the machine's order.
     pub gpus: Vec<u64>,
     /// Bytes of the host, including mapped weights: if the mapped files of two models did not fit together, they would
@@ -23,7 +23,7 @@ pub struct Held {
     pub host_margin: u64,
 }
 
-impl Held {
+impl HeldBytes {
     /// The bytes that `plan` takes of the devices of `machine`. Each placement of the plan is assigned to the first
     /// unassigned GPU with its name.
     pub fn from_plan(plan: &Plan, machine: &Machine) -> Self {
@@ -82,7 +82,7 @@ impl Room {
     }
 
     /// The room after this model is placed too; `None` if a device would have fewer free bytes than its margin.
-    pub(crate) fn with(&self, held: &Held) -> Option<Self> {
+    pub(crate) fn with(&self, held: &HeldBytes) -> Option<Self> {
         let mut room = self.clone();
         for (index, free) in room.gpus.iter_mut().enumerate() {
             let bytes = held.gpus.get(index).copied().unwrap_or(0);

@@ -8,7 +8,7 @@ use autoplace::Plan;
 use autoplace::machine::Machine;
 use autoplace::plan::{self, Context, Depth, Request};
 
-use crate::held::{Held, Room, limit};
+use crate::held::{HeldBytes, Room, limit};
 
 /// The shares of a GPU's free bytes that a rung is planned for, in eighths.
 const EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
@@ -23,13 +23,13 @@ pub struct Rung {
     /// The plan, made for the free bytes that the rung may take.
     pub plan: Arc<Plan>,
     /// The bytes that it takes.
-    pub held: Held,
+    pub held: HeldBytes,
 }
 
 impl Rung {
     /// The rung of this plan on this machine.
     pub fn new(plan: Plan, machine: &Machine) -> Self {
-        Self { held: Held::from_plan(&plan, machine), plan: Arc::new(plan) }
+        Self { held: HeldBytes::from_plan(&plan, machine), plan: Arc::new(plan) }
     }
 }
 

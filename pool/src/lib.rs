@@ -14,12 +14,12 @@ mod search;
 mod spec;
 mod state;
 
-pub use demand::{Demand, MEMORY};
+pub use demand::{DEMAND_WINDOW, Demand};
 pub use error::Error;
 pub use file::PoolFile;
-pub use held::Held;
+pub use held::HeldBytes;
 pub use ladder::{Ladder, Rung};
 pub use plan::{DeviceLeft, PlannedModel, PoolPlan, Step};
-pub use runtime::{ModelHandle, ModelStatus, Pool, PoolBuilder, Residence, Wanted};
+pub use runtime::{ModelHandle, ModelRequest, ModelStatus, Pool, PoolBuilder, Residence};
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};

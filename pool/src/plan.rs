@@ -10,7 +10,7 @@ use autoplace::machine::Machine;
 use autoplace::plan::{self, Request};
 
 use crate::error::Error;
-use crate::held::{Held, Room};
+use crate::held::{HeldBytes, Room};
 use crate::ladder::{Rung, slowness};
 use crate::search::{Arrangement, cheapest, together};
 use crate::state::{ModelState, PoolState};
@@ -82,7 +82,7 @@ pub struct PlannedModel {
     /// Its placement, planned for the free bytes that it may take.
     pub plan: Arc<Plan>,
     /// The bytes that it takes of the devices.
-    pub held: Held,
+    pub held: HeldBytes,
     /// Predicted seconds of a request of the mean size.
     pub seconds: f64,
     /// Whether the plan loads or moves it.

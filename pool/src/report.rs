@@ -61,7 +61,7 @@ impl PoolPlan {
 
         let devices = self.devices.iter().enumerate().map(|(index, device)| {
             // The host is the last device.
-            let bytes = |held: &crate::Held| held.gpus.get(index).copied().unwrap_or(held.host);
+            let bytes = |held: &crate::HeldBytes| held.gpus.get(index).copied().unwrap_or(held.host);
             SharedDevice {
                 name: device.name.clone(),
                 free: device.free,

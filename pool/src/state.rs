@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use autoplace::machine::{DiskRate, Machine};
 
-use crate::demand::{Demand, MEMORY};
+use crate::demand::{DEMAND_WINDOW, Demand};
 use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
 
@@ -128,9 +128,9 @@ impl ModelState {
         self.load_time.map_or(predicted, |time| time.as_secs_f64())
     }
 
-    /// Expected requests during [`MEMORY`], multiplied by the priority, without those that wait already.
+    /// Expected requests during [`DEMAND_WINDOW`], multiplied by the priority, without those that wait already.
     pub(crate) fn expected(&self, now: Duration) -> f64 {
-        self.demand.rate(now) * MEMORY.as_secs_f64() * self.priority
+        self.demand.rate(now) * DEMAND_WINDOW.as_secs_f64() * self.priority
     }
 }
 

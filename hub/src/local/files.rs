@@ -5,7 +5,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::Why;
+use super::SkipReason;
 
 /// The identity of a file or folder, the same for every path to it.
 #[cfg(unix)]
@@ -25,25 +25,25 @@ pub(crate) fn id(path: &Path, _: &Metadata) -> Option<Id> {
 }
 
 /// Follows links to a file. The error says why there is none.
-pub(super) fn look(path: &Path) -> Result<Metadata, Why> {
+pub(super) fn look(path: &Path) -> Result<Metadata, SkipReason> {
     std::fs::metadata(path).map_err(|error| match path.symlink_metadata() {
-        Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => Why::BrokenLink,
+        Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => SkipReason::BrokenLink,
         _ => unreadable(&error),
     })
 }
 
-pub(super) fn unreadable(error: &io::Error) -> Why {
-    Why::Unreadable(error.to_string())
+pub(super) fn unreadable(error: &io::Error) -> SkipReason {
+    SkipReason::Unreadable(error.to_string())
 }
 
 /// Opens a regular file and checks that it begins with `GGUF`.
-pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), Why> {
+pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), SkipReason> {
     // Opening a pipe would wait for a writer.
     if !file.is_file() {
-        return Err(Why::Unreadable("not a regular file".to_owned()));
+        return Err(SkipReason::Unreadable("not a regular file".to_owned()));
     }
     let mut begins = Vec::with_capacity(4);
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     file.take(4).read_to_end(&mut begins).map_err(|error| unreadable(&error))?;
-    if begins == *b"GGUF" { Ok(()) } else { Err(Why::NotGguf(begins)) }
+    if begins == *b"GGUF" { Ok(()) } else { Err(SkipReason::NotGguf(begins)) }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 
 pub use model::{LocalModel, Models, Place, Store};
 pub use places::Environment;
-pub use skipped::{Skipped, Why};
+pub use skipped::{SkipReason, Skipped};
 
 use places::System;
 use walk::Finder;
@@ -49,7 +49,7 @@ impl Models {
         for folder in folders {
             let folder = folder.as_ref();
             std::fs::read_dir(folder)
-                .map_err(|error| Skipped { path: folder.to_owned(), why: Why::Unreadable(error.to_string()) })?;
+                .map_err(|error| Skipped { path: folder.to_owned(), why: SkipReason::Unreadable(error.to_string()) })?;
             if ollama::is_store(folder) {
                 ollama::find(&mut finder, folder);
             } else {

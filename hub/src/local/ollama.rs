@@ -11,7 +11,7 @@ use crate::null;
 use crate::repository::is_hex;
 
 use super::walk::Finder;
-use super::{Store, Why, files};
+use super::{SkipReason, Store, files};
 
 /// Maximum bytes of a manifest. Real ones have a few hundred.
 const MAX_MANIFEST: u64 = 1 << 20;
@@ -52,7 +52,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
     for (path, _) in finder.entries(&blobs) {
         // Names of downloads (server/download.go, `blobDownload`). Their parts have a number after this suffix.
         if path.to_string_lossy().ends_with("-partial") {
-            finder.skip(path, Why::HalfDownload);
+            finder.skip(path, SkipReason::HalfDownload);
         }
     }
     let mut names = HashSet::new();
@@ -101,7 +101,7 @@ fn shortest(parts: &[String]) -> String {
 }
 
 /// The model's blob in a manifest.
-fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
+fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, SkipReason> {
     let manifest = read(path)?;
     let mut layers = manifest.layers;
     for child in manifest.manifests {
@@ -114,25 +114,25 @@ fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
     let file = blob(blobs, &layer.digest)?;
     match file.symlink_metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Why::Manifest(format!("its blob {} is missing", layer.digest)))
+            Err(SkipReason::Manifest(format!("its blob {} is missing", layer.digest)))
         }
         _ => Ok(Some(file)),
     }
 }
 
-fn read(path: &Path) -> Result<Manifest, Why> {
+fn read(path: &Path) -> Result<Manifest, SkipReason> {
     let file = files::look(path)?;
     if !file.is_file() || file.len() > MAX_MANIFEST {
-        return Err(Why::Manifest(format!("it is not a file of at most {MAX_MANIFEST} bytes")));
+        return Err(SkipReason::Manifest(format!("it is not a file of at most {MAX_MANIFEST} bytes")));
     }
     let text = fs::read(path).map_err(|error| files::unreadable(&error))?;
-    serde_json::from_slice(&text).map_err(|error| Why::Manifest(error.to_string()))
+    serde_json::from_slice(&text).map_err(|error| SkipReason::Manifest(error.to_string()))
 }
 
 /// The file of a blob. Only a hash is a valid name (manifest/paths.go, `BlobsPath`).
-fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, Why> {
+fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, SkipReason> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
     let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));
-    let wrong = || Why::Manifest(format!("`{}` is not a digest", digest.escape_debug()));
+    let wrong = || SkipReason::Manifest(format!("`{}` is not a digest", digest.escape_debug()));
     Ok(blobs.join(format!("sha256-{}", hash.ok_or_else(wrong)?)))
 }

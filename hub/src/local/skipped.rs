@@ -11,13 +11,13 @@ pub struct Skipped {
     /// The file or folder.
     pub path: PathBuf,
     /// The reason.
-    pub why: Why,
+    pub why: SkipReason,
 }
 
-/// Why a file or folder is not a loadable model.
+/// The reason why a file or folder is not a loadable model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum SkipReason {
     /// A projector for images or sound, used beside a model: its name contains `mmproj`.
     Projector,
     /// A draft, used beside a model: its name begins with `mtp-`, `eagle3-`, `dflash-` or `dspark-`.
@@ -42,14 +42,14 @@ pub enum Why {
     TooMuch(usize),
 }
 
-impl Why {
+impl SkipReason {
     /// Whether a user may want to act on the reason. The other reasons are harmless.
     pub const fn is_problem(&self) -> bool {
         !matches!(self, Self::Projector | Self::Draft | Self::Imatrix)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Projector => f.write_str("a projector (mmproj), which goes beside a model"),

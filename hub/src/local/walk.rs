@@ -11,7 +11,7 @@ use autoplace_planner::gguf::Header;
 use crate::group::{Group, group_where};
 
 use super::files::{self, Id};
-use super::{LocalModel, Models, Place, Skipped, Store, Why};
+use super::{LocalModel, Models, Place, SkipReason, Skipped, Store};
 
 /// Maximum depth of folders.
 const MAX_DEPTH: usize = 16;
@@ -40,7 +40,7 @@ impl Finder {
         found
     }
 
-    pub(super) fn skip(&mut self, path: impl Into<PathBuf>, why: Why) {
+    pub(super) fn skip(&mut self, path: impl Into<PathBuf>, why: SkipReason) {
         self.found.skipped.push(Skipped { path: path.into(), why });
     }
 
@@ -101,7 +101,7 @@ impl Finder {
                     if depth < MAX_DEPTH {
                         left.push((path, depth + 1));
                     } else {
-                        self.skip(path, Why::TooMuch(MAX_DEPTH));
+                        self.skip(path, SkipReason::TooMuch(MAX_DEPTH));
                     }
                 } else if is_half(&file) {
                     self.half(path);
@@ -134,7 +134,7 @@ impl Finder {
             // In `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`, the blob's name comes first.
             let whole = file.split('.').next().map(|etag| blobs.join(etag)).filter(|_| is_half(&file));
             match whole {
-                Some(whole) if whole.is_file() => self.skip(path, Why::Leftover),
+                Some(whole) if whole.is_file() => self.skip(path, SkipReason::Leftover),
                 Some(_) => self.half(path),
                 None => {}
             }
@@ -151,7 +151,7 @@ impl Finder {
     fn half(&mut self, path: PathBuf) {
         let begins = files::look(&path).and_then(|file| files::check(&path, &file));
         if begins.is_ok() {
-            self.skip(path, Why::HalfDownload);
+            self.skip(path, SkipReason::HalfDownload);
         }
     }
 
@@ -178,7 +178,7 @@ impl Finder {
         let mut found = Vec::new();
         for entry in entries {
             if self.entries == MAX_ENTRIES {
-                self.skip(folder, Why::TooMuch(MAX_ENTRIES));
+                self.skip(folder, SkipReason::TooMuch(MAX_ENTRIES));
                 break;
             }
             self.entries += 1;

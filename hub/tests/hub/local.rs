@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use autoplace_hub::{Environment, Models, Store, Why};
+use autoplace_hub::{Environment, Models, SkipReason, Store};
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 use serde_json::json;
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
 }
 
 /// The skipped files' names and the reasons.
-fn passed(models: &Models) -> BTreeMap<String, Why> {
+fn passed(models: &Models) -> BTreeMap<String, SkipReason> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     models.skipped.iter().map(|it| (name(&it.path), it.why.clone())).collect()
 }
@@ -125,15 +125,15 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     assert_eq!(models.models[1].files, [at("snapshots/new/thing-Q4_K_M.gguf")]);
     assert!(models.models.iter().all(|model| model.also.is_empty()));
     let expected = [
-        ("1.4567cdef.incomplete", Why::Leftover),
-        ("2.incomplete", Why::Leftover),
-        ("3.autoplace.part", Why::Leftover),
-        ("4.incomplete", Why::HalfDownload),
-        ("6.downloadInProgress", Why::HalfDownload),
-        ("7.0123abcd.incomplete", Why::HalfDownload),
-        ("8.autoplace.part", Why::HalfDownload),
-        ("mmproj-F16.gguf", Why::Projector),
-        ("thing-Q2_K.gguf", Why::BrokenLink),
+        ("1.4567cdef.incomplete", SkipReason::Leftover),
+        ("2.incomplete", SkipReason::Leftover),
+        ("3.autoplace.part", SkipReason::Leftover),
+        ("4.incomplete", SkipReason::HalfDownload),
+        ("6.downloadInProgress", SkipReason::HalfDownload),
+        ("7.0123abcd.incomplete", SkipReason::HalfDownload),
+        ("8.autoplace.part", SkipReason::HalfDownload),
+        ("mmproj-F16.gguf", SkipReason::Projector),
+        ("thing-Q2_K.gguf", SkipReason::BrokenLink),
     ];
     assert_eq!(passed(&models), expected.map(|(name, why)| (name.to_owned(), why)).into());
 }
@@ -158,10 +158,10 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     assert_eq!(models.models[0].also[0].name, "llama3.2:latest");
     assert_eq!(models.models[0].header().unwrap().architecture().unwrap(), "llama");
     let passed = passed(&models);
-    assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], Why::HalfDownload);
-    assert_eq!(passed[&format!("sha256-{}", digest('e'))], Why::NotGguf(b"safe".to_vec()));
+    assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], SkipReason::HalfDownload);
+    assert_eq!(passed[&format!("sha256-{}", digest('e'))], SkipReason::NotGguf(b"safe".to_vec()));
     for (file, problem) in [("Q4_K_M", "is missing"), ("t", "is not a digest"), ("t2", "EOF")] {
-        assert!(matches!(&passed[file], Why::Manifest(why) if why.contains(problem)), "{:?}", passed[file]);
+        assert!(matches!(&passed[file], SkipReason::Manifest(why) if why.contains(problem)), "{:?}", passed[file]);
     }
     assert_eq!(passed.len(), 5);
     assert_eq!(listed(&home.in_folder(".ollama/models")), listed(&models));
@@ -240,9 +240,9 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
     if cfg!(not(target_os = "macos")) {
         assert_eq!(listed(&models), expected);
         let expected = [
-            ("empty.gguf", Why::NotGguf(Vec::new())),
-            ("page.GGUF", Why::NotGguf(b"<!do".to_vec())),
-            ("x.gguf.downloadInProgress", Why::HalfDownload),
+            ("empty.gguf", SkipReason::NotGguf(Vec::new())),
+            ("page.GGUF", SkipReason::NotGguf(b"<!do".to_vec())),
+            ("x.gguf.downloadInProgress", SkipReason::HalfDownload),
         ];
         assert_eq!(passed(&models), expected.map(|(name, why)| (name.to_owned(), why)).into());
     }
@@ -309,7 +309,7 @@ fn links_are_ways_to_one_model_and_loops_end() {
     assert_eq!(listed(&models), [("hard-Q4_0", Some("Q4_0"), Store::Folder)]);
     let also: Vec<&str> = models.models[0].also.iter().map(|place| &place.name[..]).collect();
     assert_eq!(also, ["linked-Q4_0", "a-Q4_0"]);
-    assert!(matches!(passed(&models)["self.gguf"], Why::Unreadable(_)));
+    assert!(matches!(passed(&models)["self.gguf"], SkipReason::Unreadable(_)));
 }
 
 #[test]
@@ -388,5 +388,5 @@ fn what_is_too_deep_is_reported() {
     assert_eq!(listed(&home.in_folder("x")).len(), 1);
     let models = home.in_folder("y");
     assert!(models.models.is_empty());
-    assert_eq!(models.skipped[0].why, Why::TooMuch(16));
+    assert_eq!(models.skipped[0].why, SkipReason::TooMuch(16));
 }

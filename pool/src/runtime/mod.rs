@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 pub use builder::PoolBuilder;
 pub use handle::ModelHandle;
 pub use status::{ModelStatus, Residence};
-pub use wanted::Wanted;
+pub use wanted::ModelRequest;
 
 use crate::error::Error;
 use crate::plan::PoolPlan;
@@ -77,7 +77,7 @@ impl Pool {
         Ok(Self { inner: Arc::new(Inner { shared, manager: Some(manager) }) })
     }
 
-    /// Asks for the model with this name or alias. The result is a future; [`Wanted::wait`] blocks instead. The handle
+    /// Asks for the model with this name or alias. The result is a future; [`ModelRequest::wait`] blocks instead. The handle
     /// keeps the model loaded.
     ///
     /// # Errors
@@ -85,8 +85,8 @@ impl Pool {
     /// The future fails with [`Error::Unknown`] if no model has the name, [`Error::NoRoom`] or [`Error::Plan`] if the
     /// model does not fit, [`Error::Load`] if it cannot be loaded, [`Error::Waited`] after the pool's patience, and
     /// [`Error::Closed`] when the pool ends.
-    pub fn get(&self, name: &str) -> Wanted {
-        Wanted::ask(&self.inner.shared, name)
+    pub fn get(&self, name: &str) -> ModelRequest {
+        ModelRequest::ask(&self.inner.shared, name)
     }
 
     /// A handle of the model with this name or alias if it is loaded now; `None` if it is not. Nothing is loaded for

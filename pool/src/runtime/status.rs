@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::state::{Entry, Shared, Work};
-use crate::held::Held;
+use crate::held::HeldBytes;
 
 /// A model of a pool and its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct ModelStatus {
     /// The number of layers on GPUs and of all layers, while it is loaded.
     pub layers: Option<(u32, u32)>,
     /// Bytes that it takes of each device, while it is loaded.
-    pub held: Option<Held>,
+    pub held: Option<HeldBytes>,
     /// Predicted tokens per second, while it is loaded and generates.
     pub tokens_per_second: Option<f64>,
     /// Tokens of context of each text, while it is loaded and generates.

@@ -12,12 +12,12 @@ use crate::error::Error;
 /// A request for a model: a future of its handle. Dropping it withdraws the request.
 #[derive(Debug)]
 #[must_use = "a request that is dropped is withdrawn"]
-pub struct Wanted {
+pub struct ModelRequest {
     shared: Arc<Shared>,
     ticket: Arc<Ticket<Answer>>,
 }
 
-impl Wanted {
+impl ModelRequest {
     pub(super) fn ask(shared: &Arc<Shared>, name: &str) -> Self {
         let ticket = Arc::new(Ticket::default());
         let now = shared.now();
@@ -56,7 +56,7 @@ impl Wanted {
     }
 }
 
-impl Future for Wanted {
+impl Future for ModelRequest {
     type Output = Result<ModelHandle, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -64,7 +64,7 @@ impl Future for Wanted {
     }
 }
 
-impl Drop for Wanted {
+impl Drop for ModelRequest {
     fn drop(&mut self) {
         self.shared.change(|state| state.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.ticket, &self.ticket)));
         // If a handle has arrived meanwhile, it is dropped after the lock is released.

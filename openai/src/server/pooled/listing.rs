@@ -139,7 +139,7 @@ fn text(models: &[ModelStatus]) -> Result<String, fmt::Error> {
         ("autoplace:model_requests_waiting", "Requests that wait for the model", |model| model.waiting.into()),
         ("autoplace:model_requests_processing", "Requests that use the model", |model| model.in_use.into()),
         ("autoplace:model_bytes", "Bytes of all devices that the model takes", |model| {
-            let bytes = model.held.as_ref().map_or(0, autoplace_pool::Held::total);
+            let bytes = model.held.as_ref().map_or(0, autoplace_pool::HeldBytes::total);
             i64::try_from(bytes).unwrap_or(i64::MAX)
         }),
     ];

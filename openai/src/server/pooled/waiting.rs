@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use autoplace_pool::{Residence, Wanted};
+use autoplace_pool::{ModelRequest, Residence};
 use axum::body::{Body as HttpBody, BodyDataStream, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -27,14 +27,14 @@ pub(super) fn is_stream_path(path: &str) -> bool {
 
 enum State {
     /// The next part is a comment.
-    Told(Box<(Turn, Wanted)>),
-    Waiting(Box<(Turn, Wanted)>),
+    Told(Box<(Turn, ModelRequest)>),
+    Waiting(Box<(Turn, ModelRequest)>),
     Passing(BodyDataStream),
     Ended,
 }
 
 /// The stream of a request whose model is not there yet.
-pub(super) fn stream(turn: Turn, wanted: Wanted) -> Response {
+pub(super) fn stream(turn: Turn, wanted: ModelRequest) -> Response {
     let parts = stream::unfold(State::Told(Box::new((turn, wanted))), next);
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], HttpBody::from_stream(parts)).into_response()
 }
