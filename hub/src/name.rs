@@ -31,7 +31,7 @@ pub struct NameError {
 
 impl Name {
     /// Whether a text is a name rather than a path: it begins with `hf:`.
-    pub fn is_meant(text: &str) -> bool {
+    pub fn is_hub_name(text: &str) -> bool {
         text.starts_with("hf:")
     }
 

@@ -41,7 +41,7 @@ impl Default for Demand {
 
 impl Demand {
     /// Counts a request that came now. `is_turn`: whether the pool's previous request was for another model.
-    pub fn wanted(&mut self, now: Duration, is_turn: bool) {
+    pub fn count_request(&mut self, now: Duration, is_turn: bool) {
         let fade = self.fade(now);
         self.weight = self.weight * fade + 1.0;
         self.turns = self.turns * fade + f64::from(u8::from(is_turn));
@@ -110,13 +110,13 @@ mod tests {
         let at = Duration::from_secs;
         let mut demand = Demand::default();
         assert_eq!((demand.rate(at(5)), demand.last()), (0.0, None));
-        (0..10).for_each(|minute| demand.wanted(at(60 * minute), minute % 2 == 0));
+        (0..10).for_each(|minute| demand.count_request(at(60 * minute), minute % 2 == 0));
         let busy = demand.rate(at(540));
         assert!((0.8..1.2).contains(&(busy * 60.0 / 0.65)), "{busy}");
         assert!(demand.rate(at(540 + 3600)) < busy / 300.0);
         assert!((2.0..4.0).contains(&demand.turns(at(540))), "{}", demand.turns(at(540)));
         // A time before the last request counts as no time.
-        demand.wanted(at(1), true);
+        demand.count_request(at(1), true);
         assert_eq!(demand.last(), Some(at(540)));
         (0..40).for_each(|_| demand.ended(100, 10));
         assert!((demand.tokens[0] - 100.0).abs() < 1.0 && (demand.tokens[1] - 10.0).abs() < 0.2);

@@ -21,7 +21,7 @@ use crate::machine::MeasurementCache;
 pub struct Leases {
     pub(super) folder: Folder,
     pub(super) patience: Option<Duration>,
-    pub(super) gives: bool,
+    pub(super) makes_room: bool,
 }
 
 /// A place to keep files.
@@ -43,12 +43,12 @@ impl Leases {
 
     /// Leases in this folder, which is created if missing. The folder must be for this user and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Folder::At(folder.into()), patience: None, gives: false }
+        Self { folder: Folder::At(folder.into()), patience: None, makes_room: false }
     }
 
     /// No leases: the load neither sees others nor is seen by them.
     pub const fn none() -> Self {
-        Self { folder: Folder::Nowhere, patience: None, gives: false }
+        Self { folder: Folder::Nowhere, patience: None, makes_room: false }
     }
 
     /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
@@ -60,8 +60,8 @@ impl Leases {
 
     /// Sets whether other processes are told that this one unloads idle models when others lack memory, as a pool does.
     /// Default: no.
-    pub const fn gives(mut self, gives: bool) -> Self {
-        self.gives = gives;
+    pub const fn makes_room(mut self, makes_room: bool) -> Self {
+        self.makes_room = makes_room;
         self
     }
 }

@@ -48,7 +48,7 @@ pub struct LoadedModel {
     /// Tokens of its context.
     pub n_ctx: u32,
     /// Whether its process unloads it for others that lack memory, when nobody uses it: a pool does.
-    pub gives: bool,
+    pub makes_room: bool,
 }
 
 /// Bytes of one device.
@@ -62,7 +62,7 @@ pub struct DeviceBytes {
 }
 
 impl LoadedModel {
-    fn now(plan: &Plan, gives: bool) -> Self {
+    fn now(plan: &Plan, makes_room: bool) -> Self {
         let executable = std::env::current_exe().ok();
         let program = executable.as_deref().and_then(Path::file_stem).unwrap_or_default();
         let on = |placement: &Placement| DeviceBytes {
@@ -82,7 +82,7 @@ impl LoadedModel {
             devices: plan.gpus().chain(plan.host()).map(on).collect(),
             tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
             n_ctx: plan.context.n_ctx,
-            gives,
+            makes_room,
         }
     }
 }
@@ -103,13 +103,13 @@ impl Leases {
     /// do not see it then.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<Notice> {
         let folder = self.private_folder().ok()??.join(LOADED);
-        let notice = Notice::write(&folder, &LoadedModel::now(plan, self.gives));
+        let notice = Notice::write(&folder, &LoadedModel::now(plan, self.makes_room));
         notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()
     }
 
     /// Says to the pools of this user's other processes that memory is lacked, until the result is dropped: they may
     /// unload models that nobody uses. Whether any does is not known. `None` if nothing can be said.
-    pub fn say_lacking(&self, lack: &MemoryLack) -> Option<LackNotice> {
+    pub fn announce_lack(&self, lack: &MemoryLack) -> Option<LackNotice> {
         let folder = self.private_folder().ok()??.join(LACKING);
         let notice = Notice::write(&folder, lack);
         notice.inspect_err(|error| tracing::debug!(%error, "other pools are not asked for memory")).ok().map(LackNotice)
@@ -174,15 +174,15 @@ mod tests {
         let loaded = leases.say_loaded(&plan()).unwrap();
         let [model] = &loaded_models(&leases)[..] else { panic!() };
         assert_eq!((&model.name, model.process), (&plan().model.name, std::process::id()));
-        assert_eq!((model.devices.len(), model.application, model.gives), (plan().placements.len(), None, false));
+        assert_eq!((model.devices.len(), model.application, model.makes_room), (plan().placements.len(), None, false));
         assert_eq!(memory_lacks(&leases), []);
         let lack = MemoryLack { pool: "1-1".into(), devices: vec![DeviceBytes { name: "card".into(), bytes: 5 }] };
-        let said = leases.say_lacking(&lack).unwrap();
+        let said = leases.announce_lack(&lack).unwrap();
         assert_eq!(memory_lacks(&leases), std::slice::from_ref(&lack));
         drop((loaded, said));
         assert_eq!((loaded_models(&leases), memory_lacks(&leases)), (vec![], vec![]));
         // Without leases nothing is announced and nothing is seen.
-        assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().say_lacking(&lack).is_none());
+        assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().announce_lack(&lack).is_none());
         assert_eq!(loaded_models(&Leases::none()), []);
     }
 }

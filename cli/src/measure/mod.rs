@@ -156,7 +156,7 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
         return Err(in_file(file, "nothing was measured that could be given to others").into());
     }
     eprintln!("{} leaves in:", file.display());
-    for line in submission.left_in() {
+    for line in submission.contents() {
         eprintln!("  {}", line.replace(char::is_control, " "));
     }
     fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())

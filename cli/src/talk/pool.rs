@@ -187,7 +187,7 @@ impl Sources {
         let read = |file: &PathBuf| PoolFile::read_over(file, &self.request);
         let mut all = self.file.as_ref().map(read).transpose()?.unwrap_or_default();
         for model in &mut all.models {
-            let Some(name) = model.model.to_str().filter(|name| Name::is_meant(name)) else { continue };
+            let Some(name) = model.model.to_str().filter(|name| Name::is_hub_name(name)) else { continue };
             let Some(path) = self.found(name, &model.request, &find)? else { return Ok(None) };
             model.model = path;
         }

@@ -56,7 +56,7 @@ impl SourceArgs {
         request: &Request,
         stop: &Stop,
     ) -> Result<Option<PathBuf>, Box<dyn Error>> {
-        if !Name::is_meant(model) {
+        if !Name::is_hub_name(model) {
             return Ok(Some(PathBuf::from(model)));
         }
         let (name, mut hub): (Name, Hub) = (model.parse()?, Hub::from_env()?);
@@ -100,7 +100,7 @@ pub(crate) fn here(
     request: &Request,
     machine: impl FnOnce() -> Result<Machine, Box<dyn Error>>,
 ) -> Result<PathBuf, Box<dyn Error>> {
-    let Some(name) = model.to_str().filter(|name| Name::is_meant(name)) else { return Ok(model.to_owned()) };
+    let Some(name) = model.to_str().filter(|name| Name::is_hub_name(name)) else { return Ok(model.to_owned()) };
     let hub = Hub::from_env()?;
     let may_fetch = !hub.is_offline();
     let hub = hub.offline(true);

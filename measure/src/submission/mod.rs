@@ -219,7 +219,7 @@ impl Submission {
     }
 
     /// The published data in words, for the person who publishes it: one line for each kind.
-    pub fn left_in(&self) -> Vec<String> {
+    pub fn contents(&self) -> Vec<String> {
         let (model, machine) = (&self.model, &self.machine);
         let gpus: Vec<String> = machine
             .gpus
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(point.rows[1].ns, [3_200_000_000, 3_300_000_000, 3_100_000_000]);
         assert_eq!(point.overrides[0].pattern, r"^blk\.(0|1)\.ffn_up\.");
         assert_eq!((gpu.name.as_str(), gpu.link.unwrap().max.lanes), ("NVIDIA GeForce RTX 4090", 16));
-        let said = submission.left_in().join("\n");
+        let said = submission.contents().join("\n");
         for part in ["Llama 3.1 8B", "RTX 4090", "PCIe 4.0 x16", "Ryzen 9 7950X", "plan", "6 times"] {
             assert!(said.contains(part), "{said}");
         }

@@ -42,7 +42,7 @@ impl PoolBuilder {
             isolation: Isolation::Process(worker),
             patience: Duration::from_secs(600),
             look: Duration::from_secs(2),
-            leases: Leases::user().gives(true),
+            leases: Leases::user().makes_room(true),
             id: format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
             configure: Arc::new(|_, builder| builder),
         };
@@ -97,7 +97,7 @@ impl PoolBuilder {
 
     /// Sets where the pool and its loads see other processes, and are seen by them. Default: the user's folder.
     pub fn leases(mut self, leases: Leases) -> Self {
-        self.settings.leases = leases.gives(true);
+        self.settings.leases = leases.makes_room(true);
         self
     }
 

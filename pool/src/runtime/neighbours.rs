@@ -53,7 +53,7 @@ impl Shared {
         let before = held(&others);
         let wanted = devices.iter().map(|lack| lack.bytes).max().unwrap_or(0);
         let lack = MemoryLack { pool: self.settings.id.clone(), devices: devices.clone() };
-        let Some(_said) = self.settings.leases.say_lacking(&lack) else { return false };
+        let Some(_said) = self.settings.leases.announce_lack(&lack) else { return false };
         let begun = Instant::now();
         let mut given = 0;
         while begun.elapsed() < PATIENCE && given < wanted && !self.lock().is_closed {
@@ -79,7 +79,7 @@ impl Shared {
             loaded.map(|loaded| loaded.model.worker_id().unwrap_or_else(std::process::id)).collect()
         };
         let mut models = loaded_models(&self.settings.leases);
-        models.retain(|model| model.gives && !own.contains(&model.process));
+        models.retain(|model| model.makes_room && !own.contains(&model.process));
         models
     }
 

@@ -28,7 +28,7 @@ impl ModelRequest {
             let last = state.last_wanted;
             let entry = state.named(name)?;
             let id = entry.id;
-            entry.demand.wanted(now, last != Some(id));
+            entry.demand.count_request(now, last != Some(id));
             let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
             state.last_wanted = Some(id);
             if handle.is_some() {

@@ -26,7 +26,7 @@ fn the_picture_of_the_documentation_is_of_a_plan() {
         for model in &mut state.models {
             let placed = plan.model(&model.name);
             model.loaded = placed.map(|placed| autoplace_pool::Rung::new((*placed.plan).clone(), &machine));
-            model.demand.wanted(state.now, true);
+            model.demand.count_request(state.now, true);
         }
         if name == "8b" {
             if std::env::var_os("AUTOPLACE_WRITE").is_some() {

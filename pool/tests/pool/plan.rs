@@ -109,9 +109,9 @@ fn an_idle_model_that_was_wanted_long_ago_leaves_before_one_that_is_wanted_often
         carry_out(&mut state, &plan);
     }
     let minute = Duration::from_secs(60);
-    (0..20).for_each(|n| state.models[1].demand.wanted(minute * 30 + Duration::from_secs(n), true));
-    state.models[0].demand.wanted(minute, true);
-    state.models[2].demand.wanted(minute * 31, true);
+    (0..20).for_each(|n| state.models[1].demand.count_request(minute * 30 + Duration::from_secs(n), true));
+    state.models[0].demand.count_request(minute, true);
+    state.models[2].demand.count_request(minute * 31, true);
     (state.models[2].waiting, state.now) = (1, minute * 31);
     let plan = decide(&state, Some("30b-a3b")).unwrap();
     assert!(plan.steps.contains(&Step::Unload { model: "14b".to_owned() }), "{plan}");
@@ -130,8 +130,8 @@ fn what_is_kept_shrinks_and_grows_again_when_the_other_has_gone() {
     // Both are wanted again and again.
     for second in 0..300 {
         let now = Duration::from_secs(10 * second);
-        state.models[0].demand.wanted(now, true);
-        (0..4).for_each(|_| state.models[1].demand.wanted(now, true));
+        state.models[0].demand.count_request(now, true);
+        (0..4).for_each(|_| state.models[1].demand.count_request(now, true));
         state.now = now;
     }
     state.models[1].waiting = 1;
@@ -145,7 +145,7 @@ fn what_is_kept_shrinks_and_grows_again_when_the_other_has_gone() {
     state.models[1].waiting = 0;
     state.models[1].loaded = None;
     state.now += Duration::from_secs(3600);
-    (0..20).for_each(|_| state.models[0].demand.wanted(state.now, true));
+    (0..20).for_each(|_| state.models[0].demand.count_request(state.now, true));
     let plan = decide(&state, None).unwrap();
     assert_eq!(names(&plan.steps), ["grow 32b"], "{plan}");
     carry_out(&mut state, &plan);
@@ -158,7 +158,7 @@ fn a_running_text_is_waited_for_and_never_cut_off() {
     let plan = decide(&state, Some("32b")).unwrap();
     carry_out(&mut state, &plan);
     (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(2));
-    state.models[1].demand.wanted(Duration::ZERO, true);
+    state.models[1].demand.count_request(Duration::ZERO, true);
     state.models[1].waiting = 1;
     let plan = decide(&state, Some("30b-a3b")).unwrap();
     assert!(matches!(plan.steps[0], Step::WaitForTexts { .. }), "{plan}");
@@ -198,7 +198,7 @@ fn models_that_belong_together_come_together_and_leave_together() {
     assert!(plan.model("8b").is_some() && plan.model("1b").is_some(), "{plan}");
     carry_out(&mut state, &plan);
     let later = Duration::from_secs(7200);
-    state.models[2].demand.wanted(later, true);
+    state.models[2].demand.count_request(later, true);
     (state.models[2].waiting, state.now) = (1, later);
     let plan = decide(&state, Some("32b")).unwrap();
     assert!(plan.model("8b").is_none() || plan.model("1b").is_some(), "{plan}");
@@ -213,7 +213,7 @@ fn no_more_models_are_reloaded_in_a_minute_than_is_allowed_and_the_plan_says_so(
         let wanted = turn % 2;
         now += Duration::from_secs(5);
         state.now = now;
-        state.models[wanted].demand.wanted(now, true);
+        state.models[wanted].demand.count_request(now, true);
         state.models[wanted].waiting = 1;
         let name = state.models[wanted].name.clone();
         let plan = decide(&state, Some(&name)).unwrap();
@@ -241,7 +241,7 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
     }
     // The limit of reloads is reached, but models still give way to another program.
     state.reloads = vec![state.now; 20];
-    (0..9).for_each(|_| state.models[0].demand.wanted(state.now, true));
+    (0..9).for_each(|_| state.models[0].demand.count_request(state.now, true));
     state.machine.gpus[0].free = gib(9);
     assert!(!is_within(&state));
     let plan = decide(&state, None).unwrap();
@@ -294,7 +294,7 @@ fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
             }
             let wanted = (!is_pressed).then(|| dice.below(count));
             if let Some(wanted) = wanted {
-                state.models[wanted].demand.wanted(state.now, true);
+                state.models[wanted].demand.count_request(state.now, true);
                 state.models[wanted].waiting = 1;
             }
             let name = wanted.map(|wanted| state.models[wanted].name.clone());

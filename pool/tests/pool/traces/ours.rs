@@ -144,7 +144,7 @@ impl Rule for Ours {
         let arrival = system.arrivals[arrival];
         let is_turn = self.last != Some(arrival.model);
         self.last = Some(arrival.model);
-        self.state.models[arrival.model].demand.wanted(Duration::from_secs_f64(arrival.at), is_turn);
+        self.state.models[arrival.model].demand.count_request(Duration::from_secs_f64(arrival.at), is_turn);
     }
 
     fn ended(&mut self, system: &System, arrival: usize) {
