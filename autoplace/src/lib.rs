@@ -10,11 +10,15 @@
 //!
 //! # Logging
 //!
-//! Events go to `tracing`; nothing is printed. `autoplace::load` logs a line for each load (`info`) and attempts that
-//! failed (`warn`), `autoplace::generate` chats that outgrow their context, `autoplace::watch` the sentinel's events,
-//! `autoplace::worker` what workers log. llama.cpp's own lines have the targets `llama`, `ggml`, `ggml::cuda` and so
-//! on, its `INFO` at `debug`. Events have fields; there are no spans. The filter `autoplace=info` shows what an
-//! application wants to know.
+//! Events go to `tracing`; nothing is printed. Their targets:
+//!
+//! - `autoplace::load`: a line for each load (`info`), and each failed attempt (`warn`);
+//! - `autoplace::generate`: chats that outgrow their context;
+//! - `autoplace::watch`: the sentinel's events;
+//! - `autoplace::worker`: the log lines of workers;
+//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines, its `INFO` at `debug`.
+//!
+//! Events have fields; there are no spans. The filter `autoplace=info` suits an application.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

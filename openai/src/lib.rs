@@ -34,8 +34,8 @@
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! A parameter that would change the meaning of a request but is not supported is refused (videos and files, `suffix`,
-//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names unknown to
-//! all three are ignored, because clients send new ones every year.
+//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names that
+//! none of these APIs knows are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]
 
