@@ -70,7 +70,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let recipe: Recipe = generate.parse()?;
     println!("{}", serde_json::to_string_pretty(&recipe)?);
-    let total: u32 = recipe.ingredients.iter().map(|it| u32::from(it.grams)).sum();
+    let total: u32 = recipe.ingredients.iter().map(|ingredient| u32::from(ingredient.grams)).sum();
     println!("{} g in all, for {}", total, recipe.servings);
     Ok(())
 }

@@ -71,7 +71,7 @@ fn with_results_of_user(messages: &mut Vec<Value>) {
         }
         index += 1;
     }
-    for message in messages.iter_mut().filter(|it| it["role"] == RESULTS) {
+    for message in messages.iter_mut().filter(|message| message["role"] == RESULTS) {
         message["role"] = "user".into();
     }
 }

@@ -61,20 +61,22 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     let messages = &mut shaped.messages;
     // gpt-oss shows either content or thoughts before a call, and only the first of several calls.
     if source.contains("<|channel|>") {
-        let both = messages.iter_mut().filter(|it| it["tool_calls"].is_array() && is_text(&it["reasoning_content"]));
+        let both = messages
+            .iter_mut()
+            .filter(|message| message["tool_calls"].is_array() && is_text(&message["reasoning_content"]));
         both.for_each(|message| message["content"] = "".into());
         with_calls_apart(messages);
     }
     // Ministral 3 expects thoughts as a part of the content.
     if source.contains("block['type'] == 'thinking'") {
-        messages.iter_mut().filter(|it| it["role"] == "assistant").for_each(with_thoughts_within);
+        messages.iter_mut().filter(|message| message["role"] == "assistant").for_each(with_thoughts_within);
     }
     // Gemma 4's template did not look for results itself in older versions.
     let has = |text: &str| source.contains(text);
     if has("<|tool_call>call:") && has("tool_responses") && !has("{#- OpenAI Chat Completions:") {
         with_results_within(messages);
     }
-    if messages.iter().any(|it| it["role"] == "system") && !(wants.takes_system)() {
+    if messages.iter().any(|message| message["role"] == "system") && !(wants.takes_system)() {
         without_system(messages);
     } else {
         with_one_system(messages, wants.takes_all);

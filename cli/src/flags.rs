@@ -129,7 +129,7 @@ impl Flags {
         behind: &'w [String],
     ) -> Option<&'w [String]> {
         let row = llama_cpp::find(word)?;
-        let setting = settings.into_iter().find(|it| row.spellings().any(|spelling| spelling == it.name))?;
+        let setting = settings.into_iter().find(|setting| row.spellings().any(|spelling| spelling == setting.name))?;
         let (value, behind) = value(row, behind);
         let turns_off = |name: &str| row.off.contains(&name);
         // `-nr` turns something off but is a setting itself, so it applies where it is spelled.

@@ -150,7 +150,7 @@ impl Folder {
 
     /// Free bytes at the cache's folder or its nearest existing parent; `None` if the system does not tell.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
-        self.cache.ancestors().find(|it| it.exists()).and_then(|it| fs4::available_space(it).ok())
+        self.cache.ancestors().find(|ancestor| ancestor.exists()).and_then(|it| fs4::available_space(it).ok())
     }
 }
 

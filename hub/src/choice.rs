@@ -223,7 +223,8 @@ fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Resul
 /// Bits per weight of all blocks' matrices, or of all tensors if there are no blocks.
 fn bits_per_weight(header: &Header) -> f64 {
     let bits = |of_blocks: bool| {
-        let tensors = header.tensors().filter(|it| !of_blocks || it.name().starts_with("blk.") && it.n_dims() > 1);
+        let tensors =
+            header.tensors().filter(|tensor| !of_blocks || tensor.name().starts_with("blk.") && tensor.n_dims() > 1);
         let (bytes, elements) = tensors.fold((0.0, 0.0), |(bytes, elements), tensor| {
             (bytes + tensor.bytes() as f64, elements + tensor.elements() as f64)
         });

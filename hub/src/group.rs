@@ -150,7 +150,7 @@ mod tests {
         let all = ["b-00002-of-00003.gguf", "x/b-00001-of-00002.gguf", "b-00003-of-00003.gguf", "a.GGUF", "README.md"];
         let all = names(&[&all[..], &["b-00001-of-00003.gguf", "x/b-00002-of-00002.gguf", "a.gguf"]].concat());
         let models = group(all);
-        let found: Vec<_> = models.iter().map(|it| (&it.stem[..], it.files.len(), &it.why)).collect();
+        let found: Vec<_> = models.iter().map(|model| (&model.stem[..], model.files.len(), &model.why)).collect();
         assert_eq!(found, [("a", 1, &None), ("a", 1, &None), ("b", 3, &None), ("x/b", 2, &None)]);
         assert!(models[2].files.iter().map(|(name, ())| &name[..]).is_sorted());
     }
@@ -166,10 +166,10 @@ mod tests {
             "c-00004-of-00004.gguf",
             "d-00001-of-00002.gguf",
         ]));
-        let missing = |names: &[&str]| SkipReason::ShardsMissing(names.iter().map(|it| (*it).to_owned()).collect());
+        let missing = |names: &[&str]| SkipReason::ShardsMissing(names.iter().map(|name| (*name).to_owned()).collect());
         let c = missing(&["c-00001-of-00004.gguf", "c-00003-of-00004.gguf"]);
         let d = missing(&["d-00002-of-00002.gguf"]);
-        let why: Vec<_> = groups.iter().map(|it| it.why.as_ref()).collect();
+        let why: Vec<_> = groups.iter().map(|group| group.why.as_ref()).collect();
         let [imatrix, projector, draft] = [&SkipReason::Imatrix, &SkipReason::Projector, &SkipReason::Draft].map(Some);
         assert_eq!(why, [None, Some(&c), Some(&d), imatrix, projector, draft]);
         assert_eq!(groups[0].quant.as_deref(), Some("Q4_0"));

@@ -112,8 +112,8 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     if !is_hex(&listing.sha, 40) {
         return Err(wrong("the listing's commit is not a hash".to_owned()));
     }
-    let models = listing.siblings.into_iter().filter(|it| is_gguf(&it.rfilename));
-    let files = models.map(|it| it.checked().map_err(wrong)).collect::<Result<_, _>>()?;
+    let models = listing.siblings.into_iter().filter(|sibling| is_gguf(&sibling.rfilename));
+    let files = models.map(|model| model.checked().map_err(wrong)).collect::<Result<_, _>>()?;
     grouped(name, listing.sha, files)
 }
 
@@ -141,13 +141,13 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
             None => candidates.push(Candidate { place: place.clone(), name, quant, files }),
         }
     }
-    let found: Vec<&str> = candidates.iter().map(|it| it.quant().unwrap_or(&it.name)).collect();
+    let found: Vec<&str> = candidates.iter().map(|candidate| candidate.quant().unwrap_or(&candidate.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
         // People call Unsloth's `UD-Q4_K_XL` plain `Q4_K_XL`.
         let dynamic = format!("UD-{quant}");
-        let meant = if candidates.iter().any(|it| it.quant() == Some(quant)) { quant } else { &dynamic };
-        candidates.retain(|it| it.quant() == Some(meant));
+        let meant = if candidates.iter().any(|candidate| candidate.quant() == Some(quant)) { quant } else { &dynamic };
+        candidates.retain(|candidate| candidate.quant() == Some(meant));
     }
     if candidates.is_empty() {
         let wanted = name.quant().map_or("whole GGUF model".to_owned(), |quant| format!("model of {quant}"));

@@ -351,7 +351,7 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let is_cache =
         |kind: &ChangeKind| matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_));
     let mut changes = model.advice.changes.iter();
-    let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
+    let change = changes.find(|change| change.effect == Effect::Fits && change.kinds.iter().all(is_cache))?;
     let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
     let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), summary(plan));
     Some(model.finding(FindingCause::LargeContext, evidence, Some(change)))

@@ -51,7 +51,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
             name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => all(0.0),
             _ => continue,
         };
-        let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+        let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         file.seek(SeekFrom::Start(tensor.offset())).unwrap();
         file.write_all(&data).unwrap();
     }

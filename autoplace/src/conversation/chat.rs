@@ -375,7 +375,7 @@ impl Chat {
     /// spell the text, for example because a stop string was cut off.
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
-        let mut spell = |vocab: &Vocab| tokens.iter().all(|it| vocab.append_piece(*it, true, &mut bytes).is_ok());
+        let mut spell = |vocab: &Vocab| tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());
         if said.layout.tokens.is_empty() {
             self.known = None;
             return;

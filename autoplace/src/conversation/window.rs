@@ -68,7 +68,8 @@ mod tests {
             Message::assistant("b"),
             Message::user("3"),
         ];
-        let contents = |messages: &[Message]| messages.iter().map(|it| it.content.as_str()).collect::<String>();
+        let contents =
+            |messages: &[Message]| messages.iter().map(|message| message.content.as_str()).collect::<String>();
         let mut window = Window::default();
         assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
         for shown in ["s2tb3", "s3"] {

@@ -231,7 +231,7 @@ mod tests {
         let mut context = context();
         let mask = [0b1110_0000];
         let last = |candidates: &mut Candidates, so_far: &[Token]| {
-            assert!(candidates.iter().all(|it| (5..8).contains(&it.token())));
+            assert!(candidates.iter().all(|candidate| (5..8).contains(&candidate.token())));
             let last = candidates.iter().map(Candidate::token).max();
             last.unwrap() + so_far.len() as Token
         };

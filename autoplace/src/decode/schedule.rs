@@ -20,13 +20,13 @@ impl AdapterTurns {
     /// Chooses the adapters of the next batch. The current set keeps its turn until the turn is over. The next set is
     /// that of the text that has waited for the most turns; the first such text wins ties.
     pub(crate) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
-        let is_wanted = sequences.iter().any(|it| it.scales == self.current);
-        let others_wait = sequences.iter().any(|it| it.scales != self.current);
+        let is_wanted = sequences.iter().any(|sequence| sequence.scales == self.current);
+        let others_wait = sequences.iter().any(|sequence| sequence.scales != self.current);
         if is_wanted && (!others_wait || self.left > 0) {
             self.left = self.left.saturating_sub(u32::from(others_wait));
             return &self.current;
         }
-        if let Some(next) = sequences.iter().rev().max_by_key(|it| it.turns_waited) {
+        if let Some(next) = sequences.iter().rev().max_by_key(|sequence| sequence.turns_waited) {
             self.current = next.scales.clone();
         }
         self.left = BATCHES - 1;

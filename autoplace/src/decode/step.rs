@@ -494,8 +494,8 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     // Each text also needs a cell for its own token.
     let places = room.all.saturating_sub(used + sequences.len());
     let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(places);
-    let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
-    for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
+    let mut sharing = sequences.iter().filter(|sequence| sequence.speculator.is_some()).count();
+    for sequence in sequences.iter_mut().filter(|sequence| sequence.speculator.is_some()) {
         let share = if is_steady { left / sharing } else { 0 };
         sharing -= 1;
         let most = share.min(back).min(room.each.saturating_sub(sequence.len()));

@@ -27,7 +27,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
     let reports = plan.gpus().zip(before).enumerate().map(|(index, (placement, before))| {
         let gpu = gpu_of(machine, placement);
         let footprints = [&run.at_first, &run.reserved, &run.allocated];
-        let [at_first, reserved, allocated] = footprints.map(|it| it.gpus.get(index).copied());
+        let [at_first, reserved, allocated] = footprints.map(|footprint| footprint.gpus.get(index).copied());
         let [loaded, used] = [&run.loaded, &run.used].map(|it| it.get(index).copied().flatten());
         let unreliable = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
@@ -150,7 +150,7 @@ fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedRe
         GpuKind::Discrete => {
             let (before, now) = (gpu.processes.as_deref()?, programs?);
             let all_in = |some: &[GpuProcess], others: &[GpuProcess]| {
-                some.iter().all(|one| others.iter().any(|it| (it.pid, it.bytes) == (one.pid, one.bytes)))
+                some.iter().all(|one| others.iter().any(|other| (other.pid, other.bytes) == (one.pid, one.bytes)))
             };
             (!all_in(before, now) || !all_in(now, before)).then_some(NotLearnedReason::OtherPrograms)
         }

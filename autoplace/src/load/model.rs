@@ -252,7 +252,7 @@ impl Model {
     /// prompts may contain images or sound.
     pub fn has_projector(&self) -> bool {
         let options = self.options();
-        options.mmproj.is_some() && self.placement().companions.iter().any(|it| options.is_loaded(it))
+        options.mmproj.is_some() && self.placement().companions.iter().any(|companion| options.is_loaded(companion))
     }
 
     /// The projector and the media that it has seen; `None` without a projector, and for a model in a worker.
@@ -274,7 +274,7 @@ impl Model {
     /// Bytes of host memory that the plan may take and does not.
     pub(super) fn left_of_host(&self) -> u64 {
         let plan = self.placement();
-        let shared: u64 = plan.gpus().map(|it| it.of_host).sum();
+        let shared: u64 = plan.gpus().map(|gpu| gpu.of_host).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
         left.saturating_sub(shared)
     }

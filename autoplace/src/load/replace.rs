@@ -125,7 +125,9 @@ impl Model {
         let (plan, allocated) = (self.placement(), self.allocated());
         let companions: Vec<_> = plan.companions.iter().filter(|one| self.options().is_loaded(one)).collect();
         let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
-        let on_gpus: Vec<_> = on_gpus.chain(companions.iter().map(|it| (&it.device, it.bytes.gpu.total()))).collect();
+        let on_gpus: Vec<_> = on_gpus
+            .chain(companions.iter().map(|companion| (&companion.device, companion.bytes.gpu.total())))
+            .collect();
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
         // A projector's file is read, and not mapped.

@@ -107,7 +107,10 @@ fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
     }
     assert_eq!(text, expected);
     let chat = *answer.into_chat();
-    assert_eq!(chat.messages().iter().map(|it| it.content.as_str()).collect::<Vec<_>>(), ["Hear me.", &expected]);
+    assert_eq!(
+        chat.messages().iter().map(|message| message.content.as_str()).collect::<Vec<_>>(),
+        ["Hear me.", &expected]
+    );
     // In the middle of an answer, the chat's history gets the answer so far.
     let mut answer = chat.max_tokens(500).say_async("And then?").unwrap();
     block_on(answer.next()).0.unwrap().unwrap();

@@ -37,7 +37,7 @@ fn a_turn_computes_what_is_new_and_nothing_else() {
         assert!(new <= written + 2, "turn {turn}: {new} of {written}");
         assert!(!answer.is_empty());
     }
-    let roles: Vec<&Role> = chat.messages().iter().map(|it| &it.role).collect();
+    let roles: Vec<&Role> = chat.messages().iter().map(|message| &message.role).collect();
     assert_eq!(roles[..3], [&Role::SYSTEM, &Role::USER, &Role::ASSISTANT]);
     assert_eq!(chat.messages().len(), 11);
     assert_eq!(chat.messages()[2].content, first.trim());

@@ -32,7 +32,7 @@ fn messages_of_nothing_are_messages() {
             // Several in a row.
             chat.say(said).unwrap().finish().unwrap();
         }
-        assert_eq!(chat.messages().iter().filter(|it| it.role == Role::USER).count(), 3);
+        assert_eq!(chat.messages().iter().filter(|message| message.role == Role::USER).count(), 3);
         // A history of empty messages only.
         *chat.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
         chat.answer().unwrap().finish().unwrap();

@@ -39,7 +39,9 @@ fn every_text_that_ends_is_what_its_schema_allows() {
             let schema: Value = serde_json::from_str(schema).expect(schema);
             let mut constraints = vec![Constraint::json_schema(schema.clone())];
             constraints.extend((schema == json!({"type": "object"})).then(Constraint::json_object));
-            for (constraint, seed) in constraints.iter().flat_map(|it| (0..SEEDS).map(move |seed| (it, seed))) {
+            for (constraint, seed) in
+                constraints.iter().flat_map(|constraint| (0..SEEDS).map(move |seed| (constraint, seed)))
+            {
                 match generate(&model, constraint.clone(), seed) {
                     Ok(text) => {
                         assert_eq!(violation(&schema, &text), None, "{schema}");

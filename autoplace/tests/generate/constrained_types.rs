@@ -110,6 +110,6 @@ fn the_constraint_of_a_type_allows_no_other_properties() {
         let Ok(text) = text else { continue };
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let names: Vec<_> = value.as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
-        assert!(names.iter().all(|it| ["value", "child"].contains(it)), "{text}");
+        assert!(names.iter().all(|name| ["value", "child"].contains(name)), "{text}");
     }
 }

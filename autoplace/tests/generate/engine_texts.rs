@@ -21,7 +21,7 @@ fn one_sequence_and_eight_give_the_texts_of_a_raw_loop() {
         for again in 0..2 {
             let submit = |prompt: &String| engine.submit(greedy(&model, &**prompt)).unwrap();
             let answers: Vec<_> = prompts.iter().map(submit).collect();
-            let tokens: Vec<_> = answers.into_iter().map(|it| answered(it).tokens).collect();
+            let tokens: Vec<_> = answers.into_iter().map(|answer| answered(answer).tokens).collect();
             assert_eq!(tokens, expected, "{sequences} {again}");
         }
         let metrics = engine.metrics();
@@ -121,7 +121,7 @@ proptest! {
         let of = |&(prompt, n): &(usize, usize)| greedy(&model, PROMPTS[prompt]).max_tokens(n);
         let submit = |request| engine.submit(of(request)).unwrap();
         let answers: Vec<_> = requests.iter().map(submit).collect();
-        let texts: Vec<_> = answers.into_iter().map(|it| it.into_text().unwrap()).collect();
+        let texts: Vec<_> = answers.into_iter().map(|answer| answer.into_text().unwrap()).collect();
         drop(engine);
         for (request, (text, statistics)) in requests.iter().zip(texts) {
             let (alone, expected) = text_and_statistics(of(request));

@@ -93,7 +93,7 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let plain = || demo().request(request(512, 1, false));
     let texts = sets.map(|set| {
         let model = set.iter().fold(plain(), |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
-        assert!(model.adapters().iter().map(|it| it.scale).eq(set.iter().map(|it| it.1)));
+        assert!(model.adapters().iter().map(|adapter| adapter.scale).eq(set.iter().map(|it| it.1)));
         let tokens = complete(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
@@ -220,7 +220,7 @@ fn an_adapter_is_named_by_its_file_or_its_own_name_and_others_are_refused_by_nam
     let files = Files::new();
     let one = || files.path("one");
     let model = demo().lora(one(), 1.0).lora(one(), 0.5).lora_named("formal", files.path("two"), 0.0).load().unwrap();
-    let names: Vec<_> = model.adapters().iter().map(|it| &*it.name).collect();
+    let names: Vec<_> = model.adapters().iter().map(|adapter| &*adapter.name).collect();
     assert_eq!(names, ["one", "one-2", "formal"]);
     let refused = greedy(&model).lora([("three", 1.0)]).text().unwrap_err().to_string();
     assert!(refused.contains("without an adapter called `three`: it has one, one-2, formal"), "{refused}");

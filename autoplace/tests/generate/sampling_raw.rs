@@ -25,7 +25,7 @@ fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::
         _ => {}
     }
     let (frequency, presence) = (it.frequency_penalty, it.presence_penalty);
-    let breakers: Vec<&str> = it.dry_sequence_breakers.iter().map(|it| &**it).collect();
+    let breakers: Vec<&str> = it.dry_sequence_breakers.iter().map(|breaker| &**breaker).collect();
     let (allowed, last_n) = (it.dry_allowed_length, it.dry_penalty_last_n);
     let chain = chain
         .min_keep(it.min_keep)

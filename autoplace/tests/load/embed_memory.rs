@@ -81,8 +81,8 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
             let used = gpu.used();
             model.embedder().unwrap().embed(&texts).unwrap();
             assert_eq!(gpu.used(), used, "{plan}");
-            let planned: u64 = plan.gpus().map(|it| it.footprint.total()).sum();
-            let grown: u64 = report.gpus.iter().map(|it| it.grown).sum();
+            let planned: u64 = plan.gpus().map(|gpu| gpu.footprint.total()).sum();
+            let grown: u64 = report.gpus.iter().map(|gpu| gpu.grown).sum();
             assert_eq!(used, planned + grown);
         });
     }

@@ -24,7 +24,7 @@ fn methods() -> BTreeSet<String> {
                 let functions = ["pub fn ", "pub const fn ", "pub async fn "]
                     .into_iter()
                     .flat_map(|begin| text.split(begin).skip(1));
-                names.extend(functions.map(|it| it.split(ends).next().unwrap().to_owned()));
+                names.extend(functions.map(|function| function.split(ends).next().unwrap().to_owned()));
             }
         }
     }

@@ -76,7 +76,10 @@ mod named {
         let model = builder_with.load().unwrap();
         assert_eq!(text(&model), text(&load_demo()));
         let reports = reports.lock().unwrap();
-        assert!(reports.is_sorted() && reports.iter().all(|it| it.1 == bytes) && !reports.is_empty(), "{reports:?}");
+        assert!(
+            reports.is_sorted() && reports.iter().all(|report| report.1 == bytes) && !reports.is_empty(),
+            "{reports:?}"
+        );
         let notes = &model.placement().notes;
         assert!(notes[0].starts_with("hf:some/thing: ") && notes[0].contains("demo-Q8_0"), "{notes:?}");
         assert!(notes[1].contains("mmproj-F16.gguf"), "{notes:?}");

@@ -47,7 +47,7 @@ fn on_gpu(plan: &Plan) -> u64 {
 
 /// The stage at which each attempt failed.
 fn stages(report: &LoadReport) -> Vec<Option<Stage>> {
-    report.attempts.iter().map(|it| it.failure.as_ref().map(|failure| failure.stage)).collect()
+    report.attempts.iter().map(|attempt| attempt.failure.as_ref().map(|failure| failure.stage)).collect()
 }
 
 /// Checks that a card is empty.
@@ -328,7 +328,7 @@ fn layers_that_were_asked_for_are_not_silently_fewer() {
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = exact().load().unwrap_err();
     let Error::AllAttempts { attempts, source } = error else { panic!("{error:?}") };
-    let stages = attempts.iter().map(|it| it.failure.as_ref().unwrap().stage);
+    let stages = attempts.iter().map(|attempt| attempt.failure.as_ref().unwrap().stage);
     assert_eq!(stages.collect::<Vec<_>>(), [Stage::Check, Stage::Plan]);
     assert_matches!(*source, Error::Plan(plan::Error::DoesNotFit { .. }));
 }

@@ -109,7 +109,7 @@ impl PartialEq for Completion {
 impl Completion {
     pub(crate) fn from_pieces(pieces: impl IntoIterator<Item = Piece>) -> Self {
         let mut completion = Self::default();
-        pieces.into_iter().for_each(|it| completion.push(&it));
+        pieces.into_iter().for_each(|piece| completion.push(&piece));
         completion
     }
 

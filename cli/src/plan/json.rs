@@ -31,7 +31,8 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
     let estimate = estimate.map(|estimate| -> Vec<Value> {
         devices.iter().zip(estimate.gpus.iter().chain([&estimate.host])).map(bytes).collect()
     });
-    let probe = took.probe.map(|_| -> Vec<Value> { devices.iter().map(|it| bytes((it, &it.footprint))).collect() });
+    let probe =
+        took.probe.map(|_| -> Vec<Value> { devices.iter().map(|device| bytes((device, &device.footprint))).collect() });
     let document = json!({
         "model": {
             "path": model.path.as_ref().map(|path| path.to_string_lossy()),

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let mut real = plan.clone();
     let others = real.by_depth.iter_mut().flat_map(|by_depth| &mut by_depth.plan.placements);
     let placements = real.placements.iter_mut().chain(others);
-    for placement in placements.filter(|it| described.is_some() && it.device.is_some()) {
+    for placement in placements.filter(|placement| described.is_some() && placement.device.is_some()) {
         let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
         placement.device = index.and_then(|index| described.as_ref()?.gpus.get(index)?.device.clone());
     }

@@ -151,7 +151,7 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     if let Ok(models) = http.get("/api/v1/models") {
         for model in models["models"].as_array().into_iter().flatten() {
             let instances = model["loaded_instances"].as_array().into_iter().flatten();
-            loaded.extend(instances.map(|it| (model.clone(), it["config"].clone())));
+            loaded.extend(instances.map(|instance| (model.clone(), instance["config"].clone())));
         }
     } else {
         let models = http.get("/api/v0/models")?;
@@ -236,7 +236,7 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         seen.flags.set("-c", n_ctx.to_string());
     }
     let file = said("model").or_else(|| text(&settings["model_param"]));
-    let file = file.or_else(|| process.words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
+    let file = file.or_else(|| process.words.iter().skip(1).find(|word| word.ends_with(".gguf")).cloned());
     seen.model = file.map(|file| process.path(&file));
     seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"]));
     let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());

@@ -94,7 +94,7 @@ fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
     fs::write(&file, grammar).unwrap();
     let (answer, _) = said(&talk(&user, &["run", "demo", PROMPT, "--grammar-file", &file.display().to_string()], ""));
     let words: Vec<&str> = answer.trim().split('-').collect();
-    assert!(words.len() == 2 && words.iter().all(|it| (2..=5).contains(&it.len())), "{answer}");
+    assert!(words.len() == 2 && words.iter().all(|word| (2..=5).contains(&word.len())), "{answer}");
     assert_eq!(said(&talk(&user, &["run", "demo", PROMPT, "--grammar", grammar], "")).0, answer);
     // A syntax error is reported before the model is loaded.
     let refused = talk(&user, &["run", "demo", PROMPT, "--grammar", "root ::= a"], "");

@@ -14,7 +14,7 @@ fn whatever_the_seed_the_answer_is_a_recipe() {
         assert!((1..=12).contains(&servings), "{recipe}");
         let parts = recipe["ingredients"].as_array().expect("a list");
         assert!((1..=4).contains(&parts.len()), "{recipe}");
-        let grams: u64 = parts.iter().filter_map(|it| it["grams"].as_u64()).sum();
+        let grams: u64 = parts.iter().filter_map(|part| part["grams"].as_u64()).sum();
         assert_eq!(total, format!("{grams} g in all, for {servings}"));
     }
 }

@@ -25,7 +25,7 @@ impl World {
 
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.part(folder)).into_iter().flatten();
-        let mut names: Vec<String> = entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -125,7 +125,9 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
             Err(error) if !words.is_empty() => {
                 let said = format!("{error:?}");
                 assert!(words.iter().all(|word| said.contains(word)), "{faults:?}: {said}");
-                assert!(world.snapshot().is_empty() && world.blobs().iter().all(|it| it.ends_with(".autoplace.part")));
+                assert!(
+                    world.snapshot().is_empty() && world.blobs().iter().all(|blob| blob.ends_with(".autoplace.part"))
+                );
                 // The remains of a fault do not obstruct the next fetch.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
@@ -207,7 +209,7 @@ fn what_was_cancelled_goes_on_where_it_ended() {
     world.server.seen();
     assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
     let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|it| it.range).collect();
-    assert!(ranges.iter().all(|it| *it == (done..total)), "{ranges:?}");
+    assert!(ranges.iter().all(|range| *range == (done..total)), "{ranges:?}");
 }
 
 #[test]
@@ -376,8 +378,12 @@ fn a_name_with_a_quantisation_has_its_models_only() {
         ["Q4_K_M", "Q8_0", "UD-Q4_K_XL"].map(|quant| (format!("thing-{quant}.gguf"), Content::large(bytes(100))));
     let world = World::new(files.iter().map(|(name, file)| (&name[..], file.clone())));
     let named = |name: &str| world.hub().repository(&name.parse().unwrap());
-    let quants: Vec<_> =
-        named("hf:some/thing").unwrap().candidates.iter().map(|it| it.quant().unwrap().to_owned()).collect();
+    let quants: Vec<_> = named("hf:some/thing")
+        .unwrap()
+        .candidates
+        .iter()
+        .map(|candidate| candidate.quant().unwrap().to_owned())
+        .collect();
     assert_eq!(quants, ["Q4_K_M", "Q8_0", "UD-Q4_K_XL"]);
     for name in ["hf:some/thing:q8_0@main", "hf:some/thing:Q4_K_XL"] {
         assert_eq!(named(name).unwrap().candidates.len(), 1);

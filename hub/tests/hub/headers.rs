@@ -63,7 +63,9 @@ fn assert_all_same(found: &[Header], whole: &[Header]) {
 }
 
 fn assert_same(found: &Header, whole: &Header) {
-    assert!(found.tensors().map(|it| format!("{it:?}")).eq(whole.tensors().map(|it| format!("{it:?}"))));
+    assert!(
+        found.tensors().map(|tensor| format!("{tensor:?}")).eq(whole.tensors().map(|tensor| format!("{tensor:?}")))
+    );
     assert_eq!((found.file_bytes(), found.metadata().len()), (whole.file_bytes(), whole.metadata().len()));
     for ((key, a), (other, b)) in found.metadata().zip(whole.metadata()) {
         assert_eq!(key, other);

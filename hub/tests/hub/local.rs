@@ -74,7 +74,7 @@ fn digest(letter: char) -> String {
 }
 
 fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
-    models.models.iter().map(|it| (&it.name[..], it.quant.as_deref(), it.store)).collect()
+    models.models.iter().map(|model| (&model.name[..], model.quant.as_deref(), model.store)).collect()
 }
 
 /// The skipped files' names and the reasons.

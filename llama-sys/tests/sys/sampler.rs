@@ -15,7 +15,7 @@ fn candidates(logits: &[f32]) -> Candidates {
     all[..logits.len()].copy_from_slice(logits);
     let mut candidates = Candidates::default();
     candidates.set(&all, None);
-    candidates.retain(|it| (it.token() as usize) < logits.len());
+    candidates.retain(|candidate| (candidate.token() as usize) < logits.len());
     candidates
 }
 
@@ -32,7 +32,7 @@ fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Cand
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
     let mut made = vec![f32::NEG_INFINITY; candidates.len()];
     sampler.apply(&mut candidates).unwrap();
-    candidates.iter().for_each(|it| made[it.token() as usize] = it.logit());
+    candidates.iter().for_each(|candidate| made[candidate.token() as usize] = candidate.logit());
     made
 }
 

@@ -83,7 +83,7 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     let plan = measurement.point("plan");
     let plan = plan.and_then(|point| Some(at(point.placement.as_ref()?.n_gpu_layers.into(), point.generation()?)));
     curves.extend(plan.map(|it| curve("the plan", CHOSEN, vec![it], false, true)));
-    let layers = measurement.points.iter().filter_map(|it| Some(it.placement.as_ref()?.layers)).max();
+    let layers = measurement.points.iter().filter_map(|point| Some(point.placement.as_ref()?.layers)).max();
     for (series, ink) in others.iter().zip(OTHERS.into_iter().cycle()) {
         // People write 99 for all layers.
         let x = |n: u32| f64::from(layers.map_or(n, |layers| n.min(layers)));

@@ -45,7 +45,7 @@ fn on_cuda(companion: &Companion, flash: FlashAttention) -> CompanionBytes {
 #[test]
 fn weights_equal_clips_and_compute_buffers_are_within_bounds_above_clips() {
     for [name, _, bytes @ ..] in rows::<6>(RESERVED) {
-        let [weights, fused, plain, host] = bytes.map(|it| it.parse::<u64>().unwrap());
+        let [weights, fused, plain, host] = bytes.map(|text| text.parse::<u64>().unwrap());
         let companion = companion(match name.strip_prefix("Gemma 3 before ") {
             Some(width) => mmproj::gemma3(width.parse().unwrap()),
             None => mmproj::named(name),

@@ -95,7 +95,7 @@ fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<T
             if choices.is_empty() {
                 return Err("it is empty".to_owned().into());
             }
-            let escaped: Vec<String> = choices.iter().map(|it| regex_lite::escape(it)).collect();
+            let escaped: Vec<String> = choices.iter().map(|choice| regex_lite::escape(choice)).collect();
             let regex = escaped.join("|");
             limits::sized(&regex)?;
             self::regex(&format!("(?:{regex})"))

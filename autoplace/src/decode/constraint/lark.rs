@@ -93,7 +93,7 @@ fn weight(grammar: &str) -> usize {
             _ => token.len(),
         };
     }
-    definitions.iter().map(|it| it.weight).sum::<usize>().max(heaviest(&definitions))
+    definitions.iter().map(|definition| definition.weight).sum::<usize>().max(heaviest(&definitions))
 }
 
 #[derive(Default)]
@@ -109,9 +109,9 @@ fn heaviest(definitions: &[Definition<'_>]) -> usize {
     let mut weights: HashMap<&str, usize> = HashMap::new();
     for _ in 0..MAX_DEPTH {
         let mut is_done = true;
-        for definition in definitions.iter().filter(|it| it.is_terminal) {
+        for definition in definitions.iter().filter(|definition| definition.is_terminal) {
             let names = definition.names.iter().filter(|it| **it != definition.name);
-            let named: usize = names.filter_map(|it| weights.get(it)).sum();
+            let named: usize = names.filter_map(|name| weights.get(name)).sum();
             let weight = (definition.weight + named).min(MAX_BYTES + 1);
             is_done &= weights.insert(definition.name, weight) == Some(weight);
         }

@@ -169,7 +169,7 @@ impl SamplerKind {
     /// Finds a sampler by one of llama.cpp's names, such as `top_k`, `top-k` or `topk` (common/sampling.cpp,
     /// common_sampler_types_from_names). `None` for an unknown name.
     pub fn from_name(name: &str) -> Option<Self> {
-        let name: String = name.trim().chars().filter(|it| !matches!(it, '_' | '-')).collect();
+        let name: String = name.trim().chars().filter(|char| !matches!(char, '_' | '-')).collect();
         Some(match name.as_str() {
             "penalties" => Self::Penalties,
             "dry" => Self::Dry,

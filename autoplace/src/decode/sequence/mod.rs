@@ -201,14 +201,14 @@ fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -
 
 /// The sequences of the running texts, with the prefix that other texts can reuse.
 pub(crate) fn held(sequences: &[Sequence]) -> Vec<(SeqId, Prefix<'_>)> {
-    sequences.iter().map(|it| (it.held.seq, it.held())).collect()
+    sequences.iter().map(|sequence| (sequence.held.seq, sequence.held())).collect()
 }
 
 /// Number of tokens at the beginning of a text that share cells with other running texts (`kv_unified`).
 pub(crate) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);
-    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
+    sequences.iter().filter_map(|sequence| sequence.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
 }
 
 impl Sequence {
@@ -247,7 +247,7 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 /// becomes the heir: the others now share with the heir, and the heir shares with `left`.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
-    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));
     let Some((most, heir)) = heirs.max() else { return };
     for it in sequences {
         if it.id == heir {

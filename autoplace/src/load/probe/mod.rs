@@ -211,7 +211,8 @@ impl NativeProbe {
         let mut kinds = Vec::new();
         let mut is_new = |path: &PathBuf| {
             let Ok(header) = Header::open(path) else { return true };
-            let tensors = header.tensors().map(|it| (it.name().to_owned(), it.ty().to_string(), it.shape()));
+            let tensors =
+                header.tensors().map(|tensor| (tensor.name().to_owned(), tensor.ty().to_string(), tensor.shape()));
             let mut kind: Vec<_> = tensors.collect();
             kind.sort();
             let is_new = !kinds.contains(&kind);

@@ -99,7 +99,7 @@ impl SessionHost {
         self.known = placement;
         let session = &self.session;
         let view = View {
-            texts: session.sequences.iter().map(|it| (it.id, it.statistics)).collect(),
+            texts: session.sequences.iter().map(|sequence| (sequence.id, sequence.statistics)).collect(),
             failed: session.failed(),
             checkpoints: session.checkpoints(),
             n_seq_max: session.n_seq_max(),

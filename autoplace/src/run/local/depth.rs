@@ -53,8 +53,8 @@ impl LocalSession {
         Some(StepBegun {
             begun: Instant::now(),
             depth: self.live_tokens(),
-            generates: self.sequences.iter().any(|it| it.to_compute() == 1),
-            has_prompt: self.sequences.iter().any(|it| it.to_compute() > 1),
+            generates: self.sequences.iter().any(|sequence| sequence.to_compute() == 1),
+            has_prompt: self.sequences.iter().any(|sequence| sequence.to_compute() > 1),
         })
     }
 

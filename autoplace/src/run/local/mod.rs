@@ -141,7 +141,7 @@ impl LocalSession {
         }
         let running = held(&self.sequences);
         let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
-        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
+        let of = self.sequences.iter().find(|sequence| Some(sequence.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);
         self.work.prompts.shorten(sequence.id, sequence.to_compute());
@@ -306,7 +306,7 @@ impl LocalSession {
     /// Whether the contexts can still compute. When false, the session needs a new context.
     pub(crate) fn is_usable(&self) -> bool {
         let Drafts { model, heads } = &self.drafters.drafts;
-        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));
+        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|head| &head.context));
         self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
     }
 }

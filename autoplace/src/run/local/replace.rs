@@ -161,11 +161,11 @@ impl LocalSession {
             return Ok(StateCopy { bytes, ..StateCopy::default() });
         };
         let (context, begun) = (&mut lent.context, Instant::now());
-        let saved = self.sequences.iter_mut().map(|it| it.save(context));
+        let saved = self.sequences.iter_mut().map(|sequence| sequence.save(context));
         let saved = match saved.sum::<Result<u64, Error>>() {
             Ok(bytes) => StateCopy { bytes, time: begun.elapsed() },
             Err(error) => {
-                self.sequences.iter_mut().for_each(|it| it.held.saved = None);
+                self.sequences.iter_mut().for_each(|sequence| sequence.held.saved = None);
                 return Err(error);
             }
         };
@@ -180,7 +180,7 @@ impl LocalSession {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot()?.take_drafts()?)));
         match drafts {
             Ok((resumed, drafts)) => {
-                self.sequences.iter_mut().for_each(|it| it.held.saved = None);
+                self.sequences.iter_mut().for_each(|sequence| sequence.held.saved = None);
                 self.cache.emptied();
                 self.cache.checkpoints.set_limit(self.model.checkpoints());
                 self.drafters = Drafters::new(drafts, self.abort.clone());
@@ -206,18 +206,18 @@ impl LocalSession {
             sequence.held.shares = None;
         }
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
-        if !self.sequences.iter().all(|it| numbered(it.held.seq)) {
+        if !self.sequences.iter().all(|sequence| numbered(sequence.held.seq)) {
             for (seq, sequence) in (0..).zip(&mut self.sequences) {
                 sequence.held.seq = seq;
             }
         }
         let begun = Instant::now();
-        let restored = self.sequences.iter().all(|it| it.restore(context));
+        let restored = self.sequences.iter().all(|sequence| sequence.restore(context));
         let restoring = begun.elapsed();
         let mut again = false;
         if !restored {
             context.kv_clear()?;
-            again = self.sequences.iter().any(|it| it.held.computed > 0);
+            again = self.sequences.iter().any(|sequence| sequence.held.computed > 0);
             for sequence in &mut self.sequences {
                 sequence.compute_again();
             }

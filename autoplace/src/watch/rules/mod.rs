@@ -192,7 +192,7 @@ impl DeviceRules {
     fn clocks(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         self.reasons.clear();
         self.reasons.extend(seen.throttle.iter().flatten());
-        let faults: Vec<_> = self.reasons.iter().copied().filter(|it| it.is_fault()).collect();
+        let faults: Vec<_> = self.reasons.iter().copied().filter(|reason| reason.is_fault()).collect();
         let (device, temperature) = (self.watched.device.clone(), seen.temperature);
         let end = Event::Unthrottled { device: device.clone(), temperature };
         self.throttle.step(

@@ -212,7 +212,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
         // The block's feed-forward step is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
         let names = experts.split(' ').map(|it| format!("ffn_{it}.weight")).chain(["exp_probs_b.bias".to_owned()]);
-        model.without.extend(names.map(|it| format!("blk.{il}.{it}")));
+        model.without.extend(names.map(|name| format!("blk.{il}.{name}")));
     }
     model
 }

@@ -46,8 +46,8 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     if *plan != planned {
         // The warm-up finds this growth; nothing grows later (docs/load-contract.md).
         let report = model.report();
-        let mut failures = report.attempts.iter().filter_map(|it| it.failure.as_ref());
-        if case.model(models).title.contains("mla") && failures.all(|it| it.stage == Stage::WarmUp) {
+        let mut failures = report.attempts.iter().filter_map(|attempt| attempt.failure.as_ref());
+        if case.model(models).title.contains("mla") && failures.all(|failure| failure.stage == Stage::WarmUp) {
             return Ok(Some(Plan::clone(&plan)));
         }
         return Err(format!("planned twice\n{planned}\n{plan}\n{report}"));

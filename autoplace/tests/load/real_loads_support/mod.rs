@@ -165,7 +165,7 @@ pub(crate) fn probed(
     placement: &Placement,
     params: &ContextParams,
 ) -> Result<(Vec<Card>, Breakdown), Box<dyn Error>> {
-    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
+    let cards: Vec<Card> = placement.cards.iter().map(|&card| Card::new(card)).collect();
     let gpus: Vec<_> = cards.iter().map(|card| &card.gpu).collect();
     let probed = probe.breakdown(&gpus, params, &placement.split)?;
     nothing_left("the probe", cards.iter().map(|card| &card.sim))?;

@@ -268,12 +268,14 @@ impl Context {
         rest: &[u8],
     ) -> Result<(), Error> {
         let row = shape.row_bytes();
-        if let Some(piece) = pieces.iter().find(|it| it.data.len() != row * it.tokens || it.wanted > it.tokens) {
+        if let Some(piece) =
+            pieces.iter().find(|piece| piece.data.len() != row * piece.tokens || piece.wanted > piece.tokens)
+        {
             let RowPiece { data, tokens, wanted } = piece;
             let have = data.len();
             return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
         }
-        let tokens: usize = pieces.iter().map(|it| it.wanted).sum();
+        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
         let end = Position::try_from(tokens).map_err(|_| refused(format!("{tokens} tokens are too many")))?;
         let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
         let parts = assemble(shape, streams, pieces, tokens, rest);
@@ -339,7 +341,7 @@ fn assemble<'a>(
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
         head.extend(count.to_le_bytes());
         if tokens > 0 {
-            let exts = pieces.iter().flat_map(|it| lane_of(*it, before, section.ext).chunks(section.ext.max(1)));
+            let exts = pieces.iter().flat_map(|piece| lane_of(*piece, before, section.ext).chunks(section.ext.max(1)));
             let mut exts = exts.fuse();
             for position in 0..count {
                 head.extend(position.to_le_bytes());
@@ -353,7 +355,7 @@ fn assemble<'a>(
             for lane in &section.lanes {
                 head.extend(&lane.header);
                 parts.push(Part::Made(std::mem::take(&mut head)));
-                parts.extend(pieces.iter().map(|it| Part::Given(lane_of(*it, before, lane.unit))));
+                parts.extend(pieces.iter().map(|piece| Part::Given(lane_of(*piece, before, lane.unit))));
                 before += lane.unit;
             }
         }

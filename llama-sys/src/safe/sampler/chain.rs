@@ -281,7 +281,7 @@ impl SamplerChain {
         if !breakers.is_empty() && !self.vocab.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }
-        let mut pointers: Vec<*const c_char> = breakers.iter().map(|it| it.as_ptr()).collect();
+        let mut pointers: Vec<*const c_char> = breakers.iter().map(|breaker| breaker.as_ptr()).collect();
         let vocab = self.vocab.as_ptr();
         self.add(|error| {
             // SAFETY: the texts are NUL-terminated; they and the vocabulary are read only during the call

@@ -116,7 +116,7 @@ impl ExpertCache {
             if experts.is_empty() || gpu >= n_gpus {
                 continue;
             }
-            match groups.iter_mut().find(|it| it.gpu == gpu && it.experts.tensors == experts.tensors) {
+            match groups.iter_mut().find(|group| group.gpu == gpu && group.experts.tensors == experts.tensors) {
                 Some(group) => {
                     group.layers += 1;
                     group.bytes = group.bytes.saturating_add(experts.bytes);
@@ -125,7 +125,7 @@ impl ExpertCache {
             }
         }
         let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
-        let bytes_of = |gpu: usize| groups.iter().filter(|it| it.gpu == gpu).map(|it| it.bytes).sum::<u64>();
+        let bytes_of = |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|it| it.bytes).sum::<u64>();
         // The proportions of a plan are the layers of each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
         let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };

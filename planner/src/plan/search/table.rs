@@ -178,7 +178,7 @@ impl<'a> Table<'a> {
 
     /// Multiplies all seconds by `factor`.
     pub(super) fn count_seconds(&mut self, factor: f64) {
-        let scale = |seconds: &mut Vec<f64>| seconds.iter_mut().for_each(|it| *it *= factor);
+        let scale = |seconds: &mut Vec<f64>| seconds.iter_mut().for_each(|second| *second *= factor);
         for gpu in &mut self.gpus {
             scale(&mut gpu.seconds);
             gpu.part_seconds.iter_mut().for_each(scale);

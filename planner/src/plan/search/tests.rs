@@ -180,7 +180,7 @@ fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Pa
     let is_allowed = |&(setting, order): &(usize, usize)| {
         let costs = &placements.setting_costs[setting];
         let mut gpus = placements.orders[order].iter().map(|&gpu| &placements.gpus[gpu].backend);
-        costs.smaller_kv == 0 || gpus.all(|it| kv_cache::is_fused(it, placements.profile, &costs.params))
+        costs.smaller_kv == 0 || gpus.all(|gpu| kv_cache::is_fused(gpu, placements.profile, &costs.params))
     };
     let all = places.filter(is_allowed).flat_map(|(setting, order)| ways(placements, setting, order));
     let mut priced: Vec<(f64, Path)> = all.map(|path| (cost(placements, request, &path), path)).collect();
@@ -348,7 +348,9 @@ fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
 #[test]
 fn the_default_context_costs_no_layer_and_takes_half_of_what_is_left() {
     let profile = LLAMA_8B.profile();
-    let spare = |plan: &Plan| plan.placements.iter().map(|it| it.budget - it.footprint.total()).collect::<Vec<_>>();
+    let spare = |plan: &Plan| {
+        plan.placements.iter().map(|placement| placement.budget - placement.footprint.total()).collect::<Vec<_>>()
+    };
     let mut seen = BTreeSet::new();
     for card in 3..=14 {
         let machine = machine(vec![Gpu::new("card").total(gib(card))], gib(16));

@@ -150,7 +150,7 @@ impl SpeedModel {
         let shares = self.cached_shares(assignment);
         let of = |(layer, place): (usize, Place)| {
             let cached = self.cached(layer, place, Place::Host, &shares)?;
-            let experts = self.work.get(layer)?.matrices.iter().find_map(|it| it.experts)?;
+            let experts = self.work.get(layer)?.matrices.iter().find_map(|matrix| matrix.experts)?;
             Some(1.0 - self.hits.misses(cached.share, experts))
         };
         let all: Vec<f64> = assignment.layers().enumerate().filter_map(of).collect();
@@ -331,7 +331,7 @@ impl SpeedModel {
             return self.sum_of_computations(workload, of) + self.last_token(matrices, other)
                 - self.last_token(matrices, place);
         }
-        let all = matrices.iter().filter(|it| !it.last_token);
+        let all = matrices.iter().filter(|matrix| !matrix.last_token);
         let of = |n_tokens: u32| {
             let of = |it: &Matrices| match moved.cached_experts(it) {
                 None => {
@@ -374,7 +374,7 @@ impl SpeedModel {
     /// is included.
     pub(super) fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
-        let all = matrices.iter().filter(|it| !it.last_token);
+        let all = matrices.iter().filter(|matrix| !matrix.last_token);
         all.map(|it| match borrower {
             Some(gpu) => it.bytes(n_tokens) / gpu.upload + gpu.prompt(it, n_tokens),
             None => self.rate(place).prompt(it, n_tokens),
@@ -385,7 +385,7 @@ impl SpeedModel {
     /// Seconds in which the last token of a prompt passes the weights that only it passes.
     fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
         let rate = self.rate(place);
-        matrices.iter().filter(|it| it.last_token).map(|it| rate.token(it)).sum()
+        matrices.iter().filter(|matrix| matrix.last_token).map(|it| rate.token(it)).sum()
     }
 
     /// The GPU that computes with the host's weights, if one does.
@@ -449,7 +449,7 @@ impl Moved<'_> {
 
 /// The matrices that only the token with logits passes.
 fn last_only(matrices: &[Matrices]) -> Vec<Matrices> {
-    matrices.iter().filter(|it| it.last_token).copied().collect()
+    matrices.iter().filter(|matrix| matrix.last_token).copied().collect()
 }
 
 /// Seconds in which a layer's keys and values are copied to a device.

@@ -328,7 +328,7 @@ impl Rate {
 
     /// Fixed seconds of a layer.
     pub(super) fn constant(&self, work: &LayerWork) -> f64 {
-        let has_experts = work.matrices.iter().any(|it| it.experts.is_some());
+        let has_experts = work.matrices.iter().any(|matrix| matrix.experts.is_some());
         let routing = if has_experts { self.routing } else { 0.0 };
         let recurrence = if work.state > 0 { self.recurrence } else { 0.0 };
         self.seconds_per_layer + routing + recurrence
@@ -404,7 +404,7 @@ impl Rate {
 
     /// Seconds of a layer with `n_tokens` tokens at once beside its matrices and its attention.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
-        let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
+        let outputs: f64 = matrices.iter().filter(|matrix| !matrix.last_token).map(|it| it.outputs).sum();
         self.activations.map_or(0.0, |rate| outputs * f64::from(n_tokens) / rate)
     }
 

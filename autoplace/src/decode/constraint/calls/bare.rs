@@ -75,7 +75,7 @@ impl Text<'_> {
                 [] => {}
                 [only] => all.push(self.terminals(only)?),
                 _ if keyword == "anyOf" => {
-                    let options: Result<Vec<_>, _> = texts.iter().map(|it| self.terminals(it)).collect();
+                    let options: Result<Vec<_>, _> = texts.iter().map(|text| self.terminals(text)).collect();
                     let options: Vec<String> = options?.iter().map(|it| format!("({it})")).collect();
                     all.push(format!("({})", options.join(" | ")));
                 }

@@ -177,7 +177,7 @@ impl Expr {
             Self::Chars(_) | Self::Token { .. } => false,
             Self::Rule(rule) => rules[*rule],
             Self::Sequence(parts) => parts.iter().all(|part| part.is_nullable(rules)),
-            Self::Choice(alternatives) => alternatives.iter().any(|it| it.is_nullable(rules)),
+            Self::Choice(alternatives) => alternatives.iter().any(|alternative| alternative.is_nullable(rules)),
             Self::Repeat { inner, least, most } => *least == 0 || *most == Some(0) || inner.is_nullable(rules),
         }
     }

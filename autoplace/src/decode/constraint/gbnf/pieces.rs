@@ -98,7 +98,7 @@ impl<'a> Pieces<'a> {
     fn choice(&mut self, alternatives: &[Expr]) -> Piece {
         let is_regular = |it: &&Expr| rules::is_regular(it, &self.regular);
         let (regular, others): (Vec<&Expr>, Vec<&Expr>) = alternatives.iter().partition(is_regular);
-        let mut pieces: Vec<Piece> = others.into_iter().map(|it| self.piece(it)).collect();
+        let mut pieces: Vec<Piece> = others.into_iter().map(|other| self.piece(other)).collect();
         if !regular.is_empty() {
             let regular = Expr::choice(regular.into_iter().cloned().collect());
             pieces.push(self.terminal(vec![regular]));
@@ -157,7 +157,7 @@ impl<'a> Pieces<'a> {
                 self.terminal(vec![body])
             }
             Expr::Choice(alternatives) => {
-                Piece::Choice(alternatives.iter().map(|it| self.terminal(vec![it.clone()])).collect())
+                Piece::Choice(alternatives.iter().map(|alternative| self.terminal(vec![alternative.clone()])).collect())
             }
             Expr::Repeat { inner, least, most } => {
                 let inner = Box::new(self.terminal(vec![Expr::clone(inner)]));

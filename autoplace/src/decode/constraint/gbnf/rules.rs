@@ -106,7 +106,7 @@ fn has_end(expr: &Expr, ends: &[bool]) -> bool {
         Expr::Token { .. } => true,
         Expr::Rule(rule) => ends[*rule],
         Expr::Sequence(parts) => parts.iter().all(|part| has_end(part, ends)),
-        Expr::Choice(alternatives) => alternatives.iter().any(|it| has_end(it, ends)),
+        Expr::Choice(alternatives) => alternatives.iter().any(|alternative| has_end(alternative, ends)),
         Expr::Repeat { inner, least, .. } => *least == 0 || has_end(inner, ends),
     }
 }
@@ -122,7 +122,7 @@ fn pruned(expr: &Expr, ends: &[bool]) -> Option<Expr> {
             parts.map(Expr::Sequence)
         }
         Expr::Choice(alternatives) => {
-            let left: Vec<Expr> = alternatives.iter().filter_map(|it| pruned(it, ends)).collect();
+            let left: Vec<Expr> = alternatives.iter().filter_map(|alternative| pruned(alternative, ends)).collect();
             (!left.is_empty()).then(|| Expr::choice(left))
         }
         Expr::Repeat { inner, least, most } => match pruned(inner, ends) {

@@ -132,8 +132,11 @@ fn agrees_with_llama_cpp(grammar: &str) {
             let mut candidates = Candidates::default();
             candidates.set(&vec![0.0; vocab.n_tokens() as usize], None);
             theirs.apply(&mut candidates).unwrap();
-            let mut allowed: Vec<i32> =
-                candidates.iter().filter(|it| it.logit() > f32::NEG_INFINITY).map(Candidate::token).collect();
+            let mut allowed: Vec<i32> = candidates
+                .iter()
+                .filter(|candidate| candidate.logit() > f32::NEG_INFINITY)
+                .map(Candidate::token)
+                .collect();
             allowed.sort_unstable();
             allowed.retain(|token| compared.contains(token));
             let shown = String::from_utf8_lossy(&text).into_owned();

@@ -40,7 +40,7 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
 fn alternatives(pieces: &Pieces<'_>, piece: &Piece) -> String {
     match piece {
         Piece::Choice(alternatives) => {
-            alternatives.iter().map(|it| written(pieces, it)).collect::<Vec<_>>().join(" | ")
+            alternatives.iter().map(|alternative| written(pieces, alternative)).collect::<Vec<_>>().join(" | ")
         }
         other => written(pieces, other),
     }
@@ -58,7 +58,7 @@ fn written(pieces: &Pieces<'_>, piece: &Piece) -> String {
         Piece::Token { id, is_negated } => format!("<[{}{id}]>", if *is_negated { "^" } else { "" }),
         Piece::Rule(rule) => format!("r{rule}"),
         Piece::Sequence(parts) if parts.is_empty() => "\"\"".to_owned(),
-        Piece::Sequence(parts) => parts.iter().map(|it| written(pieces, it)).collect::<Vec<_>>().join(" "),
+        Piece::Sequence(parts) => parts.iter().map(|part| written(pieces, part)).collect::<Vec<_>>().join(" "),
         Piece::Choice(_) => format!("({})", alternatives(pieces, piece)),
         Piece::Repeat { inner, least, most } => {
             format!("({}){}", alternatives(pieces, inner), times(*least, *most))
@@ -90,7 +90,7 @@ fn expr(it: &Expr, named: &mut Vec<usize>) -> String {
         }
         Expr::Sequence(parts) => sequence(parts, named),
         Expr::Choice(alternatives) => {
-            let alternatives: Vec<String> = alternatives.iter().map(|it| expr(it, named)).collect();
+            let alternatives: Vec<String> = alternatives.iter().map(|alternative| expr(alternative, named)).collect();
             format!("({})", alternatives.join(" | "))
         }
         Expr::Repeat { inner, least, most } => format!("({}){}", expr(inner, named), times(*least, *most)),

@@ -75,7 +75,7 @@ impl Closer<'_> {
             return if is_whole { self.close(members) } else { Ok(()) };
         }
         let said = if is_whole { self.said(members) } else { Said::default() };
-        let own = members.keys().filter(|it| !is_in(ANNOTATIONS, it) && *it != "type");
+        let own = members.keys().filter(|key| !is_in(ANNOTATIONS, key) && *key != "type");
         let is_alone = own.count() == 1;
         if is_whole && (said.names.is_empty() || is_alone && !members.contains_key("allOf")) {
             // One of several complete schemas, or a reference to one.

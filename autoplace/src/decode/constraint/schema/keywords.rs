@@ -140,7 +140,7 @@ fn names_as_properties(members: &mut Map<String, Value>) {
         return;
     }
     let Some(Value::Object(names)) = members.get("propertyNames") else { return };
-    let says = |keyword: &str| names.keys().all(|it| it == keyword || it == "type") && names.contains_key(keyword);
+    let says = |keyword: &str| names.keys().all(|key| key == keyword || key == "type") && names.contains_key(keyword);
     let is_text = names.get("type").is_none_or(|it| it == "string");
     let value = || members.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
     let (keyword, map): (_, Map<_, _>) = match (names.get("enum"), names.get("const"), names.get("pattern")) {

@@ -16,7 +16,7 @@ pub(super) fn without_exhausted(members: &mut Map<String, Value>) {
     let Some(Value::Object(patterns)) = members.get("patternProperties") else { return };
     let patterns = patterns.clone();
     let mut names = Names::default();
-    let read: Option<Vec<_>> = patterns.keys().map(|it| names.pattern(it)).collect();
+    let read: Option<Vec<_>> = patterns.keys().map(|key| names.pattern(key)).collect();
     // An invalid expression is refused later, with the whole schema.
     let Some(read) = read else { return };
     let own: Vec<String> =

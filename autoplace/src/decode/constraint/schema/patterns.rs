@@ -42,7 +42,7 @@ pub(in super::super) fn with_spaces(pattern: &str) -> String {
 /// Whether a pattern may name a control character.
 fn names_control(pattern: &str) -> bool {
     let escapes = [r"\x", r"\u", r"\c", r"\0", r"\v", r"\a", r"\p", r"\P", "[:"];
-    escapes.iter().any(|it| pattern.contains(it)) || pattern.chars().any(|c| c.is_ascii_control())
+    escapes.iter().any(|escape| pattern.contains(escape)) || pattern.chars().any(|c| c.is_ascii_control())
 }
 
 #[cfg(test)]

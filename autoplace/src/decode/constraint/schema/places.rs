@@ -84,7 +84,7 @@ impl<'a> Place<'a> {
         let Some(options) = laid.choices.pop() else {
             return self.be(&laid.schemas, laid.listed, depth);
         };
-        let copied: usize = laid.schemas.iter().map(|it| size(it)).sum();
+        let copied: usize = laid.schemas.iter().map(|schema| size(schema)).sum();
         options.iter().try_for_each(|option| {
             self.count(1 + copied)?;
             self.hold(vec![option], laid.clone(), depth)
@@ -94,10 +94,10 @@ impl<'a> Place<'a> {
     /// Counts one alternative: an array or object to which all these schemas apply. `listed` is the number of its
     /// `enum` values.
     fn be(&mut self, schemas: &[&'a Members], listed: usize, depth: usize) -> Result<(), String> {
-        if !schemas.iter().any(|it| is_structure(it)) {
+        if !schemas.iter().any(|schema| is_structure(schema)) {
             return Ok(());
         }
-        self.beginnings += 3 + schemas.iter().map(|it| first_properties(it)).sum::<usize>();
+        self.beginnings += 3 + schemas.iter().map(|schema| first_properties(schema)).sum::<usize>();
         if self.beginnings > MAX_BEGINNINGS {
             return Err(format!(
                 "a value in it may begin in more than {MAX_BEGINNINGS} ways: alternatives, and their properties"
@@ -105,7 +105,7 @@ impl<'a> Place<'a> {
         }
         let is_laid = schemas.len() > 1;
         let copies = listed + usize::from(is_laid);
-        self.count(copies * schemas.iter().map(|it| size(it)).sum::<usize>())?;
+        self.count(copies * schemas.iter().map(|schema| size(schema)).sum::<usize>())?;
         let of = |keyword: &'static str| schemas.iter().filter_map(move |it| it.get(keyword));
         for pattern in of("patternProperties").filter_map(Value::as_object).flat_map(Map::values) {
             for property in of("properties").filter_map(Value::as_object).flat_map(Map::values) {
@@ -139,7 +139,7 @@ impl<'a> Place<'a> {
     /// Visits a part of the value that several schemas describe.
     fn parts(&mut self, schemas: impl Iterator<Item = &'a Value>, depth: usize) -> Result<(), String> {
         let schemas: Vec<_> = schemas.collect();
-        self.count(schemas.iter().map(|it| values(it)).sum())?;
+        self.count(schemas.iter().map(|schema| values(schema)).sum())?;
         if schemas.len() < 2 {
             return Ok(());
         }
@@ -157,13 +157,13 @@ fn own(members: &Members) -> impl Iterator<Item = &Value> {
 
 /// Whether the schema is a plain reference, which is checked at its target.
 fn is_reference(members: &Members) -> bool {
-    members.contains_key("$ref") && members.keys().all(|it| it == "$ref" || is_in(ANNOTATIONS, it))
+    members.contains_key("$ref") && members.keys().all(|key| key == "$ref" || is_in(ANNOTATIONS, key))
 }
 
 fn is_structure(members: &Members) -> bool {
     STRUCTURE.split(' ').any(|keyword| members.contains_key(keyword))
         || match members.get("type") {
-            Some(Value::Array(names)) => names.iter().any(|it| it == "array" || it == "object"),
+            Some(Value::Array(names)) => names.iter().any(|name| name == "array" || name == "object"),
             name => name.is_some_and(|it| it == "array" || it == "object"),
         }
 }

@@ -172,13 +172,13 @@ impl Endless {
             let ending: Vec<String> = endless
                 .references
                 .iter()
-                .filter(|it| target(root, it).is_none_or(|target| endless.has_end(target)))
+                .filter(|reference| target(root, reference).is_none_or(|target| endless.has_end(target)))
                 .cloned()
                 .collect();
             if ending.is_empty() {
                 return endless;
             }
-            endless.references.retain(|it| !ending.contains(it));
+            endless.references.retain(|reference| !ending.contains(reference));
         }
         Self { references: HashSet::new() }
     }

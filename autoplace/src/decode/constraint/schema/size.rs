@@ -52,7 +52,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                     patterns += limits::regex_weight(pattern);
                 }
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
-                    patterns += by_pattern.keys().map(|it| limits::regex_weight(it)).sum::<usize>();
+                    patterns += by_pattern.keys().map(|key| limits::regex_weight(key)).sum::<usize>();
                 }
                 for (keyword, most) in MAX_ENTRIES {
                     let count = members.get(keyword).map_or(0, places::length);
