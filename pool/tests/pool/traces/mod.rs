@@ -13,14 +13,14 @@ use test_support::random_weights::Dice;
 use crate::models::{machine, model};
 use ours::Ours;
 use rivals::{LlamaSwap, Ollama, Router};
-use sim::{Arrival, Report, Rule, TracedModel};
+use sim::{Report, Rule, TracedModel, Wish};
 
 /// A trace: its name, its machine, its models, and its requests.
 struct Trace {
     name: &'static str,
     machine: Machine,
     models: Vec<TracedModel>,
-    arrivals: Vec<Arrival>,
+    wishes: Vec<Wish>,
 }
 
 /// A model whose sequences each have this context.
@@ -39,9 +39,9 @@ fn between(dice: &mut Dice, from: u32, to: u32) -> u32 {
     from + dice.below(to - from)
 }
 
-fn sorted(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
-    arrivals.sort_by(|one, other| one.at.total_cmp(&other.at));
-    arrivals
+fn sorted(mut wishes: Vec<Wish>) -> Vec<Wish> {
+    wishes.sort_by(|one, other| one.at.total_cmp(&other.at));
+    wishes
 }
 
 /// Three hours in which a person chats with a large model, and a small one writes a title and suggestions after each
@@ -49,20 +49,20 @@ fn sorted(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
 fn chat_and_titles(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "32b", 16_384, 1), traced(&machine, "3b", 8192, 1)];
-    let (mut dice, mut arrivals, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 3.0 * 3600.0 {
         let turns = between(&mut dice, 3, 12);
         for _ in 0..turns {
             let reply = between(&mut dice, 100, 600);
-            arrivals.push(Arrival { at: now, model: 0, prompt: between(&mut dice, 50, 800), reply });
+            wishes.push(Wish { at: now, model: 0, prompt: between(&mut dice, 50, 800), reply });
             // The client asks for a title after the answer, which takes some twenty tokens per second.
             let answered = now + f64::from(reply) / 20.0;
-            arrivals.push(Arrival { at: answered, model: 1, prompt: 600, reply: 20 });
+            wishes.push(Wish { at: answered, model: 1, prompt: 600, reply: 20 });
             now = answered + 5.0 + pause(&mut dice, 40.0);
         }
         now += pause(&mut dice, 300.0);
     }
-    Trace { name: "a chat and its titles", machine, models, arrivals: sorted(arrivals) }
+    Trace { name: "a chat and its titles", machine, models, wishes: sorted(wishes) }
 }
 
 /// Two hours in which an agent writes code with one model, searches with an embedder, and summarises with a third. A
@@ -74,14 +74,14 @@ fn agent(seed: u64) -> Trace {
         traced(&machine, "1b", 8192, 1),
         traced(&machine, "8b", 16_384, 1),
     ];
-    let (mut dice, mut arrivals, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 2.0 * 3600.0 {
         for _ in 0..between(&mut dice, 4, 15) {
             for _ in 0..between(&mut dice, 0, 4) {
-                arrivals.push(Arrival { at: now, model: 1, prompt: between(&mut dice, 200, 2000), reply: 1 });
+                wishes.push(Wish { at: now, model: 1, prompt: between(&mut dice, 200, 2000), reply: 1 });
                 now += 0.3;
             }
-            arrivals.push(Arrival {
+            wishes.push(Wish {
                 at: now,
                 model: 0,
                 prompt: between(&mut dice, 500, 6000),
@@ -89,45 +89,45 @@ fn agent(seed: u64) -> Trace {
             });
             now += 4.0 + pause(&mut dice, 6.0);
             if dice.percent(15) {
-                arrivals.push(Arrival { at: now, model: 2, prompt: between(&mut dice, 2000, 8000), reply: 200 });
+                wishes.push(Wish { at: now, model: 2, prompt: between(&mut dice, 2000, 8000), reply: 200 });
                 now += 5.0;
             }
         }
         now += pause(&mut dice, 120.0);
     }
-    Trace { name: "an agent with coder and embedder", machine, models, arrivals: sorted(arrivals) }
+    Trace { name: "an agent with coder and embedder", machine, models, wishes: sorted(wishes) }
 }
 
 /// One hour in which a hundred users ask two models a question now and then.
 fn hundred_users(seed: u64) -> Trace {
     let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
     let models = vec![traced(&machine, "14b", 4096, 8), traced(&machine, "8b", 4096, 8)];
-    let (mut dice, mut arrivals) = (Dice::new(seed), Vec::new());
+    let (mut dice, mut wishes) = (Dice::new(seed), Vec::new());
     for user in 0..100 {
         let mut now = pause(&mut dice, 600.0);
         while now < 3600.0 {
             // Most users always ask the same model.
             let model = if dice.percent(90) { user % 2 } else { (user + 1) % 2 };
             let (prompt, reply) = (between(&mut dice, 50, 1500), between(&mut dice, 50, 400));
-            arrivals.push(Arrival { at: now, model, prompt, reply });
+            wishes.push(Wish { at: now, model, prompt, reply });
             now += pause(&mut dice, 600.0);
         }
     }
-    Trace { name: "one hundred users of two models", machine, models, arrivals: sorted(arrivals) }
+    Trace { name: "one hundred users of two models", machine, models, wishes: sorted(wishes) }
 }
 
 /// Three hours with a large, slow model for hard questions and a small, fast one for the others.
 fn slow_and_fast(seed: u64) -> Trace {
     let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
     let models = vec![traced(&machine, "32b", 8192, 1), traced(&machine, "8b", 8192, 1)];
-    let (mut dice, mut arrivals, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     while now < 3.0 * 3600.0 {
         let is_hard = dice.percent(10);
         let (prompt, reply) = (between(&mut dice, 50, 1000), between(&mut dice, 50, 400));
-        arrivals.push(Arrival { at: now, model: usize::from(!is_hard), prompt, reply });
+        wishes.push(Wish { at: now, model: usize::from(!is_hard), prompt, reply });
         now += if is_hard { 90.0 } else { 10.0 } + pause(&mut dice, 30.0);
     }
-    Trace { name: "a slow large model and a fast small one", machine, models, arrivals: sorted(arrivals) }
+    Trace { name: "a slow large model and a fast small one", machine, models, wishes: sorted(wishes) }
 }
 
 /// Four hours on two cards with six models, some of which are popular for a while.
@@ -135,7 +135,7 @@ fn random(seed: u64) -> Trace {
     let machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
     let names = ["8b", "14b", "32b", "30b-a3b", "3b", "1b"];
     let models: Vec<TracedModel> = names.iter().map(|name| traced(&machine, name, 8192, 1)).collect();
-    let (mut dice, mut arrivals, mut now) = (Dice::new(seed), Vec::new(), 0.0);
+    let (mut dice, mut wishes, mut now) = (Dice::new(seed), Vec::new(), 0.0);
     let mut fashion = [0, 1, 4];
     while now < 4.0 * 3600.0 {
         if dice.percent(2) {
@@ -143,10 +143,10 @@ fn random(seed: u64) -> Trace {
         }
         let model = if dice.percent(90) { dice.one_of(&fashion) } else { dice.below(names.len()) };
         let (prompt, reply) = (between(&mut dice, 50, 3000), between(&mut dice, 20, 400));
-        arrivals.push(Arrival { at: now, model, prompt, reply });
+        wishes.push(Wish { at: now, model, prompt, reply });
         now += pause(&mut dice, 45.0);
     }
-    Trace { name: "six models at random", machine, models, arrivals: sorted(arrivals) }
+    Trace { name: "six models at random", machine, models, wishes: sorted(wishes) }
 }
 
 /// Runs the traces and prints their table. For each trace, returns the seconds that requests waited under the pool's
@@ -155,8 +155,8 @@ fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
     println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
     println!("|---|---|--:|--:|--:|--:|--:|--:|");
     let mut waited = Vec::new();
-    for Trace { name, machine, models, arrivals } in traces {
-        let run = |rule: &mut dyn Rule| sim::run(&machine, &models, &arrivals, rule);
+    for Trace { name, machine, models, wishes } in traces {
+        let run = |rule: &mut dyn Rule| sim::run(&machine, &models, &wishes, rule);
         let pool = run(&mut Ours::new((&machine, &models), false));
         let moving = run(&mut Ours::new((&machine, &models), true));
         let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
@@ -171,7 +171,7 @@ fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
                 report.moves
             );
         };
-        row(&format!("{name}, {} requests", arrivals.len()), "pool", &pool);
+        row(&format!("{name}, {} requests", wishes.len()), "pool", &pool);
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
@@ -209,31 +209,30 @@ fn five_traces() {
     five([1, 2, 3, 4, 5]);
 }
 
-/// The rule is never changed after a look at these: they show whether the gains on the others hold.
+/// The rule is never changed after a look at these: they show whether what was gained on the others holds.
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {
     five([101, 102, 103, 104, 105]);
 }
 
-/// Shows why the router's requests wait so long in the fourth trace, and less in the held-out one.
+/// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.
 #[test]
 #[ignore = "prints two lines"]
 fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
     for seed in [4, 104] {
-        let Trace { machine, models, arrivals, .. } = slow_and_fast(seed);
+        let Trace { machine, models, wishes, .. } = slow_and_fast(seed);
         let alone = |model: usize| &models[model].ladder.rungs()[0];
-        let (first, other) = (arrivals[0].model, 1 - arrivals[0].model);
+        let (first, other) = (wishes[0].model, 1 - wishes[0].model);
         let taken = &alone(first).held.gpus;
         let is_beside = |rung: &&Rung| {
             let gpus = machine.gpus.iter().zip(rung.held.gpus.iter().zip(taken));
             gpus.into_iter().all(|(gpu, (held, taken))| held + taken <= gpu.free)
         };
         let second = models[other].ladder.rungs().iter().find(is_beside).unwrap();
-        let of_other: Vec<&Arrival> = arrivals.iter().filter(|arrival| arrival.model == other).collect();
-        let mean = |rung: &Rung| {
-            of_other.iter().map(|arrival| sim::seconds(rung, arrival)).sum::<f64>() / of_other.len() as f64
-        };
+        let of_other: Vec<&Wish> = wishes.iter().filter(|wish| wish.model == other).collect();
+        let mean =
+            |rung: &Rung| of_other.iter().map(|wish| sim::seconds(rung, wish)).sum::<f64>() / of_other.len() as f64;
         println!(
             "seed {seed}: {} comes first and takes {} of {} layers; {} then has {} of {}, and a request takes {:.0} s \
              there ({:.0} s alone), where one comes each {:.0} s",
@@ -245,7 +244,7 @@ fn the_routers_placements_in_the_traces_of_a_slow_model_and_a_fast_one() {
             second.plan.layers(),
             mean(second),
             mean(alone(other)),
-            arrivals.last().unwrap().at / of_other.len() as f64,
+            wishes.last().unwrap().at / of_other.len() as f64,
         );
     }
 }

@@ -34,8 +34,7 @@ impl Ours {
         self.state.now = Duration::from_secs_f64(system.now);
         for (index, model) in self.state.models.iter_mut().enumerate() {
             model.loaded = system.loaded[index].as_ref().map(|loaded| loaded.rung.clone());
-            model.waiting =
-                system.queue.iter().filter(|&&arrival| system.arrivals[arrival].model == index).count() as u32;
+            model.waiting = system.queue.iter().filter(|&&wish| system.wishes[wish].model == index).count() as u32;
             model.texts = system.texts(index) as u32;
             model.ends_in = Duration::from_secs_f64(system.ends_in(index));
         }
@@ -102,8 +101,8 @@ impl Ours {
 
 impl Rule for Ours {
     fn next(&mut self, system: &System) -> Action {
-        let place = system.queue.iter().position(|&arrival| {
-            let model = system.arrivals[arrival].model;
+        let place = system.queue.iter().position(|&wish| {
+            let model = system.wishes[wish].model;
             system.is_ready(model) && system.has_slot(model) && !self.is_leaving(model)
         });
         if let Some(place) = place {
@@ -115,8 +114,8 @@ impl Rule for Ours {
         if !self.steps.is_empty() || system.is_reading() {
             return Action::Wait(None);
         }
-        let is_missing = |arrival: &&usize| system.loaded[system.arrivals[**arrival].model].is_none();
-        let missing = system.queue.iter().find(is_missing).map(|&arrival| system.arrivals[arrival].model);
+        let is_missing = |wish: &&usize| system.loaded[system.wishes[**wish].model].is_none();
+        let missing = system.queue.iter().find(is_missing).map(|&wish| system.wishes[wish].model);
         if let Some(model) = missing {
             if system.now < self.held_until {
                 return Action::Wait(Some(self.held_until));
@@ -140,15 +139,15 @@ impl Rule for Ours {
         Action::Wait(None)
     }
 
-    fn wanted(&mut self, system: &System, arrival: usize) {
-        let arrival = system.arrivals[arrival];
-        let is_turn = self.last != Some(arrival.model);
-        self.last = Some(arrival.model);
-        self.state.models[arrival.model].demand.count_request(Duration::from_secs_f64(arrival.at), is_turn);
+    fn wanted(&mut self, system: &System, wish: usize) {
+        let wish = system.wishes[wish];
+        let is_turn = self.last != Some(wish.model);
+        self.last = Some(wish.model);
+        self.state.models[wish.model].demand.wanted(Duration::from_secs_f64(wish.at), is_turn);
     }
 
-    fn ended(&mut self, system: &System, arrival: usize) {
-        let arrival = system.arrivals[arrival];
-        self.state.models[arrival.model].demand.ended(arrival.prompt, arrival.reply);
+    fn ended(&mut self, system: &System, wish: usize) {
+        let wish = system.wishes[wish];
+        self.state.models[wish.model].demand.ended(wish.prompt, wish.reply);
     }
 }

@@ -12,11 +12,11 @@ pub(crate) struct LlamaSwap;
 impl Rule for LlamaSwap {
     fn next(&mut self, system: &System) -> Action {
         let Some(&first) = system.queue.front() else { return Action::Wait(None) };
-        let model = system.arrivals[first].model;
+        let model = system.wishes[first].model;
         if let Some(running) = (0..system.models.len()).find(|&model| system.loaded[model].is_some()) {
             return match running == model {
                 // Requests for the running model go to its own queue.
-                true => begin(system, |place, arrival| same_up_to(system, place, arrival, model)),
+                true => begin(system, |place, wish| same_up_to(system, place, wish, model)),
                 false if system.texts(running) == 0 && system.is_ready(running) => Action::Unload(running),
                 false => Action::Wait(None),
             };
@@ -27,13 +27,13 @@ impl Rule for LlamaSwap {
 
 /// Whether all requests up to this place are for the model. No request overtakes another.
 fn same_up_to(system: &System, place: usize, _wish: usize, model: usize) -> bool {
-    system.queue.iter().take(place + 1).all(|&arrival| system.arrivals[arrival].model == model)
+    system.queue.iter().take(place + 1).all(|&wish| system.wishes[wish].model == model)
 }
 
 fn begin(system: &System, may: impl Fn(usize, usize) -> bool) -> Action {
-    let place = system.queue.iter().enumerate().find(|&(place, &arrival)| {
-        let model = system.arrivals[arrival].model;
-        system.is_ready(model) && system.has_slot(model) && may(place, arrival)
+    let place = system.queue.iter().enumerate().find(|&(place, &wish)| {
+        let model = system.wishes[wish].model;
+        system.is_ready(model) && system.has_slot(model) && may(place, wish)
     });
     place.map_or(Action::Wait(None), |(place, _)| Action::Begin(place))
 }
@@ -61,20 +61,20 @@ impl Rule for Ollama {
         let models = 0..system.models.len();
         let is_idle = |model: &usize| system.is_ready(*model) && system.texts(*model) == 0;
         let used = |model: usize| system.loaded[model].as_ref().map_or(0.0, |loaded| loaded.used);
-        let is_wanted = |model: usize| system.queue.iter().any(|&arrival| system.arrivals[arrival].model == model);
+        let is_wanted = |model: usize| system.queue.iter().any(|&wish| system.wishes[wish].model == model);
         let idle = models.clone().filter(is_idle);
         if let Some(model) = idle.clone().find(|&model| system.now >= used(model) + KEEP_ALIVE && !is_wanted(model)) {
             return Action::Unload(model);
         }
         // The first request whose model is not loaded blocks those behind it.
-        let blocked = system.queue.iter().position(|&arrival| system.loaded[system.arrivals[arrival].model].is_none());
+        let blocked = system.queue.iter().position(|&wish| system.loaded[system.wishes[wish].model].is_none());
         let began = begin(system, |place, _| blocked.is_none_or(|blocked| place < blocked));
         if let Action::Begin(_) = began {
             return began;
         }
         let expires = idle.clone().map(|model| used(model) + KEEP_ALIVE).filter(|&at| at > system.now);
         let wait = Action::Wait(expires.min_by(f64::total_cmp));
-        let Some(model) = blocked.map(|place| system.arrivals[system.queue[place]].model) else { return wait };
+        let Some(model) = blocked.map(|place| system.wishes[system.queue[place]].model) else { return wait };
         if system.is_reading() {
             return wait;
         }
@@ -102,8 +102,8 @@ const MODELS_MAX: usize = 4;
 
 impl Rule for Router {
     fn next(&mut self, system: &System) -> Action {
-        let is_missing = |arrival: &&usize| system.loaded[system.arrivals[**arrival].model].is_none();
-        let missing = system.queue.iter().find(is_missing).map(|&arrival| system.arrivals[arrival].model);
+        let is_missing = |wish: &&usize| system.loaded[system.wishes[**wish].model].is_none();
+        let missing = system.queue.iter().find(is_missing).map(|&wish| system.wishes[wish].model);
         let loaded = || (0..system.models.len()).filter(|&model| system.loaded[model].is_some());
         let used = |model: usize| system.loaded[model].as_ref().map_or(0.0, |loaded| loaded.used);
         let oldest = || loaded().min_by(|&one, &other| used(one).total_cmp(&used(other)));
@@ -112,7 +112,7 @@ impl Rule for Router {
             oldest().filter(|_| is_full && !system.is_reading())
         });
         // Requests for a model that is about to be stopped wait for its next load.
-        let began = begin(system, |_, arrival| Some(system.arrivals[arrival].model) != leaves);
+        let began = begin(system, |_, wish| Some(system.wishes[wish].model) != leaves);
         match (began, leaves, missing) {
             (Action::Begin(place), _, _) => Action::Begin(place),
             (_, Some(model), _) if system.texts(model) == 0 => Action::Unload(model),

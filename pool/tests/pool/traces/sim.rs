@@ -14,7 +14,7 @@ use autoplace_pool::{Ladder, Rung};
 
 /// A request of a trace. Times in seconds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Arrival {
+pub(crate) struct Wish {
     pub(crate) at: f64,
     pub(crate) model: usize,
     pub(crate) prompt: u32,
@@ -30,7 +30,7 @@ pub(crate) struct TracedModel {
     pub(crate) sequences: usize,
 }
 
-/// The next action of a rule.
+/// What a rule does next.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Begins the text of a waiting request (by its place in the queue) on its loaded model.
@@ -55,7 +55,7 @@ pub(crate) trait Rule {
 
 #[derive(Debug, Clone)]
 struct Text {
-    arrival: usize,
+    wish: usize,
     /// The remaining share of the text.
     left: f64,
 }
@@ -83,7 +83,7 @@ pub(crate) struct System {
     pub(crate) loaded: Vec<Option<Loaded>>,
     /// Waiting requests, the oldest first.
     pub(crate) queue: VecDeque<usize>,
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) wishes: Vec<Wish>,
     pub(crate) now: f64,
     reading: Option<Reading>,
     pub(crate) report: Report,
@@ -104,9 +104,9 @@ pub(crate) struct Report {
 /// Seconds of a load beside its reading: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
 
-pub(crate) fn seconds(rung: &Rung, arrival: &Arrival) -> f64 {
+pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
     let speed = rung.plan.speed.as_ref().unwrap();
-    f64::from(arrival.prompt) / speed.prompt.tokens_per_second + f64::from(arrival.reply) / speed.tokens_per_second
+    f64::from(wish.prompt) / speed.prompt.tokens_per_second + f64::from(wish.reply) / speed.tokens_per_second
 }
 
 impl System {
@@ -136,7 +136,7 @@ impl System {
     /// The time until the running texts of a model end, if no other model computes.
     pub(crate) fn ends_in(&self, model: usize) -> f64 {
         let Some(loaded) = &self.loaded[model] else { return 0.0 };
-        let left = |text: &Text| text.left * seconds(&loaded.rung, &self.arrivals[text.arrival]);
+        let left = |text: &Text| text.left * seconds(&loaded.rung, &self.wishes[text.wish]);
         loaded.texts.iter().map(left).fold(0.0, f64::max)
     }
 
@@ -168,7 +168,7 @@ impl System {
         for &model in &ready {
             let loaded = self.loaded[model].as_ref().unwrap();
             for text in &loaded.texts {
-                let left = text.left * seconds(&loaded.rung, &self.arrivals[text.arrival]) / share;
+                let left = text.left * seconds(&loaded.rung, &self.wishes[text.wish]) / share;
                 end = end.min(self.now + left);
             }
         }
@@ -177,12 +177,12 @@ impl System {
         for &model in &ready {
             let loaded = self.loaded[model].as_mut().unwrap();
             for text in &mut loaded.texts {
-                text.left -= passed * share / seconds(&loaded.rung, &self.arrivals[text.arrival]);
+                text.left -= passed * share / seconds(&loaded.rung, &self.wishes[text.wish]);
             }
             loaded.texts.retain(|text| {
                 let is_over = text.left <= 1e-9;
                 if is_over {
-                    ended.push(text.arrival);
+                    ended.push(text.wish);
                 }
                 !is_over
             });
@@ -191,9 +191,9 @@ impl System {
             }
         }
         self.now = end;
-        for &arrival in &ended {
-            let Arrival { at, model, .. } = self.arrivals[arrival];
-            let alone = seconds(&self.models[model].ladder.rungs()[0], &self.arrivals[arrival]);
+        for &wish in &ended {
+            let Wish { at, model, .. } = self.wishes[wish];
+            let alone = seconds(&self.models[model].ladder.rungs()[0], &self.wishes[wish]);
             self.report.waited += self.now - at - alone;
         }
         ended
@@ -202,12 +202,12 @@ impl System {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Begin(place) => {
-                let arrival = self.queue.remove(place).unwrap();
-                let model = self.arrivals[arrival].model;
+                let wish = self.queue.remove(place).unwrap();
+                let model = self.wishes[wish].model;
                 assert!(self.is_ready(model) && self.has_slot(model));
                 let now = self.now;
                 let loaded = self.loaded[model].as_mut().unwrap();
-                loaded.texts.push(Text { arrival, left: 1.0 });
+                loaded.texts.push(Text { wish, left: 1.0 });
                 loaded.used = now;
             }
             Action::Load(model, rung) | Action::Move(model, rung) => {
@@ -235,39 +235,39 @@ impl System {
 }
 
 /// Runs a trace, whose requests are sorted by time.
-pub(crate) fn run(machine: &Machine, models: &[TracedModel], arrivals: &[Arrival], rule: &mut dyn Rule) -> Report {
+pub(crate) fn run(machine: &Machine, models: &[TracedModel], wishes: &[Wish], rule: &mut dyn Rule) -> Report {
     let mut system = System {
         machine: machine.clone(),
         loaded: models.iter().map(|_| None).collect(),
         models: models.to_vec(),
         queue: VecDeque::new(),
-        arrivals: arrivals.to_vec(),
+        wishes: wishes.to_vec(),
         now: 0.0,
         reading: None,
         report: Report::default(),
     };
     let mut come = 0;
     let mut ended = 0;
-    while ended < arrivals.len() {
+    while ended < wishes.len() {
         let wake = loop {
             match rule.next(&system) {
                 Action::Wait(until) => break until,
                 action => system.carry_out(action),
             }
         };
-        let next = arrivals.get(come).map(|arrival| arrival.at);
+        let next = wishes.get(come).map(|wish| wish.at);
         let read = system.reading.as_ref().map(|reading| reading.until);
         let until = [next, read, wake].into_iter().flatten().fold(f64::INFINITY, f64::min);
         let over = system.pass(until);
-        assert!(system.now.is_finite(), "the rule waits for ever at {} requests of {}", ended, arrivals.len());
+        assert!(system.now.is_finite(), "the rule waits for ever at {} requests of {}", ended, wishes.len());
         ended += over.len();
-        for arrival in over {
-            rule.ended(&system, arrival);
+        for wish in over {
+            rule.ended(&system, wish);
         }
         if system.reading.as_ref().is_some_and(|reading| reading.until <= system.now) {
             system.reading = None;
         }
-        while arrivals.get(come).is_some_and(|arrival| arrival.at <= system.now) {
+        while wishes.get(come).is_some_and(|wish| wish.at <= system.now) {
             system.queue.push_back(come);
             rule.wanted(&system, come);
             come += 1;
