@@ -143,7 +143,7 @@ impl Rule for Ours {
         let wish = system.wishes[wish];
         let is_turn = self.last != Some(wish.model);
         self.last = Some(wish.model);
-        self.state.models[wish.model].demand.wanted(Duration::from_secs_f64(wish.at), is_turn);
+        self.state.models[wish.model].demand.count_request(Duration::from_secs_f64(wish.at), is_turn);
     }
 
     fn ended(&mut self, system: &System, wish: usize) {
