@@ -269,7 +269,7 @@ struct Score {
     /// Tokens per second in the middle of the reply, and of the prompt.
     generation: f64,
     prompt: f64,
-    /// Seconds of a token at each depth, as far as the context has it.
+    /// Seconds of a token at each depth that lies within the context.
     tokens: [f64; DEPTHS.len()],
     placement: String,
 }

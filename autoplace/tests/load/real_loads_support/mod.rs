@@ -129,7 +129,7 @@ fn embed_short_texts(context: &mut Context) -> Compared {
     Ok(())
 }
 
-/// Computes texts of these numbers of sequences and of tokens in each.
+/// Computes several texts at once; each pair has a number of texts and the tokens of each.
 fn embed(context: &mut Context, sizes: &[(u32, u32)]) -> Result<Vec<f32>, llama_sys::Error> {
     let mut all = Vec::new();
     for &(sequences, each) in sizes {

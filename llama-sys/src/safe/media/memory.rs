@@ -14,7 +14,7 @@ use crate::safe::model::readable;
 pub struct MediaMemory {
     /// Bytes of each device: weights, and the buffers for an image or a sound of the usual size.
     pub bytes: Vec<(Device, u64)>,
-    /// The most tokens of an image, where the projector takes images of any size and its file says it.
+    /// Maximum tokens of an image, if the projector takes images of any size and its file states the number.
     pub image_max_tokens: Option<u32>,
     /// Whether all rows of an image are computed at once, so that `n_ubatch` has to hold them.
     pub is_non_causal: bool,
