@@ -53,7 +53,7 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: RuntimeVerb,
     },
-    /// Looks at what `--cache-dir` has stored of prompts, or removes it
+    /// Lists or removes the prompts that `--cache-dir` has stored
     Cache {
         /// The operation
         #[command(subcommand)]

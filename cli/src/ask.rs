@@ -55,8 +55,8 @@ pub(crate) struct AskArgs {
     /// conversation that grows to the whole context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
-    /// Live tokens that the placement is made for. `follow`: two placements where they cross within the context and
-    /// moving pays, and the model moves between them; `all`: one placement for the whole conversation [default: follow]
+    /// Live tokens that the placement is made for. `follow`: if two placements are each faster at some depths and a
+    /// move pays, the model moves between them; `all`: one placement for the whole conversation [default: follow]
     #[arg(long, value_name = "follow|all|TOKENS", value_parser = depth)]
     pub(crate) depth: Option<Depth>,
     /// Flash attention; `auto` uses it if every device with a layer supports it [default: auto]
@@ -69,9 +69,9 @@ pub(crate) struct AskArgs {
     /// share of its total (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
-    /// Host memory for what was computed of earlier prompts and answers, so that a text goes on although others have
-    /// taken its sequence: `auto` is half of what the plan leaves, and at most 8 GiB; a size is kept free by the plan
-    /// [default: auto for `serve` of one model, otherwise off]
+    /// Host memory for earlier prompts and answers, so that a conversation continues without computing them again after
+    /// other texts took its place: `auto` is half of the memory that the plan leaves free, and at most 8 GiB; a size is
+    /// kept free by the plan [default: auto for `serve` of one model, otherwise off]
     #[arg(long, value_name = "SIZE|auto|off", value_parser = cache_ram)]
     pub(crate) cache_ram: Option<CacheRam>,
     /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token

@@ -10,7 +10,7 @@ use clap::Subcommand;
 /// Operations on a folder of stored prompts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheVerb {
-    /// Lists the models of whose texts something is stored
+    /// Lists the models with stored texts
     List {
         /// The folder that --cache-dir names
         #[arg(value_name = "DIR")]

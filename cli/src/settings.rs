@@ -66,7 +66,7 @@ pub(crate) struct DeviceArgs {
     /// Proportions in which the GPUs share the layers: `3,1` [default: the fastest]
     #[arg(long, value_name = "N,...", value_parser = proportions)]
     tensor_split: Option<Proportions>,
-    /// Moves weights to another device than their layer's, by a pattern in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
+    /// Moves weights to a device other than their layer's, by a pattern in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
     /// repeat for several
     #[arg(long, value_name = "PATTERN=DEVICE,...")]
     override_tensor: Vec<String>,

@@ -125,7 +125,7 @@ impl PromptStore {
         lock(&self.shared().tree).usage()
     }
 
-    /// The models of whose texts the store holds something, the largest first. One model is in the list several times
+    /// The models with texts in the store, the largest first. One model is in the list several times
     /// if its texts differ in more than their tokens: adapters, cache types, owners, versions of llama.cpp.
     pub fn models(&self) -> Vec<StoredModel> {
         lock(&self.shared().tree).models()

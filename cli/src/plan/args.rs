@@ -51,7 +51,7 @@ pub(crate) struct PlanArgs {
     /// separate process measures them and makes the plan
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "draft_file", "draft_cache_type_k", "draft_cache_type_v", "draft_ngl", "draft_device", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
-    /// Lets --rpc connect to other machines than this one: there is no authentication
+    /// Lets --rpc connect to machines other than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     pub(crate) rpc_trusted_network: bool,
     /// Memory of the host instead of this one's, all of it free, with an optional bandwidth: `64GiB`, `64GiB:60GB/s`

@@ -53,7 +53,7 @@ pub(super) struct LoadArgs {
     /// Also uses a device of another machine, whose rpc-server listens at this address; repeat for several
     #[arg(long, value_name = "HOST:PORT")]
     rpc: Vec<String>,
-    /// Lets --rpc connect to other machines than this one: there is no authentication
+    /// Lets --rpc connect to machines other than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     rpc_trusted_network: bool,
 }

@@ -39,7 +39,7 @@ pub(crate) struct PoolArgs {
     /// A file of models with their settings (docs/pool.md), which SIGHUP reads again
     #[arg(long, value_name = "FILE", conflicts_with_all = ONE_MODEL)]
     models: Option<PathBuf>,
-    /// A folder, each GGUF file in which is a model with the file's name; SIGHUP looks again
+    /// A folder of GGUF files, each a model with the file's name; SIGHUP looks again
     #[arg(long, value_name = "DIR", conflicts_with_all = ONE_MODEL)]
     models_dir: Option<PathBuf>,
 }

@@ -80,7 +80,7 @@ pub(crate) struct ServeArgs {
     /// Refuses tools that the chat template does not show, instead of describing them in the system message
     #[arg(long)]
     pub(super) no_tool_descriptions: bool,
-    /// Puts the text after the gap first in prompts of `/infill`, for models that were trained so
+    /// Puts the text after the gap first in prompts of `/infill`, for models trained that way
     #[arg(long)]
     pub(super) spm_infill: bool,
     /// Address to listen on

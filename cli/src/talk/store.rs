@@ -11,8 +11,9 @@ use crate::sizes;
 /// The prompt store of a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct StoreArgs {
-    /// Also keeps what --cache-ram keeps in this folder, for this user alone, so that texts go on after a restart. The
-    /// files hold the texts' tokens. SIZE limits them [default: 16GiB]. Each of several models has a folder there
+    /// Also keeps the prompts of --cache-ram in this folder, for this user alone, so that texts continue after a
+    /// restart. The files hold the texts' tokens. SIZE limits them [default: 16GiB]. Each of several models has a
+    /// folder there
     #[arg(long, value_name = "DIR[:SIZE]", value_parser = folder)]
     cache_dir: Option<(PathBuf, u64)>,
 }
