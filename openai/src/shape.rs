@@ -274,7 +274,7 @@ mod tests {
         let mut chunks = Chunks::new(&frame(Endpoint::Chat), 2);
         let first = chunks.first().unwrap();
         assert_eq!(first["delta"], json!({"role": "assistant", "content": ""}));
-        let sent = chunks.of(&step(parts(), Some("tool_calls")));
+        let sent = chunks.choices(&step(parts(), Some("tool_calls")));
         assert_eq!(sent.len(), 4);
         assert_eq!(sent[0]["delta"], json!({"reasoning_content": "hm"}));
         assert_eq!(sent[2]["delta"]["tool_calls"][0]["index"], 1);
