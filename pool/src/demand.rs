@@ -1,7 +1,7 @@
 //! How often a model is requested, and with how many tokens, learned from its past requests.
 //!
-//! Each request has a weight that decays by the factor e in [`DEMAND_WINDOW`]. The rate is the sum of the weights divided by
-//! that time. After an hour without requests it is practically 0.
+//! Each request has a weight that decays by the factor e in [`DEMAND_WINDOW`]. The rate is the sum of the weights
+//! divided by that time. After an hour without requests it is practically 0.
 
 use std::time::Duration;
 
@@ -60,8 +60,8 @@ impl Demand {
         self.weight * self.fade(now) / DEMAND_WINDOW.as_secs_f64()
     }
 
-    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows one for another model. If only
-    /// one of two models is loaded at a time, this is how often this model must be loaded.
+    /// Expected number of times, in [`DEMAND_WINDOW`], that a request for this model follows one for another model. If
+    /// only one of two models is loaded at a time, this is how often this model must be loaded.
     pub fn turns(&self, now: Duration) -> f64 {
         self.turns * self.fade(now)
     }

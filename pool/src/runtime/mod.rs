@@ -77,8 +77,8 @@ impl Pool {
         Ok(Self { inner: Arc::new(Inner { shared, manager: Some(manager) }) })
     }
 
-    /// Asks for the model with this name or alias. The result is a future; [`ModelRequest::wait`] blocks instead. The handle
-    /// keeps the model loaded.
+    /// Asks for the model with this name or alias. The result is a future; [`ModelRequest::wait`] blocks instead. The
+    /// handle keeps the model loaded.
     ///
     /// # Errors
     ///
