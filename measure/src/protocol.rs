@@ -169,7 +169,7 @@ mod tests {
             (usual().n_gen(0), "n_gen"),
             (usual().depths([]), "depth"),
             (usual().rounds(0), "rounds"),
-            (usual().rounds(3).prompts(["one".to_owned()]), "rounds are 1 to the number of prompts, 1"),
+            (usual().rounds(3).prompts(["one".to_owned()]), "rounds must be 1 to 1, the number of prompts"),
         ] {
             let error = wrong.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -341,7 +341,7 @@ mod tests {
             (r#"{"counts": [1,}"#, None, "line 1 column 15"),
             (r#"{"name": "a", "name": "b"}"#, None, "`name` is named twice"),
             ("", None, "EOF"),
-            ("\u{1}", None, "no JSON"),
+            ("\u{1}", None, "not JSON"),
         ] {
             let error = read(body).unwrap_err();
             assert_eq!(error.status, 400);

@@ -206,5 +206,5 @@ fn a_picture_at_an_address_is_fetched_of_a_named_host_and_of_no_private_address(
     // The named host is this machine, which nobody may ask.
     let public = seeing().clone().media_hosts(MediaHosts::new([address.as_str()]));
     let refused = message(&public);
-    assert!(refused.contains("gives no image"), "{refused}");
+    assert!(refused.contains("sent no image"), "{refused}");
 }
