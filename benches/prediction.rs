@@ -126,7 +126,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
     let mut bare = load(path, &params, threads);
     let host = Assignment::by_counts(profile.n_layer(), &[]);
-    let mut request = RatesRequest::of_model(&header, &profile, &[kv]);
+    let mut request = RatesRequest::for_model(&header, &profile, &[kv]);
     (request.each, request.working_set) = (shape.each, shape.working_set);
     let mut model = || {
         measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");

@@ -121,7 +121,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
 
 /// The file's other names: tags, or repositories that share a blob.
 fn also(model: &LocalModel) -> String {
-    let mut names: Vec<&str> = model.also.iter().map(|place| &place.name[..]).collect();
+    let mut names: Vec<&str> = model.other_places.iter().map(|place| &place.name[..]).collect();
     names.retain(|name| *name != model.name);
     names.dedup();
     if names.is_empty() { String::new() } else { format!(" (also {})", names.join(", ")) }

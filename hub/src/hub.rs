@@ -50,7 +50,7 @@ impl Hub {
     ///
     /// [`Error::Environment`] if there is no home folder, or if the token cannot be read or sent.
     pub fn from_env() -> Result<Self, Error> {
-        Self::from_environment(&Environment::of_process())
+        Self::from_environment(&Environment::from_process())
     }
 
     fn from_environment(environment: &Environment) -> Result<Self, Error> {

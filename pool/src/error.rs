@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// The request has waited for the longest time that the pool allows.
     #[error("{name} was not loaded within {:.0} s: {reason}", time.as_secs_f64())]
-    Waited { name: String, time: Duration, reason: String },
+    TimedOut { name: String, time: Duration, reason: String },
     /// The pool has ended.
     #[error("the pool has ended")]
     Closed,

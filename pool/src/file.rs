@@ -58,7 +58,7 @@ impl PoolFile {
     /// [`Error::Read`] if the file cannot be read; [`Error::Line`], with the line, the key and the valid values, if a
     /// line is invalid or two models do not agree.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::read_over(path, &Request::new())
+        Self::read_with_defaults(path, &Request::new())
     }
 
     /// Reads a file as [`read`](Self::read) does. Settings that the file leaves open are those of `defaults`, for
@@ -67,7 +67,7 @@ impl PoolFile {
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    pub fn read_over(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
+    pub fn read_with_defaults(path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let path = path.as_ref();
         let error = |source| Error::Read { file: path.to_owned(), source };
         let mut text = String::new();
@@ -75,7 +75,7 @@ impl PoolFile {
         if text.len() as u64 > MAX_BYTES {
             return Err(error(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MAX_BYTES} bytes"))));
         }
-        Self::parse_over(&text, path, defaults)
+        Self::parse_with_defaults(&text, path, defaults)
     }
 
     /// Parses the text of a file. `path` is named in errors, and paths in the text are relative to its folder.
@@ -84,15 +84,16 @@ impl PoolFile {
     ///
     /// As [`read`](Self::read).
     pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::parse_over(text, path, &Request::new())
+        Self::parse_with_defaults(text, path, &Request::new())
     }
 
-    /// Parses the text of a file as [`parse`](Self::parse) does, over the defaults of [`read_over`](Self::read_over).
+    /// Parses the text of a file as [`parse`](Self::parse) does, over the defaults of
+    /// [`read_with_defaults`](Self::read_with_defaults).
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    pub fn parse_over(text: &str, path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
+    pub fn parse_with_defaults(text: &str, path: impl AsRef<Path>, defaults: &Request) -> Result<Self, Error> {
         let source = Source { text, path: path.as_ref() };
         let raw: Raw = toml::from_str(text).map_err(|error| source.error(error.span(), error.message()))?;
         let limits = raw.pool.limits(&source)?;

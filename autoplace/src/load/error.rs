@@ -67,7 +67,7 @@ pub enum Error {
     Busy,
     /// The model was loaded for embeddings and does not generate.
     #[error("the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate")]
-    Embeds,
+    LoadedToEmbed,
     /// The request wants the model's own pooling, and the model has none: each token would get its own vector.
     #[error(
         "{model} does not define how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
@@ -79,7 +79,7 @@ pub enum Error {
     NoRankHead { architecture: String },
     /// The model was loaded for generation and does not embed.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
-    Generates,
+    LoadedToGenerate,
     /// The native model is still held elsewhere (by a clone, a context, a vocabulary or a sampler), so its memory
     /// cannot become free and the model cannot be re-placed.
     #[error(

@@ -39,7 +39,7 @@ impl LoadOptions {
             working_set: Some(WORKING_SET.min(profile.file_bytes)),
             missing: true,
             disturbed: looks_quiet(),
-            ..RatesRequest::of_model(header, profile, &kv)
+            ..RatesRequest::for_model(header, profile, &kv)
         };
         let before = machine.clone();
         if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {

@@ -106,8 +106,8 @@ impl ContextSlot {
             None => return Err(Error::NotLoaded),
         };
         match (purpose, embeds) {
-            (Purpose::Text, true) => Err(Error::Embeds),
-            (Purpose::Embeddings, false) => Err(Error::Generates),
+            (Purpose::Text, true) => Err(Error::LoadedToEmbed),
+            (Purpose::Embeddings, false) => Err(Error::LoadedToGenerate),
             _ => self.take_any(),
         }
     }

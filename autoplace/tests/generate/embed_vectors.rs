@@ -275,7 +275,7 @@ fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() 
 #[test]
 fn a_model_embeds_or_generates_as_it_was_loaded() {
     let refused = load_demo().embedder().map(drop).unwrap_err();
-    assert_matches!(refused, embed::Error::Load(error) if matches!(**error, load::Error::Generates));
+    assert_matches!(refused, embed::Error::Load(error) if matches!(**error, load::Error::LoadedToGenerate));
     let embedding = loaded(&demo_path(), Request::new().embeddings(Pooling::Last));
     let refused = embedding.generate("In").text().unwrap_err();
     assert!(refused.to_string().contains("loaded to embed"), "{refused}");

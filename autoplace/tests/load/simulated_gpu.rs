@@ -93,7 +93,7 @@ fn a_narrow_model_is_measured_in_each_matrix_size_and_a_wide_one_in_one() {
         }
         let header = Header::open(sketch.write(folder.path())).unwrap();
         let profile = ModelProfile::from_header(&header).unwrap();
-        RatesRequest::of_model(&header, &profile, &[KvType::F16]).cases
+        RatesRequest::for_model(&header, &profile, &[KvType::F16]).cases
     };
     let shapes_of = |cases: &[RateCase], of: TensorType, of_tokens: u32| -> Vec<MatrixShape> {
         let shape = |case: &RateCase| match *case {

@@ -255,7 +255,7 @@ fn taught(
     }
     let (mut machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
     let kv = request.kv_types_of(profile);
-    let mut rates = RatesRequest::of_model(header, profile, &kv);
+    let mut rates = RatesRequest::for_model(header, profile, &kv);
     rates.missing = true;
     measure_rates(&mut machine, &rates, args.threads, |_| ())?;
     Ok(Some((machine, cards)))

@@ -98,7 +98,7 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
     };
     let engine = args.engine();
     let normalization = args.embd_normalize.unwrap_or_default();
-    let server = Server::of_pool(pool)
+    let server = Server::from_pool(pool)
         .engine(move |builder| engine.set(builder))
         .api(api)
         .embedders(move |embedder| embedder.normalize(normalization))
@@ -184,7 +184,7 @@ impl Sources {
         &self,
         find: impl Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>,
     ) -> Result<Option<PoolFile>, Box<dyn Error>> {
-        let read = |file: &PathBuf| PoolFile::read_over(file, &self.request);
+        let read = |file: &PathBuf| PoolFile::read_with_defaults(file, &self.request);
         let mut all = self.file.as_ref().map(read).transpose()?.unwrap_or_default();
         for model in &mut all.models {
             let Some(name) = model.model.to_str().filter(|name| Name::is_hub_name(name)) else { continue };

@@ -23,7 +23,7 @@ impl Models {
     /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, found by these tools' variables and
     /// default folders. A missing store has no models.
     pub fn local() -> Self {
-        Self::in_stores(&Environment::of_process())
+        Self::in_stores(&Environment::from_process())
     }
 
     /// Like [`local`](Self::local), for another environment.

@@ -45,7 +45,7 @@ pub struct LocalModel {
     pub store: Store,
     /// Other paths of the same file: links, or other names in a store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Place>,
+    pub other_places: Vec<Place>,
 }
 
 fn text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {

@@ -52,7 +52,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
     for (path, _) in finder.entries(&blobs) {
         // Names of downloads (server/download.go, `blobDownload`). Their parts have a number after this suffix.
         if path.to_string_lossy().ends_with("-partial") {
-            finder.skip(path, SkipReason::HalfDownload);
+            finder.skip(path, SkipReason::PartialDownload);
         }
     }
     let mut names = HashSet::new();

@@ -45,7 +45,7 @@ impl Environment {
     }
 
     /// The environment of this process.
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
         Self { home, is_process: true, ..Self::default() }
     }

@@ -27,7 +27,7 @@ pub enum SkipReason {
     /// Missing shards of a split model, by name.
     ShardsMissing(Vec<String>),
     /// An unfinished download.
-    HalfDownload,
+    PartialDownload,
     /// A part file of a finished download.
     Leftover,
     /// The first bytes, at most four, are not `GGUF`.
@@ -39,7 +39,7 @@ pub enum SkipReason {
     /// An Ollama manifest that names no file; its fault.
     Manifest(String),
     /// The search stopped at this many folder levels or this many entries.
-    TooMuch(usize),
+    TooManyEntries(usize),
 }
 
 impl SkipReason {
@@ -59,7 +59,7 @@ impl fmt::Display for SkipReason {
                 [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
                 names => write!(f, "the shard {} is missing", names.concat()),
             },
-            Self::HalfDownload => f.write_str("a download that has not ended"),
+            Self::PartialDownload => f.write_str("a download that has not ended"),
             Self::Leftover => f.write_str("left over from a download whose whole file is there: it can be removed"),
             Self::NotGguf(begins) if begins.is_empty() => f.write_str("not a GGUF file: it is empty"),
             Self::NotGguf(begins) => {
@@ -68,7 +68,9 @@ impl fmt::Display for SkipReason {
             Self::BrokenLink => f.write_str("a link to a file that is gone"),
             Self::Unreadable(error) => write!(f, "cannot be read: {error}"),
             Self::Manifest(problem) => write!(f, "not the manifest of a model: {problem}"),
-            Self::TooMuch(most) => write!(f, "more than {most} entries or folders deep: the rest was not searched"),
+            Self::TooManyEntries(most) => {
+                write!(f, "more than {most} entries or folders deep: the rest was not searched")
+            }
         }
     }
 }

@@ -62,9 +62,9 @@ impl Finder {
             Some(Entry::Occupied(known)) => {
                 let known = &mut self.found.models[*known.get()];
                 let is_known = (&known.name, known.store) == (&name, store)
-                    || known.also.iter().any(|place| (&place.name, place.store) == (&name, store));
+                    || known.other_places.iter().any(|place| (&place.name, place.store) == (&name, store));
                 if !is_known {
-                    known.also.push(Place { name, store, path: first.clone() });
+                    known.other_places.push(Place { name, store, path: first.clone() });
                 }
                 return;
             }
@@ -73,7 +73,7 @@ impl Finder {
             }
             None => {}
         }
-        self.found.models.push(LocalModel { name, quant, bytes, files, store, also: Vec::new() });
+        self.found.models.push(LocalModel { name, quant, bytes, files, store, other_places: Vec::new() });
     }
 
     /// Finds all models in a folder and its subfolders. `repository` names the repository of a snapshot.
@@ -101,7 +101,7 @@ impl Finder {
                     if depth < MAX_DEPTH {
                         left.push((path, depth + 1));
                     } else {
-                        self.skip(path, SkipReason::TooMuch(MAX_DEPTH));
+                        self.skip(path, SkipReason::TooManyEntries(MAX_DEPTH));
                     }
                 } else if is_half(&file) {
                     self.half(path);
@@ -151,7 +151,7 @@ impl Finder {
     fn half(&mut self, path: PathBuf) {
         let begins = files::look(&path).and_then(|file| files::check(&path, &file));
         if begins.is_ok() {
-            self.skip(path, SkipReason::HalfDownload);
+            self.skip(path, SkipReason::PartialDownload);
         }
     }
 
@@ -178,7 +178,7 @@ impl Finder {
         let mut found = Vec::new();
         for entry in entries {
             if self.entries == MAX_ENTRIES {
-                self.skip(folder, SkipReason::TooMuch(MAX_ENTRIES));
+                self.skip(folder, SkipReason::TooManyEntries(MAX_ENTRIES));
                 break;
             }
             self.entries += 1;

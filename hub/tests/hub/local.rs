@@ -123,15 +123,15 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     let name = ("some/Thing-GGUF", Some("Q4_K_M"), Store::HuggingFace);
     assert_eq!(listed(&models), [name, name]);
     assert_eq!(models.models[1].files, [at("snapshots/new/thing-Q4_K_M.gguf")]);
-    assert!(models.models.iter().all(|model| model.also.is_empty()));
+    assert!(models.models.iter().all(|model| model.other_places.is_empty()));
     let expected = [
         ("1.4567cdef.incomplete", SkipReason::Leftover),
         ("2.incomplete", SkipReason::Leftover),
         ("3.autoplace.part", SkipReason::Leftover),
-        ("4.incomplete", SkipReason::HalfDownload),
-        ("6.downloadInProgress", SkipReason::HalfDownload),
-        ("7.0123abcd.incomplete", SkipReason::HalfDownload),
-        ("8.autoplace.part", SkipReason::HalfDownload),
+        ("4.incomplete", SkipReason::PartialDownload),
+        ("6.downloadInProgress", SkipReason::PartialDownload),
+        ("7.0123abcd.incomplete", SkipReason::PartialDownload),
+        ("8.autoplace.part", SkipReason::PartialDownload),
         ("mmproj-F16.gguf", SkipReason::Projector),
         ("thing-Q2_K.gguf", SkipReason::BrokenLink),
     ];
@@ -155,10 +155,10 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     home.file(".ollama/models/manifests/h/n/broken/t2", "{");
     let models = home.models();
     assert_eq!(listed(&models), [("llama3.2:3b", None, Store::Ollama)]);
-    assert_eq!(models.models[0].also[0].name, "llama3.2:latest");
+    assert_eq!(models.models[0].other_places[0].name, "llama3.2:latest");
     assert_eq!(models.models[0].header().unwrap().architecture().unwrap(), "llama");
     let passed = passed(&models);
-    assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], SkipReason::HalfDownload);
+    assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], SkipReason::PartialDownload);
     assert_eq!(passed[&format!("sha256-{}", digest('e'))], SkipReason::NotGguf(b"safe".to_vec()));
     for (file, problem) in [("Q4_K_M", "is missing"), ("t", "is not a digest"), ("t2", "EOF")] {
         assert!(matches!(&passed[file], SkipReason::Manifest(why) if why.contains(problem)), "{:?}", passed[file]);
@@ -197,7 +197,7 @@ fn a_blob_that_two_repositories_share_is_one_model_with_both_names() {
     }
     let models = home.models();
     assert_eq!(listed(&models), [("some/Thing-GGUF", Some("Q8_0"), Store::HuggingFace)]);
-    let also: Vec<&str> = models.models[0].also.iter().map(|place| &place.name[..]).collect();
+    let also: Vec<&str> = models.models[0].other_places.iter().map(|place| &place.name[..]).collect();
     assert_eq!((also, models.skipped), (vec!["other/Thing-GGUF"], vec![]));
 }
 
@@ -242,7 +242,7 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
         let expected = [
             ("empty.gguf", SkipReason::NotGguf(Vec::new())),
             ("page.GGUF", SkipReason::NotGguf(b"<!do".to_vec())),
-            ("x.gguf.downloadInProgress", SkipReason::HalfDownload),
+            ("x.gguf.downloadInProgress", SkipReason::PartialDownload),
         ];
         assert_eq!(passed(&models), expected.map(|(name, why)| (name.to_owned(), why)).into());
     }
@@ -307,7 +307,7 @@ fn links_are_ways_to_one_model_and_loops_end() {
     link("self.gguf", home.path(".lmstudio/models/self.gguf"));
     let models = Models::in_folders([home.path(".cache"), home.path(".lmstudio")]).unwrap();
     assert_eq!(listed(&models), [("hard-Q4_0", Some("Q4_0"), Store::Folder)]);
-    let also: Vec<&str> = models.models[0].also.iter().map(|place| &place.name[..]).collect();
+    let also: Vec<&str> = models.models[0].other_places.iter().map(|place| &place.name[..]).collect();
     assert_eq!(also, ["linked-Q4_0", "a-Q4_0"]);
     assert!(matches!(passed(&models)["self.gguf"], SkipReason::Unreadable(_)));
 }
@@ -388,5 +388,5 @@ fn what_is_too_deep_is_reported() {
     assert_eq!(listed(&home.in_folder("x")).len(), 1);
     let models = home.in_folder("y");
     assert!(models.models.is_empty());
-    assert_eq!(models.skipped[0].why, SkipReason::TooMuch(16));
+    assert_eq!(models.skipped[0].why, SkipReason::TooManyEntries(16));
 }

@@ -37,7 +37,7 @@ impl Running {
         let chatml = |_: &autoplace_pool::ModelHandle, api: autoplace_openai::Api| {
             Ok(api.template(ChatTemplate::family("chatml").unwrap()))
         };
-        let server = change(Server::of_pool(pool.clone()).api(chatml));
+        let server = change(Server::from_pool(pool.clone()).api(chatml));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(Notify::new()));

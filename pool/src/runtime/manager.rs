@@ -110,7 +110,7 @@ fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
             due.push((waiter.ticket, Ok(handle)));
         } else if now.saturating_sub(waiter.since) >= patience {
             let reason = entry.failure.clone().unwrap_or_else(|| "others use the memory that it needs".to_owned());
-            due.push((waiter.ticket, Err(Error::Waited { name: entry.spec.name.clone(), time: patience, reason })));
+            due.push((waiter.ticket, Err(Error::TimedOut { name: entry.spec.name.clone(), time: patience, reason })));
         } else {
             state.waiters.push_back(waiter);
         }

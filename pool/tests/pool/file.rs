@@ -79,7 +79,7 @@ fn keys_come_before_defaults_and_vectors_have_none() {
     "#;
     let mut defaults = Request::new().context(Context::Tokens(2048)).n_seq_max(2).kv_cache(KvCache::Auto);
     (defaults.params.type_k, defaults.gpu_layers) = (KvType::Q8_0, GpuLayers::Exactly(7));
-    let pool = PoolFile::parse_over(text, "pool.toml", &defaults).unwrap();
+    let pool = PoolFile::parse_with_defaults(text, "pool.toml", &defaults).unwrap();
     let [a, b, vectors] = &pool.models[..] else { panic!("{pool:?}") };
     assert_eq!(a.request, defaults);
     assert_eq!((b.request.context, b.request.params.n_seq_max), (Context::Tokens(512), 3));

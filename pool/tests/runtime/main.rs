@@ -230,7 +230,7 @@ fn waiting() -> Result<(), Failed> {
     let held = pool.get("a").wait()?;
     let begun = Instant::now();
     let error = pool.get("b").wait().unwrap_err();
-    assert!(matches!(error, Error::Waited { .. } | Error::NoRoom { .. }), "{error}");
+    assert!(matches!(error, Error::TimedOut { .. } | Error::NoRoom { .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(30));
     // A request that is dropped is withdrawn.
     drop(pool.get("b"));
@@ -238,7 +238,7 @@ fn waiting() -> Result<(), Failed> {
     drop(held);
     drop(pool);
     let outcome = waits.wait();
-    assert!(matches!(outcome, Err(Error::Closed | Error::Waited { .. } | Error::NoRoom { .. })) || outcome.is_ok());
+    assert!(matches!(outcome, Err(Error::Closed | Error::TimedOut { .. } | Error::NoRoom { .. })) || outcome.is_ok());
     Ok(())
 }
 

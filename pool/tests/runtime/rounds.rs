@@ -87,7 +87,7 @@ fn round(number: u64, whole: u64) -> Result<(u32, u32, u64), String> {
                         longest.fetch_max(asked.elapsed().as_millis() as u64, Ordering::Relaxed);
                         let handle = match handle {
                             Ok(handle) => handle,
-                            Err(Error::Load { .. } | Error::NoRoom { .. } | Error::Waited { .. }) => {
+                            Err(Error::Load { .. } | Error::NoRoom { .. } | Error::TimedOut { .. }) => {
                                 refused.fetch_add(1, Ordering::Relaxed);
                                 continue;
                             }

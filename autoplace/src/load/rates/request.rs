@@ -75,7 +75,7 @@ impl RatesRequest {
 
     /// The needs of a plan for this model with these cache types: weight types with at least a twentieth of the bytes,
     /// the largest first. The most important cases come first.
-    pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
+    pub fn for_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
         let case = |kind: &WeightKind, shape, n_tokens| {
             let (tensor_type, experts) = (kind.tensor_type, kind.experts);

@@ -65,7 +65,7 @@ impl Server<ManyModels> {
     /// A server of a pool's models, without a key, with a timeout of 30 seconds for clients. A request names its model
     /// (`model` in its body, or `?model=` in its path); the model is loaded for it, and stays loaded as the pool's
     /// rules say.
-    pub fn of_pool(pool: Pool) -> Self {
+    pub fn from_pool(pool: Pool) -> Self {
         Self::with_defaults(ManyModels {
             pool,
             engine: Arc::new(|builder| builder),
@@ -166,7 +166,7 @@ fn unknown(name: &str, known: &[String]) -> ApiError {
 fn api_error(error: &PoolError) -> ApiError {
     match error {
         PoolError::Unknown { name, known } => unknown(name, known),
-        PoolError::NoRoom { .. } | PoolError::Waited { .. } => {
+        PoolError::NoRoom { .. } | PoolError::TimedOut { .. } => {
             ApiError::new(503, error.to_string()).with_code("overloaded")
         }
         PoolError::Closed => ApiError::new(503, error.to_string()).with_code("shutting_down"),
