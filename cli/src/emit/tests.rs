@@ -66,7 +66,7 @@ fn llama_server_is_given_a_flag_for_each_part() {
     says(LlamaCpp, &two_gpus(), &["--device 'CUDA1,CUDA0' -ts '12,8' "], &[]);
     says(LlamaCpp, &host_plan(), &["-ngl 0 --device none "], &[]);
     let elsewhere = changed(plan(), |it| it.placements[0].device = None);
-    says(LlamaCpp, &elsewhere, &["# the plan's GPUs are not here"], &["--device CUDA"]);
+    says(LlamaCpp, &elsewhere, &["# the plan's GPUs are not in this machine"], &["--device CUDA"]);
     let differs = "-np 4 --no-kv-unified -ctk q8_0 -ctv q4_0 -fa on --no-kv-offload --no-op-offload --swa-full \
                    --no-repack --load-mode none\n";
     says(LlamaCpp, &unusual(), &[differs], &[]);

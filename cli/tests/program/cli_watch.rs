@@ -133,7 +133,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     // As text, in a report for another person.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
-    assert!(printed.starts_with("verdict: it is run slower") && !printed.contains(&demo), "{printed}");
+    assert!(printed.starts_with("verdict: it runs slower") && !printed.contains(&demo), "{printed}");
 
     // The near miss: the program has all layers that it could have.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
