@@ -90,7 +90,11 @@ fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
 #[test]
 fn what_cannot_be_taken_is_refused_by_name_before_anything_is_loaded() {
     let (user, demo) = (User::new(), demo());
-    user.fails(&["run", &demo, "-sm", "row", "--numa", "isolate", "x"], 2, &["-sm: the memory that `row` allocates", "--numa: "]);
+    user.fails(
+        &["run", &demo, "-sm", "row", "--numa", "isolate", "x"],
+        2,
+        &["-sm: the memory that `row` allocates", "--numa: "],
+    );
     user.fails(&["run", &demo, "-sy", "Be brief.", "x"], 2, &["-sy is not a flag", "-sys"]);
     user.fails(&["serve", &demo, "-p", "x"], 2, &["-p: `autoplace run` or `chat` takes it"]);
     user.fails(&["chat", &demo, "--template", "chatlm"], 1, &["no family `chatlm`", "chatml", "or a file"]);
