@@ -213,7 +213,9 @@ fn image(data: &[u8]) {
     let mut limits = ImageLimits::default();
     limits.memory = 256 << 20;
     if let Ok(image) = Image::from_bytes_within(data, &limits) {
-        assert_eq!(image.rgb().len() as u64, u64::from(image.width()) * u64::from(image.height()) * 3);
+        let pixels = u64::from(image.width()) * u64::from(image.height());
+        assert!((1..=limits.pixels).contains(&pixels), "{pixels} pixels");
+        assert_eq!(image.rgb().len() as u64, 3 * pixels);
     }
 }
 
@@ -221,12 +223,17 @@ fn image_seeds() -> Vec<Vec<u8>> {
     use image::{DynamicImage, ImageFormat, Rgba, RgbaImage};
     let picture = RgbaImage::from_fn(9, 7, |x, y| Rgba([(x * 20) as u8, (y * 30) as u8, 9, (x * y * 4) as u8]));
     let formats = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif, ImageFormat::Bmp];
-    let written = formats.map(|format| {
+    let picture = DynamicImage::from(picture);
+    let write = |picture: &DynamicImage, format| {
         let mut file = std::io::Cursor::new(Vec::new());
-        DynamicImage::from(picture.clone()).to_rgb8().write_to(&mut file, format).unwrap();
+        picture.write_to(&mut file, format).unwrap();
         file.into_inner()
-    });
-    written.into()
+    };
+    let mut written = formats.map(|format| write(&picture.to_rgb8().into(), format)).to_vec();
+    // With transparency, and of 16 bits.
+    written.extend([ImageFormat::Png, ImageFormat::WebP, ImageFormat::Gif].map(|format| write(&picture, format)));
+    written.push(write(&picture.to_rgba16().into(), ImageFormat::Png));
+    written
 }
 
 /// A decoded sound has finite samples and can be resampled.

@@ -15,7 +15,12 @@ pub(crate) fn build(source: &Path, options: &Options) -> Option<PathBuf> {
     }
     let triple = std::env::var("TARGET").expect("cargo sets it");
     let mut hash = DefaultHasher::new();
-    (source, &options.flags, &triple, include_str!("../native/mtmd/CMakeLists.txt")).hash(&mut hash);
+    let ours = [
+        include_str!("../native/mtmd/CMakeLists.txt"),
+        include_str!("../native/mtmd/measured_clip.h"),
+        include_str!("../native/mtmd/measured_clip.cpp"),
+    ];
+    (source, &options.flags, &triple, ours).hash(&mut hash);
     let key = format!("mtmd-{triple}-{:016x}", hash.finish());
     let base = folder("AUTOPLACE_LLAMA_BUILD_DIR")
         .unwrap_or_else(|| PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")));

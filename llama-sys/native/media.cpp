@@ -9,6 +9,8 @@
 #include "llama-context.h"
 #include "llama-cpp.h"
 #include "mtmd.h"
+#include "mtmd/measured_clip.h"
+#include "no_alloc.h"
 
 #include <algorithm>
 #include <cmath>
@@ -52,6 +54,26 @@ struct clip_freed {
     void operator()(clip_ctx * ctx) const { clip_free(ctx); }
 };
 using clip_ptr = std::unique_ptr<clip_ctx, clip_freed>;
+
+// Buffers of at most `ggml_backend_buft_get_max_size` bytes, each with what its device adds.
+uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
+    if (!type || bytes == 0) {
+        return bytes;
+    }
+    const uint64_t most = ggml_backend_buft_get_max_size(type);
+    return bytes + allocation_extra(type) * (bytes / most + (bytes % most > 0));
+}
+
+// What the encoders of this thread's last load take, with data or without.
+std::vector<shim_media_row> taken(bool with_data) {
+    std::vector<shim_media_row> rows;
+    for (const clip_device_bytes & bytes : clip_last_bytes()) {
+        const uint64_t weights = with_data ? bytes.weights : with_extra(bytes.type, bytes.weights);
+        const uint64_t compute = with_data ? bytes.compute : with_extra(bytes.type, bytes.compute);
+        rows.push_back({ bytes.device, weights, compute });
+    }
+    return rows;
+}
 
 // The constructor of mtmd_context loads the encoders first and leaves them allocated where it fails after that: for a model of
 // another width, or an encoder without a preprocessor. So both are asked of loads without data.
@@ -146,12 +168,13 @@ void media_log(ggml_log_callback callback, void * user_data) {
     mtmd_log_set(callback, user_data);
 }
 
-mtmd_context * media_load(const char * path, const llama_model & model, const shim_media_params & params) {
+mtmd_context * media_load(const char * path, const llama_model & model, const shim_media_params & params, std::vector<shim_media_row> & rows) {
     check(path, model, params);
     mtmd_context * media = mtmd_init_from_file(path, &model, native(params));
     if (!media) {
         throw std::runtime_error("llama.cpp refuses it");
     }
+    rows = taken(true);
     return media;
 }
 
@@ -173,16 +196,14 @@ std::vector<shim_media_row> media_memory(const char * path, const shim_media_par
         usage = mtmd_get_memory_usage(path, native(params));
         mtmd_log_set(log_callback, log_user_data);
     }
+    std::vector<shim_media_row> rows = taken(false);
     // The host's compute buffer is in every answer.
-    if (usage.backend_mem_usage.empty()) {
+    if (usage.backend_mem_usage.empty() || rows.empty()) {
         throw std::runtime_error("it is no projector of images or sound that llama.cpp knows");
     }
     limits.image_max_tokens = usage.image_max_tokens;
+    limits.image_rows       = clip_last_rows();
     limits.is_non_causal    = usage.use_non_causal;
-    std::vector<shim_media_row> rows;
-    for (const auto & [device, bytes] : usage.backend_mem_usage) {
-        rows.push_back({ device, bytes });
-    }
     return rows;
 }
 
@@ -268,7 +289,7 @@ void media_encode(mtmd_context & media, const mtmd_input_chunks & chunks, size_t
         throw std::invalid_argument("chunk " + std::to_string(index) + " is a text");
     }
     if (mtmd_encode_chunk(&media, &chunk) != 0) {
-        throw std::runtime_error("mtmd_encode_chunk failed");
+        throw std::runtime_error(clip_last_refusal().empty() ? "mtmd_encode_chunk failed" : clip_last_refusal());
     }
     const float * encoded = mtmd_get_output_embd(&media);
     std::copy(encoded, encoded + n_floats, rows);
@@ -316,7 +337,7 @@ bool media_built() {
 
 void media_log(ggml_log_callback, void *) {}
 
-mtmd_context * media_load(const char *, const llama_model &, const shim_media_params &) {
+mtmd_context * media_load(const char *, const llama_model &, const shim_media_params &, std::vector<shim_media_row> &) {
     absent();
 }
 

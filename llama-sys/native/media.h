@@ -11,12 +11,13 @@ bool media_built();
 
 void media_log(ggml_log_callback callback, void * user_data);
 
-// Loads the encoders of a projector's file. They belong to `model`, which has to live longer.
-mtmd_context * media_load(const char * path, const llama_model & model, const shim_media_params & params);
+// Loads the encoders of a projector's file. They belong to `model`, which has to live longer. `rows` are the bytes that
+// they have allocated on each device.
+mtmd_context * media_load(const char * path, const llama_model & model, const shim_media_params & params, std::vector<shim_media_row> & rows);
 void           media_free(mtmd_context * media);
 void           media_shape(const mtmd_context & media, struct shim_media_shape & shape);
 
-// Bytes for each device of a load that allocates nothing, with the buffers of the encoders' warm-up.
+// Bytes for each device of a load that allocates nothing, with the encoders' buffers for the largest image.
 std::vector<shim_media_row> media_memory(const char * path, const shim_media_params & params, shim_media_limits & limits);
 
 mtmd_input_chunks * media_tokenize(const mtmd_context & media, const shim_media_part * parts, size_t n_parts, bool add_special);

@@ -1004,9 +1004,16 @@ void shim_media_log(ggml_log_callback callback, void * user_data) {
     media_log(callback, user_data);
 }
 
-mtmd_context * shim_media_load(const char * path, const llama_model * model, const shim_media_params * params, shim_error * error) {
+mtmd_context * shim_media_load(const char * path, const llama_model * model, const shim_media_params * params, shim_media_row * rows, int32_t n_max,
+                               int32_t * n_rows, shim_error * error) {
     // The warm-up reserves buffers and computes nothing (clip.cpp, `warmup`), so that assertions can be errors.
-    mtmd_context * media = guarded(error, (mtmd_context *) nullptr, [&] { return media_load(path, *model, *params); });
+    mtmd_context * media = guarded(error, (mtmd_context *) nullptr, [&] {
+        std::vector<shim_media_row> taken;
+        mtmd_context * loaded = media_load(path, *model, *params, taken);
+        std::copy_n(taken.begin(), std::min(taken.size(), (size_t) n_max), rows);
+        *n_rows = (int32_t) taken.size();
+        return loaded;
+    });
     if (error->status != SHIM_STATUS_OK && media) {
         media_free(media);
         media = nullptr;

@@ -371,10 +371,12 @@ struct shim_media_shape {
 };
 struct shim_media_row {
     ggml_backend_dev_t device;
-    uint64_t           bytes;
+    uint64_t           weights; // bytes
+    uint64_t           compute; // bytes of buffers for the largest image
 };
 struct shim_media_limits {
     int32_t image_max_tokens; // -1: an image has the same number always, or the file does not say
+    int32_t image_rows;       // of the largest image, or of each part of it; 0 without an encoder of images
     bool    is_non_causal;    // all rows of an image are computed at once: n_ubatch has to hold them
 };
 
@@ -414,8 +416,9 @@ struct shim_media_rows {
     bool              output_last;
 };
 
+// Writes what up to `n_max` devices hold of it, and to `n_rows` how many there are.
 struct mtmd_context * shim_media_load(const char * path, const struct llama_model * model, const struct shim_media_params * params,
-                                      struct shim_error * error);
+                                      struct shim_media_row * rows, int32_t n_max, int32_t * n_rows, struct shim_error * error);
 void                  shim_media_free(struct mtmd_context * media);
 bool                  shim_media_shape(const struct mtmd_context * media, struct shim_media_shape * shape, struct shim_error * error);
 // Writes up to `n_max` devices and returns how many there are.

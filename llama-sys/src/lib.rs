@@ -44,7 +44,7 @@ pub use safe::context::{
 pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
 pub use safe::media::{
-    MediaChunk, MediaChunks, MediaKind, MediaMemory, MediaPart, Projector, ProjectorParams, has_media,
+    MediaChunk, MediaChunks, MediaKind, MediaMemory, MediaPart, Projector, ProjectorBytes, ProjectorParams, has_media,
 };
 pub use safe::model::{
     AddedTokens, EmbeddingShape, FimTokens, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor,

@@ -14,6 +14,8 @@ thread_local! {
     /// Bytes that this thread holds, and their maximum so far.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that this thread has allocated so far, and how often.
+    static TAKEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 /// Counts the allocations of the test binary that contains this line. Without it, the functions of
@@ -39,10 +41,30 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK.get() - before)
 }
 
+/// What a thread's work took of the heap. It is the same on every machine, so a test can bound by it how much is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// The peak of the thread's heap above its level before, in bytes.
+    pub peak: usize,
+    /// Bytes of all allocations together.
+    pub bytes: usize,
+    /// Number of allocations, including reallocations.
+    pub allocations: usize,
+}
+
+/// Runs `work`. Returns its result, and what it took of this thread's heap.
+pub fn work<T>(work: impl FnOnce() -> T) -> (T, Work) {
+    let before = TAKEN.get();
+    let (result, peak) = peak(work);
+    let after = TAKEN.get();
+    (result, Work { peak, bytes: after.0 - before.0, allocations: after.1 - before.1 })
+}
+
 /// Counts an allocation. During a reallocation both places count.
 fn count(taken: usize, given_back: usize) {
     if taken > 0 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let _ = TAKEN.try_with(|all| all.set((all.get().0 + taken, all.get().1 + 1)));
     }
     let _ = LIVE.try_with(|live| {
         let most = live.get() + taken;

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use super::tool_choice::ToolChoice;
 use super::window::{ChatFull, Window};
 use crate::chat::{
-    ChatTemplate, Content, Conversation, Media, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall,
+    ChatTemplate, Content, Conversation, Media, Message, PromptPart, Rendered, ReplyFormat, ReplyParser, Role, Tool,
+    ToolCall,
 };
 use crate::decode::constraint::Constraint;
 use crate::decode::context::Room;
@@ -60,6 +61,26 @@ pub struct Chat {
 pub(crate) struct Known {
     text: String,
     layout: Layout,
+}
+
+impl Known {
+    /// Whether the rendering begins with the known text, and with its pictures and sounds. `media` are those of the
+    /// conversation: after the oldest turns are left out, another picture may stand in the same text.
+    fn begins(&self, rendered: &Rendered, media: &[&Media]) -> bool {
+        if !rendered.as_str().starts_with(&self.text) {
+            return false;
+        }
+        let mut end = 0;
+        let parts = rendered.parts().take_while(|part| {
+            end += part.as_str().len();
+            end <= self.text.len()
+        });
+        let shown = parts.filter_map(|part| match part {
+            PromptPart::Media(index, _) => Some(media.get(index).map(|media| media.hash())),
+            _ => None,
+        });
+        shown.eq(self.layout.spans.hashes().map(Some))
+    }
 }
 
 impl Model {
@@ -360,10 +381,10 @@ impl Chat {
     /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
     fn prompt(&self, rendered: &Rendered) -> Prompt {
         let shown = self.window.shown(&self.messages);
-        let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
+        let media: Vec<&Media> = shown.iter().flat_map(|it| &it.media).map(|it| &it.media).collect();
+        let known = self.known.as_ref().filter(|known| known.begins(rendered, &media));
         match known {
             Some(Known { text, layout }) => {
-                let media: Vec<&Media> = shown.iter().flat_map(|it| &it.media).map(|it| &it.media).collect();
                 let begin = Prompt::from_layout(&layout.tokens, &layout.spans);
                 begin.then_rendered(rendered, text.len(), &media)
             }

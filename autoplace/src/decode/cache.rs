@@ -8,7 +8,7 @@ use super::error::Error;
 use super::media::NO_SPANS;
 use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
-use crate::load::{Contents, Remembered, Scales};
+use crate::load::{Contents, Remembered};
 use crate::store::{Brought, Found};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
@@ -36,7 +36,7 @@ pub(crate) struct Cache {
 impl Remembered {
     /// Its tokens, to compare them with those of a text whose spans are known.
     fn prefix(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens, spans: &NO_SPANS, scales: &self.scales }
+        Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }
 }
 
@@ -104,11 +104,11 @@ impl Cache {
         self.stale = false;
     }
 
-    /// Keeps the first `computed` tokens of an ended text as an idle sequence.
-    pub(crate) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
-        tokens.truncate(computed);
-        if !tokens.is_empty() {
-            self.idle.push(Remembered { seq, scales, tokens, is_stored: false });
+    /// Keeps the computed tokens of an ended text as an idle sequence.
+    pub(crate) fn remember(&mut self, seq: SeqId, held: Prefix<'_>) {
+        if !held.tokens.is_empty() {
+            let (scales, tokens, marks) = (held.scales.clone(), held.tokens.to_vec(), held.marks.clone());
+            self.idle.push(Remembered { seq, scales, tokens, marks, is_stored: false });
         }
     }
 
@@ -220,10 +220,10 @@ impl Cache {
         let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
         let mut best: Option<Donor> = None;
         let mut common = 0;
-        for (seq, Prefix { tokens: held, .. }, is_idle) in of_set {
+        for (seq, Prefix { tokens: held, marks, .. }, is_idle) in of_set {
             // The last token is always computed, because its logits choose the next one.
             // A picture is reused as a whole.
-            let shared = common_prefix(held, prompt.tokens).min(prompt.tokens.len().saturating_sub(1));
+            let shared = prompt.common(held, marks).min(prompt.tokens.len().saturating_sub(1));
             let shared = prompt.spans.floor(shared);
             common = common.max(shared);
             let shared = self.reach(context, seq, prompt.first(shared))?;
@@ -282,7 +282,7 @@ impl Cache {
         let Self { idle, checkpoints, .. } = self;
         // Drops checkpoints that match the beginning of no sequence.
         checkpoints.kept.retain(|kept| {
-            let begins = |held: Prefix<'_>| *held.scales == kept.scales && held.tokens.starts_with(&kept.tokens);
+            let begins = |held: Prefix<'_>| held.begins_with(kept);
             running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
         });
         checkpoints.take(context, seq, held);

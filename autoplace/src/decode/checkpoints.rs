@@ -63,13 +63,11 @@ impl Checkpoints {
 
     /// Number of tokens in the shortest checkpoint that `text` begins with.
     pub(crate) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
-        let is_among = |it: &&Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
-        self.kept.iter().filter(is_among).map(|it| it.tokens.len()).min()
+        self.kept.iter().filter(|it| text.begins_with(it)).map(|it| it.tokens.len()).min()
     }
 
     fn find(&self, text: Prefix<'_>) -> Option<usize> {
-        let is_among = |it: &Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
-        let among = self.kept.iter().enumerate().filter(|(_, it)| is_among(it));
+        let among = self.kept.iter().enumerate().filter(|(_, it)| text.begins_with(it));
         among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
     }
 
@@ -95,8 +93,9 @@ impl Checkpoints {
     }
 
     /// Saves a checkpoint of a sequence that holds exactly these tokens, if the memory limit allows it.
-    pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, Prefix { tokens, scales, .. }: Prefix<'_>) {
-        if self.kept.iter().any(|it| it.tokens == tokens && it.scales == *scales) {
+    pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) {
+        let Prefix { tokens, marks, scales, .. } = text;
+        if self.kept.iter().any(|it| it.tokens.len() == tokens.len() && text.begins_with(it)) {
             return;
         }
         let Ok(state) = context.partial_state_bytes(seq) else {
@@ -115,7 +114,8 @@ impl Checkpoints {
             target: "autoplace::generate",
             "a checkpoint after {} tokens, of {needed} bytes: {outcome}", tokens.len()
         );
-        self.kept.extend(taken.map(|state| Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), state }));
+        let kept = |state| Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), marks: marks.clone(), state };
+        self.kept.extend(taken.map(kept));
     }
 
     fn evict_to(&mut self, limit: u64) {

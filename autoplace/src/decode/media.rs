@@ -2,15 +2,16 @@
 //!
 //! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. Its number there is
 //! negative and comes from the hash of the pixels: two texts with the same picture begin with the same numbers, and
-//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows.
+//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows. Before the cache of another
+//! text is used, its [`Marks`] are compared too: they have the whole hash.
 
 use std::sync::Arc;
 
-use llama_sys::{Position, Token};
+use llama_sys::{Position, Token, Vocab};
 
 use super::error::Error;
 use crate::chat::Media;
-use crate::load::{Model, PreparedMedia, PreparedPart, Rows};
+use crate::load::{Mark, Marks, Model, PreparedMedia, PreparedPart, Rows, number};
 
 /// The tokens of a prompt, with the rows of its pictures and sounds.
 #[derive(Debug, Clone, Default)]
@@ -99,6 +100,31 @@ impl Spans {
         self.all().last().map_or(0, Span::end)
     }
 
+    /// The places and the hashes of the rows.
+    pub(crate) fn marks(&self) -> Marks {
+        let mark = |span: &Span| Mark { from: span.from, part: span.part, hash: span.prepared.hash };
+        self.all().iter().map(mark).collect()
+    }
+
+    /// The first rows of each picture and sound, in order.
+    fn firsts(&self) -> impl Iterator<Item = &Span> {
+        let is_first = |span: &&Span| {
+            let before = &span.prepared.parts[..span.part];
+            !before.iter().any(|part| matches!(part, PreparedPart::Rows(_)))
+        };
+        self.all().iter().filter(is_first)
+    }
+
+    /// The hash of each picture and sound, in order.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = [u8; 32]> {
+        self.firsts().map(|span| span.prepared.hash)
+    }
+
+    /// Number of pictures.
+    fn pictures(&self) -> usize {
+        self.firsts().filter(|span| span.media.rgb().is_some()).count()
+    }
+
     /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.all().iter().map(|span| span.rows().len).sum()
@@ -106,14 +132,31 @@ impl Spans {
 }
 
 impl Layout {
-    /// Appends a picture or a sound, with the tokens that the model was trained with around it.
-    pub(crate) fn push(&mut self, media: &Media, prepared: &Arc<PreparedMedia>) {
+    /// Appends a picture or a sound, with the tokens that the model was trained with around it. MiniCPM-V 4.6 is told
+    /// the number of each picture.
+    pub(crate) fn push(
+        &mut self,
+        media: &Media,
+        prepared: &Arc<PreparedMedia>,
+        vocab: &Vocab,
+    ) -> Result<(), llama_sys::Error> {
+        let index = match prepared.numbered {
+            0 => 0,
+            _ => self.spans.pictures(),
+        };
+        let mut skipped = 0;
+        if index > 0 {
+            self.tokens.extend(vocab.tokenize(&number(index), false, true)?);
+            skipped = prepared.numbered;
+        }
         for (part, what) in prepared.parts.iter().enumerate() {
             match what {
-                PreparedPart::Tokens(tokens) => self.tokens.extend_from_slice(tokens),
+                PreparedPart::Tokens(tokens) => self.tokens.extend_from_slice(&tokens[skipped..]),
                 PreparedPart::Rows(_) => self.push_rows(media, prepared, part),
             }
+            skipped = 0;
         }
+        Ok(())
     }
 
     /// Appends the rows of one part of a picture or a sound, without tokens around them.
@@ -136,7 +179,7 @@ impl Layout {
     }
 }
 
-/// The number of a row. 31 bits of it come from the hash, so that the rows of two pictures differ.
+/// The number of a row. 31 bits of it come from the hash, so that the rows of two pictures differ but for rare ones.
 fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     // One lane of eight bytes for every fourth row, so that all bytes of the hash count.
     let lane = row % 4 * 8;
@@ -174,7 +217,7 @@ impl Model {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;
         let encoded = encoder.encode(&span.media, &span.prepared, span.rows())?;
-        table.shrink_to(self.media_cache());
+        table.keep_within(&span.prepared, self.media_cache());
         Ok(encoded)
     }
 }

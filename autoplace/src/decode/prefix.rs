@@ -3,7 +3,7 @@
 use llama_sys::{Position, Token};
 
 use super::media::Spans;
-use crate::load::Scales;
+use crate::load::{Checkpoint, Marks, Scales};
 
 /// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +11,8 @@ pub(crate) struct Prefix<'a> {
     pub(crate) tokens: &'a [Token],
     /// The rows of pictures and sounds of the whole text.
     pub(crate) spans: &'a Spans,
+    /// The hashes of those rows.
+    pub(crate) marks: &'a Marks,
     pub(crate) scales: &'a Scales,
 }
 
@@ -18,6 +20,17 @@ impl Prefix<'_> {
     /// The position after the prefix, which does not end within rows.
     pub(crate) fn end(&self) -> usize {
         self.spans.position(self.tokens.len())
+    }
+
+    /// Number of tokens at the beginning that both texts have, with the rows of the same pictures and sounds.
+    pub(crate) fn common(&self, tokens: &[Token], marks: &Marks) -> usize {
+        common_prefix(self.tokens, tokens).min(self.marks.first_difference(marks))
+    }
+
+    /// Whether the text begins with the tokens of a checkpoint, under the same adapters.
+    pub(crate) fn begins_with(&self, checkpoint: &Checkpoint) -> bool {
+        let Checkpoint { scales, tokens, marks, .. } = checkpoint;
+        scales == self.scales && self.tokens.starts_with(tokens) && self.common(tokens, marks) == tokens.len()
     }
 
     /// The first `tokens` tokens of the prefix.
@@ -31,7 +44,24 @@ pub(crate) fn position(tokens: usize) -> Position {
     Position::try_from(tokens).unwrap_or(Position::MAX)
 }
 
-/// Number of tokens at the beginning that both texts have.
+/// Number of tokens at the beginning that both texts have. For texts with pictures see [`Prefix::common`].
 pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Prefix, Spans};
+    use crate::load::{Mark, Marks, Scales};
+
+    #[test]
+    fn rows_with_the_same_numbers_are_common_only_if_their_pictures_are() {
+        let of = |number| [Mark { from: 1, part: 0, hash: [number; 32] }].into_iter().collect::<Marks>();
+        let (tokens, spans, scales, marks) = ([5, -7, -9, 6], Spans::default(), Scales::default(), of(1));
+        let text = Prefix { tokens: &tokens, spans: &spans, marks: &marks, scales: &scales };
+        assert_eq!(text.common(&tokens, &of(1)), 4);
+        assert_eq!(text.common(&tokens, &of(2)), 1);
+        assert_eq!(text.common(&tokens[..1], &Marks::default()), 1);
+        assert_eq!(text.common(&[5, -7, 6], &of(1)), 2);
+    }
 }

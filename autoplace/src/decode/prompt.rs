@@ -193,7 +193,7 @@ impl Prompt {
                     let prepared = prepare(media)?;
                     match part {
                         Part::Rows(_, part) => layout.push_rows(media, &prepared, *part),
-                        _ => layout.push(media, &prepared),
+                        _ => layout.push(media, &prepared, vocab)?,
                     }
                 }
             }

@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use llama_sys::{MediaChunks, MediaKind, MediaPart, Model, Position, Projector, ProjectorParams, Token};
+use llama_sys::{
+    MediaChunks, MediaKind, MediaPart, Model, Position, Projector, ProjectorBytes, ProjectorParams, Token,
+};
 
 use crate::chat::Media;
 use crate::sync::lock;
@@ -24,6 +26,8 @@ const MAX_KNOWN: usize = 10_000;
 pub(crate) struct MediaEncoder {
     projector: Mutex<Projector>,
     sample_rate: Option<u32>,
+    /// What the projector has allocated.
+    pub(super) bytes: Vec<ProjectorBytes>,
 }
 
 /// The tokens and rows of a picture or a sound.
@@ -31,7 +35,15 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
+    /// Tokens at its beginning that say it is the first picture of its prompt ([`number`]); 0 where a projector does not
+    /// number pictures.
+    pub(crate) numbered: usize,
     work: Mutex<Work>,
+}
+
+/// The text that numbers a picture of a prompt, counted from 0 (mtmd.cpp, `add_media`, `use_image_id`).
+pub(crate) fn number(index: usize) -> String {
+    format!("<image_id>{index}</image_id>")
 }
 
 /// A part of a picture or a sound in a prompt.
@@ -82,6 +94,53 @@ impl PreparedMedia {
         let work = lock(&self.work);
         work.rows.iter().flatten().map(|rows| size_of_val(&***rows) as u64).sum()
     }
+
+    /// Forgets its rows, which are encoded again if a text needs them. Returns their bytes.
+    fn forget_rows(&self) -> u64 {
+        let bytes = self.bytes();
+        let mut work = lock(&self.work);
+        work.rows.iter_mut().for_each(|rows| *rows = None);
+        work.left = self.parts.iter().filter(|part| matches!(part, PreparedPart::Rows(_))).count();
+        bytes
+    }
+}
+
+/// Which rows of which pictures and sounds a text has, and where. The number of a row among the tokens has 31 bits of a
+/// hash; texts are compared by the whole hashes here too.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Marks(Option<Arc<[Mark]>>);
+
+/// The place of rows that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Index of the first row among the text's tokens.
+    pub(crate) from: usize,
+    /// Index among the parts of the medium.
+    pub(crate) part: usize,
+    /// The hash of the medium.
+    pub(crate) hash: [u8; 32],
+}
+
+impl FromIterator<Mark> for Marks {
+    fn from_iter<I: IntoIterator<Item = Mark>>(marks: I) -> Self {
+        let marks: Arc<[Mark]> = marks.into_iter().collect();
+        Self((!marks.is_empty()).then_some(marks))
+    }
+}
+
+impl Marks {
+    fn all(&self) -> &[Mark] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// The first index at which one of the texts has rows that the other does not have there; `usize::MAX` if there is
+    /// none.
+    pub(crate) fn first_difference(&self, other: &Self) -> usize {
+        let (ours, theirs) = (self.all(), other.all());
+        let same = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
+        let next = [ours, theirs].map(|marks| marks.get(same).map_or(usize::MAX, |mark| mark.from));
+        next[0].min(next[1])
+    }
 }
 
 impl MediaEncoder {
@@ -91,7 +150,8 @@ impl MediaEncoder {
         params: &ProjectorParams,
     ) -> Result<Self, llama_sys::Error> {
         let projector = Projector::load(model, path, params)?;
-        Ok(Self { sample_rate: projector.sample_rate(), projector: Mutex::new(projector) })
+        let bytes = projector.bytes().to_vec();
+        Ok(Self { sample_rate: projector.sample_rate(), projector: Mutex::new(projector), bytes })
     }
 
     /// The tokens of a medium, and the shapes of its rows.
@@ -136,10 +196,15 @@ impl MediaEncoder {
                 positions,
             }));
         }
+        let first = projector.model().vocab().tokenize(&number(0), false, true)?;
         drop(projector);
+        let numbered = match parts.first() {
+            Some(PreparedPart::Tokens(tokens)) if tokens.starts_with(&first) => first.len(),
+            _ => 0,
+        };
         let rows = vec![None; chunks.len()];
         let work = Mutex::new(Work { chunks: Some(chunks), rows, left });
-        Ok(table.add(PreparedMedia { hash, parts, work }))
+        Ok(table.add(PreparedMedia { hash, parts, numbered, work }))
     }
 
     /// The rows of a prepared medium, and whether they were encoded for this call.
@@ -200,10 +265,20 @@ impl MediaTable {
             return found;
         }
         let added = Arc::new(prepared);
+        self.hold(&added);
+        added
+    }
+
+    /// Makes a medium the most recently used one, also if the table has forgotten it while a text runs about it.
+    fn hold(&self, medium: &Arc<PreparedMedia>) {
         let mut known = lock(&self.known);
-        known.push_back(Arc::clone(&added));
-        while known.len() > MAX_KNOWN {
-            known.pop_front();
+        known.retain(|it| !Arc::ptr_eq(it, medium));
+        known.push_back(Arc::clone(medium));
+        while known.len() > MAX_KNOWN
+            && let Some(gone) = known.pop_front()
+        {
+            // A running text may know it still.
+            gone.forget_rows();
         }
         let mut pending = 0;
         for it in known.iter().rev() {
@@ -215,17 +290,79 @@ impl MediaTable {
                 work.chunks = work.chunks.take().filter(|_| pending <= MAX_PENDING);
             }
         }
-        added
     }
 
-    /// Forgets media, least recently used first, until the rows take at most `limit` bytes. Running texts keep theirs.
-    pub(crate) fn shrink_to(&self, limit: u64) {
-        let mut known = lock(&self.known);
+    /// Counts the rows of a medium among those that are kept, and forgets rows, of the least recently used media first,
+    /// until all take at most `limit` bytes. Rows of running texts count too: they are encoded again if they are needed
+    /// again. So at most the rows of the part that is being computed are in memory beside `limit`.
+    pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
+        self.hold(medium);
+        let known = lock(&self.known);
         let mut bytes: u64 = known.iter().map(|it| it.bytes()).sum();
-        while bytes > limit
-            && let Some(gone) = known.pop_front()
-        {
-            bytes = bytes.saturating_sub(gone.bytes());
+        for it in known.iter() {
+            if bytes <= limit {
+                break;
+            }
+            bytes = bytes.saturating_sub(it.forget_rows());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::{Mark, Marks, MediaTable, PreparedMedia, PreparedPart, Rows, Work};
+    use crate::sync::lock;
+
+    /// A medium of two parts, each with rows of 400 bytes that are encoded.
+    fn medium(number: u8) -> PreparedMedia {
+        let part = |chunk| {
+            let (positions, n_positions) = (Vec::new(), 1);
+            PreparedPart::Rows(Rows { chunk, len: 1, n_positions, is_non_causal: false, positions })
+        };
+        let rows = vec![Some(Arc::new(vec![0.0; 100])), Some(Arc::new(vec![0.0; 100]))];
+        let work = Mutex::new(Work { chunks: None, rows, left: 0 });
+        PreparedMedia { hash: [number; 32], parts: vec![part(0), part(1)], numbered: 0, work }
+    }
+
+    #[test]
+    fn rows_of_running_texts_count_among_those_that_are_kept() {
+        let table = MediaTable::default();
+        // Running texts hold all of them.
+        let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
+        let bytes = || running.iter().map(|it| it.bytes()).collect::<Vec<_>>();
+        assert_eq!(bytes(), [800; 8]);
+        table.keep_within(&running[0], 2000);
+        assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);
+        assert_eq!(lock(&running[1].work).left, 2, "both parts are to be encoded again");
+        // All media stay known, so that the next text need not prepare them.
+        assert!((0..8).all(|number| table.find(&[number; 32]).is_some()));
+        table.keep_within(&running[3], 0);
+        assert_eq!(bytes(), [0; 8]);
+    }
+
+    #[test]
+    fn rows_of_a_medium_that_the_table_has_forgotten_are_kept_within_the_limit_too() {
+        let table = MediaTable::default();
+        let forgotten = Arc::new(medium(1));
+        table.keep_within(&forgotten, 1000);
+        assert_eq!(forgotten.bytes(), 800);
+        let next = table.add(medium(2));
+        table.keep_within(&next, 1000);
+        assert_eq!((forgotten.bytes(), next.bytes()), (0, 800));
+    }
+
+    #[test]
+    fn texts_differ_where_one_has_rows_of_another_picture() {
+        let mark = |from, part, number| Mark { from, part, hash: [number; 32] };
+        let marks = |all: &[Mark]| all.iter().copied().collect::<Marks>();
+        let text = marks(&[mark(3, 0, 1), mark(9, 0, 2)]);
+        assert_eq!(text.first_difference(&text.clone()), usize::MAX);
+        assert_eq!(text.first_difference(&Marks::default()), 3);
+        assert_eq!(text.first_difference(&marks(&[mark(3, 0, 1)])), 9);
+        assert_eq!(text.first_difference(&marks(&[mark(3, 0, 1), mark(9, 0, 3)])), 9);
+        assert_eq!(text.first_difference(&marks(&[mark(3, 1, 1), mark(9, 0, 2)])), 3);
+        assert_eq!(text.first_difference(&marks(&[mark(2, 0, 1)])), 2);
     }
 }

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use llama_sys::ProjectorParams;
+use llama_sys::{Backend, Device, MediaMemory, ProjectorBytes, ProjectorParams};
 
-use super::devices::{by_name, free, of_plan};
+use super::devices::{by_name, free, named, of_plan};
 use super::error::Stage;
 use super::loaded::{Failure, Loaded};
 use super::media::MediaEncoder;
@@ -18,9 +18,11 @@ use super::native;
 use super::options::LoadOptions;
 use super::placed::Prepared;
 use super::progress::Progress;
-use crate::gguf::Header;
-use crate::memory::Companion;
+use super::report::ProjectorReport;
+use crate::gguf::{Header, Tensor};
+use crate::machine::{Gpu, Machine};
 use crate::memory::companion::CompanionRole;
+use crate::memory::{Companion, CompanionBytes, ContextParams, Footprint};
 
 impl LoadOptions {
     /// Loads the projector, if one was requested.
@@ -41,13 +43,7 @@ impl LoadOptions {
         let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let before = free(&devices);
-        let params = ProjectorParams {
-            device: devices.first().cloned(),
-            n_threads: self.threads_on(&prepared.machine),
-            flash_attention: native::context(&plan.context).flash_attention,
-            image_min_tokens: None,
-            image_max_tokens: self.image_max_tokens,
-        };
+        let params = self.projector_params(devices.first().cloned(), &plan.context, &prepared.machine);
         let encoder = match MediaEncoder::load(&loaded.native.model, path, &params) {
             Ok(encoder) => encoder,
             Err(error) => {
@@ -58,15 +54,37 @@ impl LoadOptions {
         };
         let after = free(&devices);
         let [before, after] = [before, after].map(|free| free.first().copied().flatten());
-        let taken = before.zip(after).map_or(0, |(before, after)| before.saturating_sub(after));
+        let shrunk = before.zip(after).map_or(0, |(before, after)| before.saturating_sub(after));
+        let of = |is_gpu: bool| {
+            let there = encoder.bytes.iter().filter(|bytes| (devices.first() == Some(&bytes.device)) == is_gpu);
+            there.fold(Footprint::default(), |mut sum, bytes| {
+                sum += Footprint::new(bytes.weights, 0, bytes.compute);
+                sum
+            })
+        };
+        let allocated = ProjectorReport { gpu: (!devices.is_empty()).then(|| of(true)), host: of(false) };
+        let taken = allocated.gpu.map_or(0, |bytes| bytes.total()).max(shrunk);
         let note = self.judge_companion(planned, plan, taken)?;
-        Arc::make_mut(&mut loaded.placed.report).notes.push(note);
+        let report = Arc::make_mut(&mut loaded.placed.report);
+        report.notes.push(note);
+        report.projector = Some(allocated);
         loaded.native.media = Some(Arc::new(encoder));
         Ok(loaded)
     }
 
-    /// The projector of this load as a companion of its plan.
-    pub(super) fn projector(&self, header: &Header) -> Result<Option<Companion>, super::Error> {
+    fn projector_params(&self, device: Option<Device>, context: &ContextParams, machine: &Machine) -> ProjectorParams {
+        ProjectorParams {
+            device,
+            n_threads: self.threads_on(machine),
+            flash_attention: native::context(context).flash_attention,
+            image_min_tokens: None,
+            image_max_tokens: self.image_max_tokens,
+        }
+    }
+
+    /// The projector of this load as a companion of its plan, with the bytes that llama.cpp counts for it on each GPU of
+    /// the machine that is here, and on the host.
+    pub(super) fn projector(&self, header: &Header, machine: &Machine) -> Result<Option<Companion>, super::Error> {
         let Some(path) = &self.mmproj else { return Ok(None) };
         if !llama_sys::has_media() {
             return Err(super::Error::NoMedia { mmproj: path.clone() });
@@ -77,8 +95,42 @@ impl LoadOptions {
         }
         let mmproj = Companion::mmproj(&of_projector).map_err(crate::plan::Error::from)?;
         mmproj.compatible_with(header).map_err(crate::plan::Error::from)?;
-        Ok(Some(mmproj.max_image_tokens(self.image_max_tokens.unwrap_or(0))))
+        let mut mmproj = mmproj.max_image_tokens(self.image_max_tokens.unwrap_or(0));
+        let present = Backend::init()?.devices();
+        let here = |gpu: &Gpu| named(&present, gpu.device.as_deref()).cloned();
+        let gpus = machine.gpus.iter().filter_map(|gpu| Some(Some(here(gpu)?)));
+        let largest = of_projector.tensors().map(Tensor::bytes).max().unwrap_or(0);
+        for device in gpus.chain([None]) {
+            let params = self.projector_params(device, &self.request.params, machine);
+            match MediaMemory::ask(path, &params) {
+                Ok(memory) => {
+                    let name = params.device.as_ref().map(Device::name);
+                    let bytes = counted(&memory.bytes, params.device.as_ref(), largest);
+                    mmproj = mmproj.counted(name.as_deref(), self.request.params.flash_attn, bytes);
+                }
+                // The bound stands in for a device that cannot be asked. The load itself says what is wrong with the file.
+                Err(error) => tracing::warn!("llama.cpp does not count the projector's bytes: {error}"),
+            }
+        }
+        Ok(Some(mmproj))
     }
+}
+
+/// The bytes of a projector on this device, or on the host alone. Beside a GPU, each tensor of up to `largest` bytes
+/// passes through the host's memory, before the host's buffers are used (clip.cpp, `load_tensors`).
+fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> CompanionBytes {
+    let mut counted = CompanionBytes::default();
+    for bytes in bytes {
+        let footprint = Footprint::new(bytes.weights, 0, bytes.compute);
+        match device {
+            Some(device) if bytes.device == *device => counted.gpu += footprint,
+            _ => counted.host += footprint,
+        }
+    }
+    if device.is_some() {
+        counted.host.compute = counted.host.compute.max(largest);
+    }
+    counted
 }
 
 /// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).
@@ -118,7 +170,7 @@ pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
         let Ok(mmproj) = Header::open(&path) else { continue };
         let fits = Companion::mmproj(&mmproj).is_ok_and(|mmproj| mmproj.compatible_with(&header).is_ok());
         if fits {
-            let bytes: u64 = mmproj.tensors().map(crate::gguf::Tensor::bytes).sum();
+            let bytes: u64 = mmproj.tensors().map(Tensor::bytes).sum();
             found.push((name.contains("f32"), Reverse(bytes), path));
         }
     }

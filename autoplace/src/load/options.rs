@@ -189,7 +189,7 @@ impl LoadOptions {
                 request.draft_max = DRAFT_MAX;
             }
         }
-        if let Some(projector) = self.projector(header)? {
+        if let Some(projector) = self.projector(header, machine)? {
             planner = planner.beside(projector);
         }
         let moves = self.move_rates(machine, profile.file_bytes);

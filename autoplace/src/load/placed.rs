@@ -48,6 +48,7 @@ impl Placed {
                 planned: plan.host().map(|host| host.footprint).unwrap_or_default(),
                 allocated: run.allocated.host,
             },
+            projector: None,
             warm_up: run.warm_up.clone(),
             threads,
             attempts: Vec::new(),

@@ -23,6 +23,9 @@ pub struct LoadReport {
     pub gpus: Vec<GpuReport>,
     /// The host.
     pub host: HostReport,
+    /// What the projector has allocated, if the model has one. What was planned for it is in
+    /// [`Plan::companions`](crate::plan::Plan::companions).
+    pub projector: Option<ProjectorReport>,
     /// The computation that verified the load.
     pub warm_up: WarmUp,
     /// The threads that the CPU uses.
@@ -82,6 +85,16 @@ pub struct HostReport {
     /// Allocations by llama.cpp's account, without the buffer of logits. A mapped file counts with the data of its
     /// weights.
     pub allocated: Footprint,
+}
+
+/// A projector after a load, by llama.cpp's account: its weights, and its buffers for the largest image. Sizes in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProjectorReport {
+    /// On its GPU; `None` if it is on the host.
+    pub gpu: Option<Footprint>,
+    /// On the host.
+    pub host: Footprint,
 }
 
 /// The computation that verified a load.

@@ -6,7 +6,7 @@ use llama_sys::{Context, Model, SeqId, Token};
 
 use super::adapters::Scales;
 use super::loaded::{Drafts, Native};
-use super::media::MediaEncoder;
+use super::media::{Marks, MediaEncoder};
 use super::options::Verify;
 use super::{Error, warm_up};
 use crate::sync::lock;
@@ -60,6 +60,8 @@ pub(crate) struct Remembered {
     /// The adapters of the tokens.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
+    /// The pictures and sounds whose rows are among the tokens.
+    pub(crate) marks: Marks,
     /// Whether the prompt store holds the sequence, or cannot hold more of it.
     pub(crate) is_stored: bool,
 }
@@ -70,6 +72,8 @@ pub(crate) struct Checkpoint {
     /// The adapters of the tokens.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
+    /// The pictures and sounds whose rows are among the tokens.
+    pub(crate) marks: Marks,
     pub(crate) state: llama_sys::State,
 }
 

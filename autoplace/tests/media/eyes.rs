@@ -8,7 +8,7 @@ use autoplace::plan::Request;
 use autoplace::{Image, Model, ModelBuilder};
 use test_support::demo_path;
 use test_support::random_weights::{self, fill};
-use test_support::synthetic::{mmproj, with_axes};
+use test_support::synthetic::{mmproj, with_axes, with_tokens};
 
 use crate::text_support::{Raw, request};
 
@@ -18,13 +18,17 @@ pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 /// Rows of a picture of each of them.
 pub(crate) const ROWS: usize = 4;
 
-/// All families, also those whose pictures have as many rows as their sizes need. Qwen's have positions of several
-/// axes, and Qwen3-VL's rows are wider than the model: further blocks get their other parts.
-pub(crate) const ALL_FAMILIES: [&str; 7] = [
+/// All families, also those whose pictures have as many rows as their sizes need. SmolVLM's and MiniCPM-V's are cut into
+/// tiles, each with tokens around it. Qwen's have positions of several axes, and Qwen3-VL's rows are wider than the
+/// model: further blocks get their other parts.
+pub(crate) const ALL_FAMILIES: [&str; 10] = [
     "Small LLaVA",
     "Small Gemma 3",
     "Small Pixtral",
     "Small InternVL",
+    "Small SmolVLM",
+    "Small MiniCPM-V",
+    "Small MiniCPM-V 4.6",
     "Small Qwen2-VL",
     "Small Qwen2.5-VL",
     "Small Qwen3-VL",
@@ -42,17 +46,50 @@ pub(crate) fn builder(projector: &Path, request: Request) -> ModelBuilder {
     Model::builder(demo_path()).request(request).n_threads(1).mmproj(projector)
 }
 
-/// The demo model, or a model with positions of several axes, with a projector of this family, and `sequences` texts of
-/// 256 tokens.
+/// The tokens that mtmd looks up in the vocabulary for projectors that cut images into tiles (mtmd.cpp, `init_vision`).
+const AROUND_TILES: [&str; 9] = [
+    "\n\n",
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<image>",
+    "</image>",
+    "<slice>",
+    "</slice>",
+    "<image_id>",
+    "</image_id>",
+];
+
+/// The demo model, or a model with the positions or the tokens that the projector needs, with a projector of this
+/// family, and `sequences` texts of 256 tokens.
 pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
-    let (projector, request) = (projector(name, folder), request(256 * sequences, sequences, false));
-    if !name.contains("Qwen") {
-        return builder(&projector, request).load().unwrap();
-    }
-    let arch = if name.contains("Qwen3") { "qwen3vl" } else { "qwen2vl" };
-    let model = random_weights::write(&with_axes(arch).in_floats(), folder);
-    let builder = Model::builder(model).request(request).n_threads(1).mmproj(projector);
-    builder.image_max_tokens(24).load().unwrap()
+    beside(&files(name, folder), request(256 * sequences, sequences, false), image_max_tokens(name)).load().unwrap()
+}
+
+/// The text model and the projector of this family.
+pub(crate) fn files(name: &str, folder: &Path) -> (PathBuf, PathBuf) {
+    let text_model = match name {
+        "Small SmolVLM" | "Small MiniCPM-V" | "Small MiniCPM-V 4.6" => with_tokens(&AROUND_TILES),
+        "Small Qwen3-VL" => with_axes("qwen3vl"),
+        "Small Qwen2-VL" | "Small Qwen2.5-VL" => with_axes("qwen2vl"),
+        _ => return (demo_path(), projector(name, folder)),
+    };
+    (random_weights::write(&text_model.in_floats(), folder), projector(name, folder))
+}
+
+/// These files in this context.
+pub(crate) fn beside(files: &(PathBuf, PathBuf), request: Request, image_max_tokens: Option<u32>) -> ModelBuilder {
+    let builder = Model::builder(&files.0).request(request).n_threads(1).mmproj(&files.1);
+    image_max_tokens.into_iter().fold(builder, ModelBuilder::image_max_tokens)
+}
+
+/// The limit of an image's tokens in these tests, where a family's images may have any size.
+pub(crate) fn image_max_tokens(name: &str) -> Option<u32> {
+    (name.contains("Qwen") || name.contains("Pixtral")).then_some(24)
+}
+
+/// Whether the text model has random weights too. It would repeat its likeliest token.
+pub(crate) fn is_random(model: &Model) -> bool {
+    model.placement().model.path != Some(demo_path())
 }
 
 /// A picture of this size. Another seed is another picture.

@@ -2,69 +2,95 @@
 
 use std::path::Path;
 
-use autoplace::generate::Fork;
+use autoplace::generate::{Fork, Prompt};
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Sampler, Token};
 use autoplace::{Image, Model};
 
-use crate::eyes::{ALL_FAMILIES, about, picture, seeing, their_tokens};
+use crate::eyes::{ALL_FAMILIES, about, image_max_tokens, is_random, picture, seeing, their_tokens};
 use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, sampled};
 
 /// The projector as llama.cpp loads it beside the model.
-fn theirs(model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
+fn theirs(family: &str, model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
     let native = model.native().unwrap();
     let params = ProjectorParams {
         device: None,
         n_threads: 1,
         flash_attention: FlashAttention::Enabled,
         image_min_tokens: None,
-        image_max_tokens: is_random(model).then_some(24),
+        image_max_tokens: image_max_tokens(family),
     };
     let projector = Projector::load(&native, folder.join("mmproj.gguf"), &params).unwrap();
     (native, projector)
 }
 
 fn parts(image: &Image) -> [MediaPart<'_>; 3] {
-    let text = |text| MediaPart::Text { text, parse_special: false };
-    let seen = MediaPart::Image { width: image.width(), height: image.height(), rgb: image.rgb() };
-    [text("In the beginning"), seen, text(" God created the heaven and")]
+    [text("In the beginning"), seen(image), text(" God created the heaven and")]
 }
 
-/// Sizes of three shapes.
-const SIZES: [(u32, u32); 3] = [(30, 30), (90, 40), (17, 120)];
+fn text(text: &str) -> MediaPart<'_> {
+    MediaPart::Text { text, parse_special: false }
+}
+
+fn seen(image: &Image) -> MediaPart<'_> {
+    MediaPart::Image { width: image.width(), height: image.height(), rgb: image.rgb() }
+}
+
+/// Sizes of three shapes, and one that is cut into several tiles.
+const SIZES: [(u32, u32); 4] = [(30, 30), (90, 40), (17, 120), (300, 200)];
 
 #[test]
 fn the_tokens_of_a_prompt_are_mtmds_and_each_row_is_one_negative_token() {
     for family in ALL_FAMILIES {
         let folder = tempfile::tempdir().unwrap();
         let model = seeing(family, folder.path(), 1);
-        let (_native, projector) = theirs(&model, folder.path());
+        let (_native, projector) = theirs(family, &model, folder.path());
         for (width, height) in SIZES {
             let image = picture(width, height, 1);
-            let chunks = projector.tokenize(&parts(&image), true).unwrap();
-            let mut expected: Vec<Option<Token>> = Vec::new();
-            for index in 0..chunks.len() {
-                let chunk = chunks.get(&projector, index).unwrap();
-                match chunk.kind() {
-                    MediaKind::Text => expected.extend(chunk.tokens().iter().map(|token| Some(*token))),
-                    _ => expected.extend(vec![None; chunk.len()]),
-                }
-            }
-            let tokens = model.tokenize(about(&image)).unwrap();
-            let ours: Vec<Option<Token>> = tokens.iter().map(|token| Some(*token).filter(|it| *it >= 0)).collect();
+            let expected = their_prompt(&projector, &parts(&image));
+            let ours = our_prompt(&model, about(&image));
             assert_eq!(ours, expected, "{family}, {width} x {height}");
             assert_eq!(model.count_tokens(about(&image)).unwrap(), expected.len());
         }
     }
 }
 
-/// Whether the text model has random weights too. It would repeat its likeliest token.
-fn is_random(model: &Model) -> bool {
-    model.placement().model.architecture.starts_with("qwen")
+/// The tokens of mtmd's chunks; `None` for each row.
+fn their_prompt(projector: &Projector, parts: &[MediaPart<'_>]) -> Vec<Option<Token>> {
+    let chunks = projector.tokenize(parts, true).unwrap();
+    let mut expected: Vec<Option<Token>> = Vec::new();
+    for index in 0..chunks.len() {
+        let chunk = chunks.get(projector, index).unwrap();
+        match chunk.kind() {
+            MediaKind::Text => expected.extend(chunk.tokens().iter().map(|token| Some(*token))),
+            _ => expected.extend(vec![None; chunk.len()]),
+        }
+    }
+    expected
+}
+
+/// Our tokens of a prompt; `None` for each row.
+fn our_prompt(model: &Model, prompt: Prompt) -> Vec<Option<Token>> {
+    let tokens = model.tokenize(prompt).unwrap();
+    tokens.iter().map(|token| Some(*token).filter(|it| *it >= 0)).collect()
+}
+
+#[test]
+fn the_second_picture_of_a_prompt_has_the_tokens_and_the_number_that_mtmd_gives_it() {
+    for family in ALL_FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let model = seeing(family, folder.path(), 2);
+        let (_native, projector) = theirs(family, &model, folder.path());
+        let [first, second] = [picture(30, 30, 1), picture(40, 90, 2)];
+        let parts = [text("One"), seen(&first), seen(&second), text(" and"), seen(&first), text(" end")];
+        let prompt = Prompt::text("One").then_media(first.clone()).then_media(second.clone());
+        let prompt = prompt.then_text(" and").then_media(first.clone()).then_text(" end");
+        assert_eq!(our_prompt(&model, prompt), their_prompt(&projector, &parts), "{family}");
+    }
 }
 
 /// llama.cpp's own loop over the chunks of mtmd: greedy, or by chance.
-fn their_text(model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Token> {
-    let (native, mut projector) = theirs(model, folder);
+fn their_text(family: &str, model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Token> {
+    let (native, mut projector) = theirs(family, model, folder);
     let chunks = projector.tokenize(&parts(image), true).unwrap();
     let mut raw = Raw::new(&native, 256);
     if is_random(model) {
@@ -82,7 +108,7 @@ fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
         let mut texts = Vec::new();
         for (width, height) in SIZES {
             let image = picture(width, height, 2);
-            let expected = their_text(&model, folder.path(), &image, 24);
+            let expected = their_text(family, &model, folder.path(), &image, 24);
             let asked = match is_random(&model) {
                 true => sampled(&model, about(&image), SEED).max_tokens(24),
                 false => greedy(&model, about(&image)),

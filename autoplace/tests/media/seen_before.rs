@@ -1,12 +1,14 @@
 //! A picture that was seen before is neither encoded nor computed again: in later turns, by other texts, after a text
 //! was forked or rolled back.
 
+use std::path::Path;
+
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Chat, Engine, Error, Fork, Prompt, Statistics};
 use autoplace::store::PromptStore;
 use autoplace::{Image, Isolation, Model};
 
-use crate::eyes::{FAMILIES, ROWS, about, builder, picture, projector, seeing};
+use crate::eyes::{FAMILIES, ROWS, about, beside, builder, files, picture, projector, seeing};
 use crate::text_support::{Texts, answered, complete, greedy, request, worker};
 
 fn chat_of(model: &Model, engine: Option<&Engine>) -> Chat {
@@ -76,6 +78,53 @@ fn eight_texts_about_one_picture_encode_it_once() {
     for text in texts {
         assert_eq!(text.tokens, alone.tokens);
     }
+}
+
+/// A model whose pictures have up to 1,024 rows, and a picture of so many.
+fn detailed(folder: &Path, sequences: u32, kv_unified: bool) -> (Model, Image) {
+    let files = files("Small Qwen2-VL", folder);
+    let request = request(1536 * sequences, sequences, kv_unified);
+    let model = beside(&files, request, Some(1024)).load().unwrap();
+    (model, picture(28 * 32, 28 * 32, 8))
+}
+
+/// Tokens that were computed for a text before its first one: work that does not depend on the machine.
+fn computed(statistics: &Statistics) -> usize {
+    statistics.prompt_tokens - statistics.cached_tokens
+}
+
+#[test]
+fn the_second_question_about_a_picture_of_a_thousand_tokens_is_a_tenth_of_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    for has_engine in [false, true] {
+        let (model, image) = detailed(folder.path(), 2, false);
+        let engine = has_engine.then(|| Engine::new(&model).unwrap());
+        let mut chat = chat_of(&model, engine.as_ref());
+        let first = ask(&mut chat, [Part::image(image.clone()), Part::text("What is this?")]);
+        let second = ask(&mut chat, [Part::text("And what colour is it?")]);
+        assert_eq!((first.media_tokens, second.media_tokens), (1024, 1024));
+        assert_eq!((first.cached_tokens, second.encoded_media), (0, 0));
+        assert!(computed(&first) > 1024);
+        assert!(computed(&second) * 10 <= computed(&first), "{second:?} after {first:?}");
+        // Another question about the same picture, in a conversation of its own.
+        let mut other = chat_of(&model, engine.as_ref());
+        let other = ask(&mut other, [Part::image(image.clone()), Part::text("Is it large?")]);
+        assert_eq!(other.encoded_media, 0);
+        assert!(computed(&other) * 10 <= computed(&first), "{other:?} after {first:?}");
+    }
+}
+
+#[test]
+fn eight_texts_about_a_picture_of_a_thousand_tokens_encode_and_compute_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, image) = detailed(folder.path(), 8, true);
+    let engine = Engine::new(&model).unwrap();
+    let streams: Vec<_> = (0..8).map(|_| engine.submit(greedy(&model, about(&image))).unwrap()).collect();
+    let texts: Vec<_> = streams.into_iter().map(answered).collect();
+    let sum = |of: fn(&Statistics) -> usize| texts.iter().map(|text| of(&text.statistics())).sum::<usize>();
+    assert_eq!(sum(|it| it.encoded_media), 1);
+    assert_eq!(sum(|it| it.media_tokens), 8 * 1024);
+    assert!(sum(computed) <= 1024 + 8 * 64, "{}", sum(computed));
 }
 
 #[test]

@@ -1,14 +1,19 @@
 //! The place of a projector: in the plan, on a card, in the middle of an answer about a picture.
 
+use std::ops::Range;
+use std::path::PathBuf;
+
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::mmproj_beside;
+use autoplace::memory::FlashAttention;
 use autoplace::memory::companion::CompanionRole;
 use autoplace::plan::{GpuLayers, Request};
 use autoplace::{Model, generate::Resumed};
 use test_support::demo_path;
+use test_support::random_weights::Dice;
 use test_support::synthetic::mmproj;
 
-use crate::eyes::{FAMILIES, about, builder, picture, projector};
+use crate::eyes::{ALL_FAMILIES, FAMILIES, about, beside, builder, files, image_max_tokens, picture, projector};
 use crate::sim_support::card;
 use crate::text_support::{Texts, complete, greedy, request};
 
@@ -45,7 +50,6 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
             0 => assert!(note.ends_with("is on the host"), "{note}"),
             _ => assert!(note.contains("it took"), "{note}"),
         }
-        // The weights are exact, and the buffers are below their bound.
         let text = complete(greedy(&model, about(&picture(60, 40, 1))), &model);
         assert_eq!(text.tokens.len(), 24);
         if let Some(gpu) = plan.gpus().next() {
@@ -55,6 +59,109 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
         drop(model);
         assert_eq!(card.used(), before);
     }
+}
+
+/// Loads with a projector of this family on the host or on the card, and a picture that is as large as it may be. Compares
+/// the plan with llama.cpp's account, and that with the card.
+fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGpu, layers: u32, flash: FlashAttention) {
+    let mut request = request(1024, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
+    request.params.flash_attn = flash;
+    let model = beside(files, request, image_max_tokens(family)).load().unwrap();
+    let (report, plan) = (model.report(), model.placement());
+    let what = format!("{family}, {layers} layers, {flash:?}:\n{report}");
+    let (planned, allocated) = (plan.companions[0].bytes, report.projector.unwrap());
+    let headers = autoplace::gguf::Header::open(&files.1).unwrap();
+    match allocated.gpu {
+        None => assert_eq!((planned.host, planned.gpu.total()), (allocated.host, 0), "{what}"),
+        Some(gpu) => {
+            assert_eq!(planned.gpu, gpu, "{what}");
+            // Each tensor passes through the host's memory before its buffers are used.
+            let largest = headers.tensors().map(|tensor| tensor.bytes()).max().unwrap();
+            assert_eq!(planned.host.compute, allocated.host.compute.max(largest), "{what}");
+        }
+    }
+    assert_eq!((planned.gpu_uncertainty, planned.host_uncertainty), (0, 0), "{what}");
+    let of_model: u64 = report.gpus.iter().filter_map(|gpu| gpu.allocated).map(|bytes| bytes.total()).sum();
+    let used = card.used();
+    assert_eq!(used, of_model + allocated.gpu.map_or(0, |gpu| gpu.total()), "{what}");
+    if family == "Small Ultravox" {
+        return;
+    }
+    for (width, height) in [(28 * 6, 28 * 4), (28 * 2, 28 * 12), (28 * 12, 28 * 2), (200, 20), (300, 200)] {
+        complete(greedy(&model, about(&picture(width, height, 1))).max_tokens(2), &model);
+        assert_eq!(card.used(), used, "{width} x {height}: {what}");
+    }
+}
+
+#[test]
+fn projectors_take_to_the_byte_what_was_planned_in_forty_loads() {
+    own_process!();
+    let card = card(4 << 30);
+    let mut loads = 0;
+    // All but one of the two that differ least.
+    let families = ALL_FAMILIES.into_iter().filter(|family| *family != "Small Qwen2-VL");
+    for family in families.chain(["Small Ultravox"]) {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(family, folder.path());
+        for layers in [0, 3] {
+            for flash in [FlashAttention::On, FlashAttention::Off] {
+                takes_what_was_planned(&files, family, &card, layers, flash);
+                assert_eq!(card.used(), 0);
+                loads += 1;
+            }
+        }
+    }
+    assert_eq!(loads, 40);
+}
+
+/// Random cards, and a picture that is as large as it may be: one attempt, and no buffer grows afterwards.
+fn fleets(numbers: Range<u64>) {
+    let folders: Vec<_> = ALL_FAMILIES.iter().map(|_| tempfile::tempdir().unwrap()).collect();
+    let all: Vec<_> = ALL_FAMILIES.iter().zip(&folders).map(|(family, folder)| files(family, folder.path())).collect();
+    let (mut on_cards, mut on_host) = (0, 0);
+    for number in numbers {
+        let mut dice = Dice::new(number);
+        let cards: Vec<SimGpu> = (0..1 + dice.below(3_usize)).map(|_| card((128 << 20) << dice.below(5_u32))).collect();
+        for card in &cards {
+            card.set_taken(dice.below(card.total() / 2));
+        }
+        let at = dice.below(ALL_FAMILIES.len());
+        let family = ALL_FAMILIES[at];
+        let tokens = [4, 24, 100, 400][dice.below(4_usize)];
+        let is_free = family.contains("Qwen") || family.contains("Pixtral");
+        let builder = beside(&all[at], request(1024, 1, false), is_free.then_some(tokens));
+        let model = builder.load().unwrap();
+        let what = format!("fleet {number}, {family} of {tokens} tokens:\n{}", model.report());
+        assert_eq!(model.report().attempts.len(), 1, "{what}");
+        match model.placement().companions[0].gpu {
+            Some(_) => on_cards += 1,
+            None => on_host += 1,
+        }
+        let used: Vec<u64> = cards.iter().map(SimGpu::used).collect();
+        let rows = 1 + dice.below(tokens);
+        let narrow = if is_free { (28 * tokens, 28) } else { (280, 28) };
+        let sizes = [(28 * rows, 28 * (tokens / rows)), narrow, (30 + dice.below(270), 90)];
+        for (width, height) in sizes.into_iter().filter(|(width, height)| is_free || width.max(height) < &400) {
+            let text = complete(greedy(&model, about(&picture(width, height, 1))).max_tokens(2), &model);
+            assert_eq!(text.statistics().buffer_growth, 0, "{what}");
+        }
+        assert_eq!(cards.iter().map(SimGpu::used).collect::<Vec<_>>(), used, "{what}");
+    }
+    println!("{on_cards} on cards, {on_host} on the host");
+    assert!(on_cards > 0 && on_host > 0, "{on_cards} on cards, {on_host} on the host");
+}
+
+#[test]
+fn no_fleet_is_over_with_the_largest_picture() {
+    own_process!();
+    fleets(0..16);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn no_fleet_of_three_hundred_is_over_with_the_largest_picture() {
+    own_process!();
+    fleets(1000..1300);
 }
 
 #[test]

@@ -2234,29 +2234,34 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct shim_media_row {
     pub device: ggml_backend_dev_t,
-    pub bytes: u64,
+    pub weights: u64,
+    pub compute: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of shim_media_row"][::core::mem::size_of::<shim_media_row>() - 16usize];
+    ["Size of shim_media_row"][::core::mem::size_of::<shim_media_row>() - 24usize];
     ["Alignment of shim_media_row"][::core::mem::align_of::<shim_media_row>() - 8usize];
     ["Offset of field: shim_media_row::device"][::core::mem::offset_of!(shim_media_row, device) - 0usize];
-    ["Offset of field: shim_media_row::bytes"][::core::mem::offset_of!(shim_media_row, bytes) - 8usize];
+    ["Offset of field: shim_media_row::weights"][::core::mem::offset_of!(shim_media_row, weights) - 8usize];
+    ["Offset of field: shim_media_row::compute"][::core::mem::offset_of!(shim_media_row, compute) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct shim_media_limits {
     pub image_max_tokens: i32,
+    pub image_rows: i32,
     pub is_non_causal: bool,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of shim_media_limits"][::core::mem::size_of::<shim_media_limits>() - 8usize];
+    ["Size of shim_media_limits"][::core::mem::size_of::<shim_media_limits>() - 12usize];
     ["Alignment of shim_media_limits"][::core::mem::align_of::<shim_media_limits>() - 4usize];
     ["Offset of field: shim_media_limits::image_max_tokens"]
         [::core::mem::offset_of!(shim_media_limits, image_max_tokens) - 0usize];
+    ["Offset of field: shim_media_limits::image_rows"]
+        [::core::mem::offset_of!(shim_media_limits, image_rows) - 4usize];
     ["Offset of field: shim_media_limits::is_non_causal"]
-        [::core::mem::offset_of!(shim_media_limits, is_non_causal) - 4usize];
+        [::core::mem::offset_of!(shim_media_limits, is_non_causal) - 8usize];
 };
 pub const SHIM_MEDIA_TEXT: shim_media_kind = 0;
 pub const SHIM_MEDIA_IMAGE: shim_media_kind = 1;
@@ -3423,6 +3428,9 @@ functions! {
         path: *const ::core::ffi::c_char,
         model: *const llama_model,
         params: *const shim_media_params,
+        rows: *mut shim_media_row,
+        n_max: i32,
+        n_rows: *mut i32,
         error: *mut shim_error,
     ) -> *mut mtmd_context;
     pub fn shim_media_free(media: *mut mtmd_context);

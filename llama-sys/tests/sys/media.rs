@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::support::sim::{MIB, are_empty, card, load};
 use crate::support::{cpu_context, demo_model, demo_path, refused, tokens};
 use llama_sys::{
-    ContextParams, Device, Error, FlashAttention, MediaKind, MediaMemory, MediaPart, Projector, ProjectorParams, Rows,
-    has_media,
+    ContextParams, Device, Error, FlashAttention, MediaKind, MediaMemory, MediaPart, Projector, ProjectorBytes,
+    ProjectorParams, Rows, has_media,
 };
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
@@ -123,11 +123,13 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     let card = card(256 * MIB);
     let asked = MediaMemory::ask(&path, &on(Some(card.device()))).unwrap();
     are_empty([&card]);
-    let of_card = asked.bytes.iter().find(|(device, _)| *device == card.device()).unwrap().1;
+    assert_eq!(card.allocations(), 0);
+    let of_card = asked.bytes.iter().find(|bytes| bytes.device == card.device()).unwrap().total();
     let model = load(&[&card], 0);
     let before = card.used();
     let loaded = Projector::load(&model, &path, &on(Some(card.device()))).unwrap();
     assert_eq!(card.used() - before, of_card);
+    assert_eq!(loaded.bytes(), asked.bytes);
     drop(loaded);
     assert_eq!(card.used(), before);
     // Without room it is an error, and nothing is left either.
@@ -135,6 +137,81 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     let error = Projector::load(&model, &path, &on(Some(card.device()))).unwrap_err();
     assert!(matches!(error, Error::ProjectorLoad { .. }), "{error}");
     card.set_taken(0);
+    assert_eq!(card.used(), before);
+}
+
+/// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it takes any size.
+const FAMILIES: [(&str, Option<u32>); 9] = [
+    ("Small LLaVA", None),
+    ("Small Gemma 3", None),
+    ("Small Pixtral", Some(60)),
+    ("Small InternVL", None),
+    ("Small SmolVLM", None),
+    ("Small MiniCPM-V", None),
+    ("Small MiniCPM-V 4.6", None),
+    ("Small Qwen2-VL", Some(24)),
+    ("Small Qwen2.5-VL", Some(100)),
+];
+
+#[test]
+fn a_projector_takes_what_was_asked_and_no_image_makes_it_grow() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let card = card(256 * MIB);
+    let model = load(&[&card], 0);
+    let before = card.used();
+    for (family, image_max_tokens) in FAMILIES {
+        let path = projector(family, folder.path());
+        for device in [None, Some(card.device())] {
+            let params = ProjectorParams { image_max_tokens, ..on(device) };
+            let asked = MediaMemory::ask(&path, &params).unwrap();
+            assert_eq!(card.used(), before, "{family}");
+            let mut loaded = Projector::load(&model, &path, &params).unwrap();
+            assert_eq!(loaded.bytes(), asked.bytes, "{family}");
+            let of_card = asked.bytes.iter().find(|bytes| bytes.device == card.device());
+            let taken = of_card.map_or(0, ProjectorBytes::total);
+            assert_eq!(card.used() - before, taken, "{family}");
+            for seed in 0..40 {
+                let (width, height) = (30 + seed * 997 % 270, 30 + seed * 613 % 270);
+                all_rows(&mut loaded, width, height).unwrap();
+                assert_eq!(card.used() - before, taken, "{family}: {width} x {height}");
+            }
+        }
+    }
+}
+
+/// Encodes every part of an image. Returns the most rows of a part.
+fn all_rows(projector: &mut Projector, width: u32, height: u32) -> Result<usize, Error> {
+    let rgb = pixels(width, height, 1);
+    let chunks = projector.tokenize(&[MediaPart::Image { width, height, rgb: &rgb }], false)?;
+    let mut most = 0;
+    for index in 0..chunks.len() {
+        let chunk = chunks.get(projector, index)?;
+        if chunk.kind() == MediaKind::Image {
+            most = most.max(chunk.len());
+            projector.encode(&chunks, index)?;
+        }
+    }
+    Ok(most)
+}
+
+#[test]
+fn an_image_of_more_tokens_than_the_largest_is_refused_and_nothing_grows() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Qwen2-VL", folder.path());
+    let card = card(256 * MIB);
+    let model = load(&[&card], 0);
+    let params = ProjectorParams { image_max_tokens: Some(24), ..on(Some(card.device())) };
+    let mut projector = Projector::load(&model, &path, &params).unwrap();
+    let before = card.used();
+    assert_eq!(all_rows(&mut projector, 28 * 24, 28).unwrap(), 24);
+    // mtmd makes 154 tokens of it.
+    let error = all_rows(&mut projector, 28 * 1000, 28).unwrap_err().to_string();
+    assert!(error.contains("encoding an image or a sound"), "{error}");
+    assert!(error.contains("bytes of buffers") && error.contains("the largest image has"), "{error}");
+    assert_eq!(card.used(), before);
+    assert_eq!(all_rows(&mut projector, 28 * 6, 28 * 4).unwrap(), 24);
     assert_eq!(card.used(), before);
 }
 

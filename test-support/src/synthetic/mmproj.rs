@@ -61,7 +61,10 @@ impl Encoder<'_> {
         }
         for key in self.keys.split_whitespace() {
             let (key, value) = key.split_once('=').expect(key);
-            file = file.u32(key, value.parse().unwrap());
+            file = match value.strip_suffix('i') {
+                Some(signed) => file.i32(key, signed.parse().unwrap()),
+                None => file.u32(key, value.parse().unwrap()),
+            };
         }
         file = self.blocks(file);
         let tensors = self.tensors.split_whitespace();

@@ -14,7 +14,8 @@ use autoplace_gguf::{Builder, TensorType as T};
 
 pub use crate::dims::Dims;
 pub use models::{
-    all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, with_axes, without_attention,
+    all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, with_axes, with_tokens,
+    without_attention,
 };
 
 /// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
@@ -154,8 +155,14 @@ impl Sketch {
 
     /// Adds a vocabulary of bytes and filler words, which a model needs to generate text.
     pub fn vocabulary(&mut self) {
+        self.vocabulary_with(&[]);
+    }
+
+    /// Adds that vocabulary with further control tokens.
+    pub fn vocabulary_with(&mut self, control: &[&str]) {
         const BYTE: i32 = 6;
-        let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
+        let mut special = vec![("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
+        special.extend(control.iter().map(|&text| (text, CONTROL)));
         let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), BYTE));
         let words = (0..).map(|n| (format!("word{n}"), NORMAL));
         self.tokens("llama", &special, bytes.chain(words));

@@ -38,6 +38,13 @@ pub fn with_axes(arch: &str) -> Sketch {
     sketch
 }
 
+/// A model whose vocabulary has these tokens too, which projectors put around images.
+pub fn with_tokens(tokens: &[&str]) -> Sketch {
+    let mut sketch = models("computed, with tokens around images").remove(0);
+    sketch.vocabulary_with(tokens);
+    sketch
+}
+
 /// A model of this architecture that computes with 32 bits throughout. Its choices do not depend on how many tokens are
 /// computed together. Where activations are rounded to 8 bits, the last bit of a sum can change a choice.
 pub fn in_32_bits(arch: &str) -> Sketch {

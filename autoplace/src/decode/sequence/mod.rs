@@ -24,7 +24,7 @@ use super::speculative::Speculator;
 use super::stats::{DraftingPaused, Statistics};
 use super::text::TextAssembler;
 use crate::chat::Media;
-use crate::load::{self, Scales};
+use crate::load::{self, Marks, Scales};
 
 /// A text of a session. The parts that belong to the loaded model can be released and created again.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<Token>,
     /// The rows of pictures and sounds among them, which are in the prompt.
     pub(crate) spans: Spans,
+    /// The hashes of those rows.
+    marks: Marks,
     /// Number of tokens in the prompt.
     pub(crate) prompt: usize,
     /// The adapters of the text.
@@ -106,6 +108,7 @@ impl Sequence {
         let mut sequence = Self {
             id,
             tokens,
+            marks: spans.marks(),
             spans,
             prompt,
             scales,

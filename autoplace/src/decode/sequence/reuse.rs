@@ -31,22 +31,20 @@ impl Sequence {
 
     /// All tokens of the text, as a prefix.
     pub(crate) fn all(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens, spans: &self.spans, scales: &self.scales }
+        Prefix { tokens: &self.tokens, spans: &self.spans, marks: &self.marks, scales: &self.scales }
     }
 
     /// Takes the text out of the context. Its tokens stay cached until another text needs the cells. [`put`](Self::put)
     /// puts the text back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
-        let held = self.held.reusable();
+        cache.remember(self.held.seq, self.held());
         self.held.computed = 0;
         self.held.shares = None;
-        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
     }
 
     /// Ends the text, and leaves its reusable tokens in the cache.
     pub(crate) fn leave(self, cache: &mut Cache) {
-        let held = self.held.reusable();
-        cache.remember(self.held.seq, self.scales, self.tokens, held);
+        cache.remember(self.held.seq, self.held());
     }
 
     /// Saves the KV cache of the text to host memory. Returns its bytes.

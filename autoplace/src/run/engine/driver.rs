@@ -10,7 +10,6 @@ use super::queue::{Queue, Text, Waiting};
 use crate::decode::cache::WORTH_A_COPY;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
-use crate::decode::prefix::common_prefix;
 use crate::decode::sequence::Sequence;
 use crate::decode::stats::{Replaced, Resumed};
 use crate::decode::step::PromptChunk;
@@ -260,7 +259,7 @@ fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
         // step.
         it.tokens.len() >= worth
             && it.scales == next.sequence.scales
-            && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
+            && it.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth
     };
     // A window or a recurrent state cannot be cut down to a prefix.
     let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());

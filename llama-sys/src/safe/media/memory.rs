@@ -9,22 +9,73 @@ use crate::safe::call::{self, Error};
 use crate::safe::device::{Device, registry};
 use crate::safe::model::readable;
 
+/// The bytes of a projector on one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectorBytes {
+    /// The device: the one that computes, or the host, which prepares its inputs.
+    pub device: Device,
+    /// Weights.
+    pub weights: u64,
+    /// Buffers for the largest image, and for a sound.
+    pub compute: u64,
+}
+
+impl ProjectorBytes {
+    /// Both together.
+    pub fn total(&self) -> u64 {
+        self.weights.saturating_add(self.compute)
+    }
+}
+
 /// The memory that a projector will take, known before it is loaded.
 #[derive(Debug, Clone)]
 pub struct MediaMemory {
-    /// Bytes of each device: weights, and the buffers for an image or a sound of the usual size.
-    pub bytes: Vec<(Device, u64)>,
+    /// The bytes on each device. A load with the same parameters allocates the same number.
+    pub bytes: Vec<ProjectorBytes>,
     /// Maximum tokens of an image, if the projector takes images of any size and its file states the number.
     pub image_max_tokens: Option<u32>,
+    /// Rows of the largest image, or of the largest part of an image that is computed in parts. `None` without an
+    /// encoder of images.
+    pub image_rows: Option<u32>,
     /// Whether all rows of an image are computed at once, so that `n_ubatch` has to hold them.
     pub is_non_causal: bool,
 }
 
+/// More rows than devices, which are the host and at most one other.
+const MOST_DEVICES: usize = 16;
+
+/// The shim's answer of bytes on each device.
+pub(super) struct Rows {
+    rows: [raw::shim_media_row; MOST_DEVICES],
+}
+
+impl Rows {
+    pub(super) const MOST: i32 = MOST_DEVICES as i32;
+
+    pub(super) fn new() -> Self {
+        let none = raw::shim_media_row { device: std::ptr::null_mut(), weights: 0, compute: 0 };
+        Self { rows: [none; MOST_DEVICES] }
+    }
+
+    /// Room for [`MOST`](Self::MOST) rows.
+    pub(super) fn as_mut_ptr(&mut self) -> *mut raw::shim_media_row {
+        self.rows.as_mut_ptr()
+    }
+
+    /// The first `count` rows.
+    pub(super) fn read(&self, count: i32) -> Vec<ProjectorBytes> {
+        let count = usize::try_from(count).unwrap_or(0).min(self.rows.len());
+        let read = |row: &raw::shim_media_row| {
+            let device = Device::from_raw(row.device)?;
+            Some(ProjectorBytes { device, weights: row.weights, compute: row.compute })
+        };
+        self.rows[..count].iter().filter_map(read).collect()
+    }
+}
+
 impl MediaMemory {
-    /// Asks llama.cpp (mtmd.cpp, `mtmd_get_memory_usage`). It reads the file's header.
-    ///
-    /// llama.cpp allocates the memory while it counts it, on the device that is asked about, and reads no data into it
-    /// (clip.cpp, `load_tensors`): a device without room is an error.
+    /// Asks llama.cpp (clip.cpp). It reads the file's header, allocates nothing on a device, and plans the encoders'
+    /// graphs for the largest image that they take.
     ///
     /// # Errors
     ///
@@ -36,31 +87,28 @@ impl MediaMemory {
         readable(path)?;
         let text = path_to_c(path)?;
         let _unchanged = registry::reading();
-        let mut limits = raw::shim_media_limits { image_max_tokens: -1, is_non_causal: false };
-        // More rows than devices, which are the host and at most one other.
-        let mut rows = [raw::shim_media_row { device: std::ptr::null_mut(), bytes: 0 }; 16];
-        let most = rows.len() as i32;
+        let mut limits = raw::shim_media_limits { image_max_tokens: -1, image_rows: 0, is_non_causal: false };
+        let mut rows = Rows::new();
         let counted = call::accepted(
-            // SAFETY: the path is NUL-terminated, and there is room for `most` rows.
+            // SAFETY: the path is NUL-terminated, and there is room for `MOST` rows.
             |error| unsafe {
                 raw::shim_media_memory(
                     text.as_ptr(),
                     &raw const native,
                     &raw mut limits,
                     rows.as_mut_ptr(),
-                    most,
+                    Rows::MOST,
                     error,
                 )
             },
-            |rows| (1..=most).contains(rows),
+            |rows| (1..=Rows::MOST).contains(rows),
         );
         let count =
             counted.map_err(|failure| Error::ProjectorLoad { path: path.to_owned(), failure: Box::new(failure) })?;
-        let rows = rows[..count as usize].iter();
-        let bytes = rows.filter_map(|row| Some((Device::from_raw(row.device)?, row.bytes))).collect();
         Ok(Self {
-            bytes,
+            bytes: rows.read(count),
             image_max_tokens: u32::try_from(limits.image_max_tokens).ok(),
+            image_rows: u32::try_from(limits.image_rows).ok().filter(|rows| *rows > 0),
             is_non_causal: limits.is_non_causal,
         })
     }

@@ -18,7 +18,8 @@ use crate::safe::device::{Device, registry};
 use crate::safe::model::{Model, readable};
 
 pub use chunks::{MediaChunk, MediaChunks, MediaKind, MediaPart};
-pub use memory::MediaMemory;
+use memory::Rows;
+pub use memory::{MediaMemory, ProjectorBytes};
 
 /// Whether this build of llama.cpp has images and sound: the feature `media`, or a runtime that was built with it.
 pub fn has_media() -> bool {
@@ -73,6 +74,7 @@ pub struct Projector {
     raw: NonNull<raw::mtmd_context>,
     path: PathBuf,
     shape: raw::shim_media_shape,
+    bytes: Vec<ProjectorBytes>,
     model: Model,
 }
 
@@ -90,8 +92,8 @@ impl Drop for Projector {
 }
 
 impl Projector {
-    /// Loads a projector's file for `model`, with the buffers that its encoders need for an image or a sound of their
-    /// usual size. Larger ones make the buffers grow.
+    /// Loads a projector's file for `model`, with the buffers that its encoders need for the largest image or sound. It
+    /// takes the bytes that [`MediaMemory::ask`] says.
     ///
     /// # Errors
     ///
@@ -109,15 +111,21 @@ impl Projector {
         let failed = |failure| Error::ProjectorLoad { path: path.to_owned(), failure: Box::new(failure) };
         // ggml's registry is read for the CPU's backend.
         let _unchanged = registry::reading();
+        let (mut rows, mut n_rows) = (Rows::new(), 0);
         let loaded = call::accepted(
-            // SAFETY: the model is loaded and outlives the projector; the path is NUL-terminated.
-            |error| unsafe { raw::shim_media_load(text.as_ptr(), model.as_ptr(), &raw const native, error) },
+            // SAFETY: the model is loaded and outlives the projector; the path is NUL-terminated; there is room for
+            // `MOST` rows.
+            |error| unsafe {
+                let (path, native, to) = (text.as_ptr(), &raw const native, rows.as_mut_ptr());
+                raw::shim_media_load(path, model.as_ptr(), native, to, Rows::MOST, &raw mut n_rows, error)
+            },
             |loaded| !loaded.is_null(),
         );
         let raw = NonNull::new(loaded.map_err(failed)?).expect("accepted above");
         // SAFETY: a structure of numbers.
         let shape: raw::shim_media_shape = unsafe { std::mem::zeroed() };
-        let mut projector = Self { raw, path: path.to_owned(), shape, model: model.clone() };
+        let bytes = rows.read(n_rows);
+        let mut projector = Self { raw, path: path.to_owned(), shape, bytes, model: model.clone() };
         let shape = &raw mut projector.shape;
         // SAFETY: the projector lives; the shape is written before the call returns.
         call::checked(|error| unsafe { raw::shim_media_shape(raw.as_ptr(), shape, error) }).map_err(failed)?;
@@ -127,6 +135,11 @@ impl Projector {
     /// The file it was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it has allocated on each device.
+    pub fn bytes(&self) -> &[ProjectorBytes] {
+        &self.bytes
     }
 
     /// The model that it belongs to.
@@ -154,8 +167,9 @@ impl Projector {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a text or an index beyond the last; [`Error::Call`] if a device fails or the
-    /// buffers for this size do not fit ([`Error::out_of_memory`]).
+    /// [`Error::InvalidParameter`] for a text or an index beyond the last; [`Error::Call`] if a device fails, and for an
+    /// image that needs larger buffers than the largest one: llama.cpp scales images that are a thousand times as wide
+    /// as high to more tokens than its own limit.
     pub fn encode(&mut self, chunks: &MediaChunks, index: usize) -> Result<Vec<f32>, Error> {
         let chunk = chunks.get(self, index)?;
         if chunk.kind() == MediaKind::Text {

@@ -1,5 +1,6 @@
 //! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). Its
-//! weights are exact; its compute buffers are an upper bound.
+//! bytes are those that llama.cpp counted. Where it was not asked, the weights are exact and the compute buffers are an
+//! upper bound.
 
 use std::num::Saturating;
 
@@ -18,7 +19,7 @@ use super::error::{Error, file};
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
-    ("gemma3", 0, 4, false),
+    ("gemma3 minicpmv4_6", 0, 4, false),
     ("phi4 dots_ocr", 0, 1, true),
     ("paddleocr glm5v exaone4_5 mimovl", 0, 2, true),
     ("lfm2", 256, 1, false),
@@ -29,6 +30,9 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("kimik25", 4096, 1, true),
     ("hunyuanvl", 16384, 2, true),
 ];
+
+/// Image projectors that cut an image into slices of many shapes.
+const SLICED: &str = "resampler minicpmv4_6";
 
 /// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
@@ -54,6 +58,16 @@ pub(super) struct Mmproj {
     header: Header,
     encoders: Vec<Encoder>,
     pub(super) max_image_tokens: Option<u32>,
+    pub(super) counted: Vec<Counted>,
+}
+
+/// llama.cpp's own count for a device.
+#[derive(Debug, Clone)]
+pub(super) struct Counted {
+    /// ggml's name of the GPU; `None` for the host.
+    pub(super) device: Option<String>,
+    pub(super) flash: FlashAttention,
+    pub(super) bytes: CompanionBytes,
 }
 
 impl Mmproj {
@@ -76,7 +90,7 @@ impl Mmproj {
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
         }
-        Ok(Self { header: header.clone(), encoders, max_image_tokens: None })
+        Ok(Self { header: header.clone(), encoders, max_image_tokens: None, counted: Vec::new() })
     }
 
     /// Checks that the output is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), for
@@ -88,6 +102,8 @@ impl Mmproj {
             "gemma3" => ("mm.input_projection.weight", 0),
             "idefics3" => ("mm.model.fc.weight", 1),
             "internvl" => ("mm.model.mlp.3.weight", 1),
+            "resampler" => ("resampler.proj.weight", 0),
+            "minicpmv4_6" => ("mm.down.weight", 1),
             _ => return Ok(()),
         };
         match self.header.tensor(tensor).map(|tensor| tensor.shape()[dim]) {
@@ -116,6 +132,16 @@ impl Mmproj {
     }
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
+        let is_there = |counted: &&Counted| match gpu {
+            None => counted.device.is_none(),
+            Some(gpu) => counted.device.is_some() && counted.device == gpu.device,
+        };
+        let counted = self.counted.iter().filter(is_there).find(|counted| counted.flash == flash);
+        counted.map_or_else(|| self.bound(gpu, flash), |counted| counted.bytes)
+    }
+
+    /// Exact weights, and an upper bound of the buffers for the largest image.
+    fn bound(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
         // All weights go to one buffer type, never to a rearranging one (clip.cpp, `load_tensors`).
         let rules = gpu.map_or(BackendRules::HOST, |gpu| BackendRules::of_gpu(gpu).0);
         let weights =
@@ -197,6 +223,8 @@ impl Encoder {
                 // llama.cpp rounds each side up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = n(longest.unwrap_or(image).div_ceil(side).next_multiple_of(merge));
                 let square = if tokens == 0 { per_side * per_side } else { n(0) };
+                // The sides of a slice are rounded, which makes narrow ones larger (mtmd-image.cpp, `get_best_resize`).
+                let square = if is_listed(SLICED, projector) { square * n(3) / n(2) } else { square };
                 let tokens = if stated.is_some() { 0 } else { tokens };
                 // Three colours of two frames.
                 (n(6 * side) * n(side), square.max(n(stated.unwrap_or(0))), tokens, n(merge) * n(merge))

@@ -7,9 +7,8 @@
 //!
 //! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, or of
 //!   the [stated](DraftOptions) layers, in the [context](Companion::draft_context) that llama.cpp's programs use.
-//! - An **mmproj** has exact weights by the backend's rules. Its compute buffers are an upper bound for the largest
-//!   image that llama.cpp accepts, which is larger than the image of the warm-up. It cannot be probed, because our
-//!   build does not include the code that loads it (`libmtmd`).
+//! - An **mmproj** has the bytes that llama.cpp [counted](Companion::counted) for the largest image. Where it was not
+//!   asked, its weights are exact by the backend's rules, and its compute buffers are an upper bound.
 
 mod bytes;
 mod draft;
@@ -26,8 +25,8 @@ use crate::gguf::Header;
 use crate::machine::Gpu;
 
 use self::draft::Draft;
-use self::mmproj::Mmproj;
-use super::{ContextParams, PeakSizes};
+use self::mmproj::{Counted, Mmproj};
+use super::{ContextParams, FlashAttention, PeakSizes};
 
 pub use bytes::CompanionBytes;
 pub use error::Error;
@@ -98,6 +97,16 @@ impl Companion {
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
+        }
+        self
+    }
+
+    /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), computed with this
+    /// setting of flash attention. [`bytes`](Self::bytes) returns them instead of its bound. They have no effect on a
+    /// draft.
+    pub fn counted(mut self, device: Option<&str>, flash: FlashAttention, bytes: CompanionBytes) -> Self {
+        if let Kind::Mmproj(mmproj) = &mut self.kind {
+            mmproj.counted.push(Counted { device: device.map(str::to_owned), flash, bytes });
         }
         self
     }
