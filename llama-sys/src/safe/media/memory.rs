@@ -42,22 +42,22 @@ pub struct MediaMemory {
 }
 
 /// More rows than devices, which are the host and at most one other.
-const MOST_DEVICES: usize = 16;
+const MAX_DEVICES: usize = 16;
 
 /// The shim's answer of bytes on each device.
 pub(super) struct Rows {
-    rows: [raw::shim_media_row; MOST_DEVICES],
+    rows: [raw::shim_media_row; MAX_DEVICES],
 }
 
 impl Rows {
-    pub(super) const MOST: i32 = MOST_DEVICES as i32;
+    pub(super) const MAX: i32 = MAX_DEVICES as i32;
 
     pub(super) fn new() -> Self {
         let none = raw::shim_media_row { device: std::ptr::null_mut(), weights: 0, compute: 0 };
-        Self { rows: [none; MOST_DEVICES] }
+        Self { rows: [none; MAX_DEVICES] }
     }
 
-    /// Room for [`MOST`](Self::MOST) rows.
+    /// Room for [`MAX`](Self::MAX) rows.
     pub(super) fn as_mut_ptr(&mut self) -> *mut raw::shim_media_row {
         self.rows.as_mut_ptr()
     }
@@ -90,18 +90,18 @@ impl MediaMemory {
         let mut limits = raw::shim_media_limits { image_max_tokens: -1, image_rows: 0, is_non_causal: false };
         let mut rows = Rows::new();
         let counted = call::accepted(
-            // SAFETY: the path is NUL-terminated, and there is room for `MOST` rows.
+            // SAFETY: the path is NUL-terminated, and there is room for `MAX` rows.
             |error| unsafe {
                 raw::shim_media_memory(
                     text.as_ptr(),
                     &raw const native,
                     &raw mut limits,
                     rows.as_mut_ptr(),
-                    Rows::MOST,
+                    Rows::MAX,
                     error,
                 )
             },
-            |rows| (1..=Rows::MOST).contains(rows),
+            |rows| (1..=Rows::MAX).contains(rows),
         );
         let count =
             counted.map_err(|failure| Error::ProjectorLoad { path: path.to_owned(), failure: Box::new(failure) })?;

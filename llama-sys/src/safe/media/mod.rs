@@ -117,7 +117,7 @@ impl Projector {
             // `MOST` rows.
             |error| unsafe {
                 let (path, native, to) = (text.as_ptr(), &raw const native, rows.as_mut_ptr());
-                raw::shim_media_load(path, model.as_ptr(), native, to, Rows::MOST, &raw mut n_rows, error)
+                raw::shim_media_load(path, model.as_ptr(), native, to, Rows::MAX, &raw mut n_rows, error)
             },
             |loaded| !loaded.is_null(),
         );
