@@ -84,15 +84,28 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     shaped
 }
 
-/// Replaces texts by their parts if the template mentions one of the parts' own keys.
+/// Keys of a part that say where its picture or sound is. The message has it already.
+const OF_MEDIA: [&str; 4] = ["audio", "image", "image_url", "input_audio"];
+
+/// Replaces texts by their parts if the template mentions one of the parts' own keys. A part with a picture or a sound
+/// becomes a text with its mark, and keeps its own keys.
 fn with_own_parts(conversation: &mut Conversation, source: &str) {
-    for (index, parts) in mem::take(&mut conversation.parts) {
-        let fields = parts.iter().filter_map(Value::as_object).flatten();
-        let mut own = fields.map(|(key, _)| key).filter(|key| !["type", "text"].contains(&key.as_str()));
-        let is_named = own.any(|key| source.contains(key.as_str()));
-        if let Some(message) = conversation.messages.get_mut(index).filter(|_| is_named) {
-            message["content"] = parts.into();
+    for (index, mut parts) in mem::take(&mut conversation.parts) {
+        let fields = parts.iter().filter_map(Value::as_object).flatten().map(|(key, _)| key.as_str());
+        let mut own = fields.filter(|key| !["type", "text"].contains(key) && !OF_MEDIA.contains(key));
+        let is_named = own.any(|key| source.contains(key));
+        let Some(message) = conversation.messages.get_mut(index).filter(|_| is_named) else { continue };
+        let text = message["content"].as_str().unwrap_or_default();
+        let mut marks = text.chars().filter(|c| conversation.media.iter().any(|it| it.mark == *c));
+        for part in parts.iter_mut().filter_map(Value::as_object_mut) {
+            let is_medium = part.get("type").and_then(Value::as_str).is_some_and(|kind| OF_MEDIA.contains(&kind));
+            if is_medium && let Some(mark) = marks.next() {
+                part.retain(|key, _| !OF_MEDIA.contains(&key.as_str()));
+                part.insert("type".to_owned(), "text".into());
+                part.insert("text".to_owned(), mark.to_string().into());
+            }
         }
+        message["content"] = parts.into();
     }
 }
 

@@ -72,6 +72,42 @@ impl Media {
         }
     }
 
+    /// A picture as a PNG file. `None` for a sound, and for a picture that is too large for one.
+    pub fn to_png(&self) -> Option<Vec<u8>> {
+        match self.0 {
+            #[cfg(feature = "media")]
+            Kind::Image(ref image) => image.to_png(),
+            #[cfg(feature = "media")]
+            Kind::Sound(_) => None,
+        }
+    }
+
+    /// A sound as a WAV file. `None` for a picture, and for a sound that is too long for one.
+    pub fn to_wav(&self) -> Option<Vec<u8>> {
+        match self.0 {
+            #[cfg(feature = "media")]
+            Kind::Image(_) => None,
+            #[cfg(feature = "media")]
+            Kind::Sound(ref sound) => sound.to_wav(),
+        }
+    }
+
+    /// Whether both are clones of one: they share their pixels or samples, which are not compared.
+    pub fn is_clone_of(&self, other: &Self) -> bool {
+        // Without the feature there is nothing to compare.
+        let _ = other;
+        match self.0 {
+            #[cfg(feature = "media")]
+            Kind::Image(ref image) => {
+                matches!(&other.0, Kind::Image(other) if std::ptr::eq(image.rgb(), other.rgb()))
+            }
+            #[cfg(feature = "media")]
+            Kind::Sound(ref sound) => {
+                matches!(&other.0, Kind::Sound(other) if std::ptr::eq(sound.samples(), other.samples()))
+            }
+        }
+    }
+
     fn saved(&self) -> Saved {
         match self.0 {
             #[cfg(feature = "media")]

@@ -66,7 +66,9 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
 
 fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {
     let models = found.models.iter().zip(rows).map(|(model, row)| {
+        let projector = load::mmproj_beside(&model.files[0]);
         let mut model = json!(model);
+        model["mmproj"] = json!(projector.map(|file| file.to_string_lossy().into_owned()));
         let known = row.as_ref().map_or_else(|error| json!({ "refused": error }), |row| json!(row));
         for (key, value) in known.as_object().into_iter().flatten() {
             // The header knows the quantisation that the name lacks.

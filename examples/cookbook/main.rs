@@ -13,6 +13,7 @@ mod planning;
 mod pool;
 mod search;
 mod server;
+mod sounds;
 mod sse;
 mod structured;
 mod tools;
@@ -27,7 +28,7 @@ use test_support::lora::Adapter;
 
 type Recipe = fn(&Path) -> anyhow::Result<()>;
 
-const RECIPES: [(&str, Recipe); 14] = [
+const RECIPES: [(&str, Recipe); 15] = [
     ("batch", batch::run),
     ("cli", cli::run),
     ("desktop", desktop::run),
@@ -39,6 +40,7 @@ const RECIPES: [(&str, Recipe); 14] = [
     ("pool", pool::run),
     ("search", search::run),
     ("server", server::run),
+    ("sounds", with_a_sound),
     ("sse", sse::run),
     ("structured", structured::run),
     ("tools", tools::run),
@@ -71,6 +73,17 @@ fn with_pictures(model: &Path) -> anyhow::Result<()> {
     picture.resize(62, 0);
     fs::write(folder.path().join("dots.bmp"), picture)?;
     pictures::run(model, &projector, folder.path())
+}
+
+fn with_a_sound(model: &Path) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let projector = folder.path().join("mmproj.gguf");
+    test_support::synthetic::mmproj::named("Small Ultravox").write_sparse(&projector)?;
+    test_support::random_weights::fill(&projector);
+    let tone = (0..16_000_u16).map(|at| (f32::from(at) * 0.17).sin() / 2.0).collect();
+    let file = folder.path().join("tone.wav");
+    fs::write(&file, autoplace::Sound::from_samples(16_000, tone)?.to_wav().unwrap_or_default())?;
+    sounds::run(model, &projector, &file)
 }
 
 fn no_recipe_is_long() -> Result<(), Failed> {

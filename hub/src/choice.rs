@@ -221,7 +221,7 @@ fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Resul
 }
 
 /// Bits per weight of all blocks' matrices, or of all tensors if there are no blocks.
-fn bits_per_weight(header: &Header) -> f64 {
+pub(crate) fn bits_per_weight(header: &Header) -> f64 {
     let bits = |of_blocks: bool| {
         let tensors =
             header.tensors().filter(|tensor| !of_blocks || tensor.name().starts_with("blk.") && tensor.n_dims() > 1);

@@ -54,6 +54,10 @@ pub enum Error {
     #[error("{name}: {reason}")]
     Unmet { name: String, reason: String },
 
+    /// No projector can be loaded beside the model on this machine.
+    #[error("{reason}")]
+    NoProjector { reason: String },
+
     /// The downloaded file's hash differs from the hub's. The file was removed.
     #[error("{file}: its hash is {found}, but the hub lists {wanted}: it was removed; fetch it again")]
     Hash { file: String, wanted: String, found: String },

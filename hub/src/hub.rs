@@ -125,6 +125,26 @@ impl Hub {
     ///
     /// For each candidate: [`Error::Header`] if the file is not GGUF; errors of a request.
     pub fn headers(&self, repository: &Repository) -> Vec<Result<Header, Error>> {
+        self.headers_of(&repository.candidates)
+    }
+
+    /// Lists the projectors of a repository, whatever models it has: those in the cache, or else those of the hub. A
+    /// quantisation in the name is the projector's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoModel`] if there is no projector, or none of the quantisation; [`Error::Offline`]; errors of a request.
+    pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
+        let mut here = repository::projectors_cached(&self.folder(name.repository()), name);
+        here.retain(|candidate| self.cached(candidate).is_some());
+        match self.http() {
+            _ if !here.is_empty() => Ok(here),
+            Some(http) => repository::projectors_listed(&http, name),
+            None => Err(Error::Offline { what: format!("a projector (mmproj) of {name}"), cache: self.cache.clone() }),
+        }
+    }
+
+    pub(crate) fn headers_of(&self, candidates: &[Candidate]) -> Vec<Result<Header, Error>> {
         let http = self.http();
         let mut known = None;
         let header = |candidate: &Candidate| match (&http, self.cached(candidate)) {
@@ -135,7 +155,7 @@ impl Hub {
             (Some(http), None) => header::read(http, candidate, &mut known),
             (None, None) => Err(Error::Offline { what: candidate.name().to_owned(), cache: self.cache.clone() }),
         };
-        repository.candidates.iter().map(header).collect()
+        candidates.iter().map(header).collect()
     }
 
     /// A model's first file, if the cache has all files.

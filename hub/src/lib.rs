@@ -13,6 +13,7 @@ mod local;
 mod name;
 mod null;
 mod pick;
+mod projector;
 mod remote;
 mod repository;
 
@@ -23,5 +24,6 @@ pub use error::Error;
 pub use hub::Hub;
 pub use local::{Environment, LocalModel, Models, Place, SkipReason, Skipped, Store};
 pub use name::{Name, NameError};
-pub use pick::Pick;
+pub use pick::{Pick, ProjectorPick};
+pub use projector::{ProjectorChoice, choose_projector};
 pub use repository::{Candidate, Repository};

@@ -45,6 +45,11 @@ impl Name {
         self.quant.as_deref()
     }
 
+    /// The same repository and revision with the quantisation left open.
+    pub fn without_quant(&self) -> Self {
+        Self { quant: None, ..self.clone() }
+    }
+
     /// The branch, tag or commit. Default: `main`.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")

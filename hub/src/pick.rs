@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use autoplace_planner::gguf::TensorType;
+use autoplace_planner::gguf::{Header, TensorType};
 use autoplace_planner::machine::Machine;
 use autoplace_planner::plan::Request;
 
@@ -11,6 +11,7 @@ use crate::choice::{Choice, PlannedFile, Preference, choose, choose_measured};
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::name::Name;
+use crate::projector::{ProjectorChoice, choose_projector};
 use crate::repository::{Candidate, Repository};
 
 /// The models behind a name, planned for a machine.
@@ -23,6 +24,11 @@ pub struct Pick {
     pub left_out: Vec<String>,
     /// The models with readable headers, in the order of the choice's rows.
     pub candidates: Vec<Candidate>,
+    /// The repository's projectors for images or sound; only those in the cache if the hub was not asked
+    /// ([`Hub::projectors`] asks it).
+    pub projectors: Vec<Candidate>,
+    /// The header of the chosen model.
+    pub header: Option<Header>,
     /// The placement of each model, and the one that meets the preference best.
     pub choice: Choice,
     /// The first file of the chosen model, if the cache has all its files.
@@ -41,7 +47,53 @@ impl Pick {
     }
 }
 
+/// A projector that goes beside a model.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ProjectorPick {
+    /// The chosen projector.
+    pub candidate: Candidate,
+    /// Its file, if the cache has it.
+    pub cached: Option<PathBuf>,
+    /// The reason for the choice, in a sentence.
+    pub reason: String,
+}
+
 impl Hub {
+    /// Chooses among projectors with [`choose_projector`]: the best that goes with the model and fits beside it. Their
+    /// headers are read by ranges; nothing is fetched.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoProjector`] with the reason if none can be loaded beside the model. If no header can be read, the
+    /// first header's error.
+    pub fn pick_projector(
+        &self,
+        projectors: &[Candidate],
+        model: &Header,
+        machine: &Machine,
+        request: &Request,
+    ) -> Result<ProjectorPick, Error> {
+        let (mut files, mut of, mut first) = (Vec::new(), Vec::new(), None);
+        for (candidate, header) in projectors.iter().zip(self.headers_of(projectors)) {
+            match header {
+                Ok(header) => {
+                    files.push(PlannedFile::new(candidate.name(), candidate.quant().map(str::to_owned), header));
+                    of.push(candidate);
+                }
+                Err(error) => _ = first.get_or_insert(error),
+            }
+        }
+        if let (true, Some(error)) = (files.is_empty(), first) {
+            return Err(error);
+        }
+        let ProjectorChoice { chosen, reason } = choose_projector(&files, model, machine, request);
+        let Some(candidate) = chosen.map(|chosen| of[chosen].clone()) else {
+            return Err(Error::NoProjector { reason });
+        };
+        Ok(ProjectorPick { cached: self.cached(&candidate), candidate, reason })
+    }
+
     /// Chooses among the models of a name with [`choose`]. Fully cached models come first: if one of them meets the
     /// preference, nothing is requested. Otherwise the repository is listed and the headers are read by ranges, a few
     /// MB. No model is fetched.
@@ -81,6 +133,7 @@ impl Hub {
         let among = |repository: Repository| self.among(name, repository, &choose);
         let here = self.clone().offline(true).repository(name).ok().map(|mut here| {
             here.candidates.retain(|candidate| self.cached(candidate).is_some());
+            here.projectors.retain(|candidate| self.cached(candidate).is_some());
             among(here).ok()
         });
         match here.flatten().filter(|here| here.choice.chosen.is_some()) {
@@ -96,6 +149,7 @@ impl Hub {
         choose: impl FnOnce(&[PlannedFile]) -> Choice,
     ) -> Result<Pick, Error> {
         let headers = self.headers(&repository);
+        let projectors = repository.projectors;
         let mut left_out: Vec<String> =
             repository.left_out.into_iter().map(|(files, why)| format!("{}: {why}", files.join(", "))).collect();
         let (mut candidates, mut files, mut first) = (Vec::new(), Vec::new(), None);
@@ -116,6 +170,7 @@ impl Hub {
         }
         let choice = choose(&files);
         let cached = choice.chosen.and_then(|chosen| self.cached(&candidates[chosen]));
-        Ok(Pick { name: name.clone(), left_out, candidates, choice, cached })
+        let header = choice.chosen.map(|chosen| files.swap_remove(chosen).header);
+        Ok(Pick { name: name.clone(), left_out, candidates, projectors, header, choice, cached })
     }
 }

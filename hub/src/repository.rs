@@ -10,6 +10,7 @@ use crate::cache::Folder;
 use crate::error::Error;
 use crate::group::{Group, group};
 use crate::http::{Http, quoted, shown};
+use crate::local::Why;
 use crate::name::Name;
 use crate::null;
 
@@ -20,6 +21,8 @@ pub struct Repository {
     /// The models with all their files, sorted by name. If the name has a quantisation, only models of that
     /// quantisation.
     pub candidates: Vec<Candidate>,
+    /// Projectors (mmproj) for images or sound, which go beside a model, sorted by name; of every quantisation.
+    pub projectors: Vec<Candidate>,
     /// Files that are not models to load by themselves, and the reasons: projectors, incomplete sets of shards.
     pub left_out: Vec<(Vec<String>, String)>,
 }
@@ -104,6 +107,38 @@ struct Lfs {
 
 /// Lists a repository through the hub.
 pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
+    let (commit, files) = files_listed(http, name)?;
+    grouped(name, commit, files)
+}
+
+/// Lists the projectors of a repository through the hub. A quantisation in the name is the projector's.
+pub(crate) fn projectors_listed(http: &Http, name: &Name) -> Result<Vec<Candidate>, Error> {
+    let (commit, files) = files_listed(http, name)?;
+    let projectors = parts(name, commit, files).projectors;
+    let found: Vec<&str> = projectors.iter().map(Candidate::name).collect();
+    let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+    let projectors = of_quant(projectors, name);
+    if projectors.is_empty() {
+        let wanted = name.quant().map_or("projector (mmproj)".to_owned(), |quant| format!("projector of {quant}"));
+        return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
+    }
+    Ok(projectors)
+}
+
+/// The cached projectors of a repository, without the hub. A quantisation in the name is the projector's.
+pub(crate) fn projectors_cached(folder: &Folder, name: &Name) -> Vec<Candidate> {
+    let Some(commit) = folder.commit(name.revision()) else { return Vec::new() };
+    let files = files_cached(folder, &commit);
+    of_quant(parts(name, commit, files).projectors, name)
+}
+
+fn of_quant(mut projectors: Vec<Candidate>, name: &Name) -> Vec<Candidate> {
+    projectors.retain(|it| name.quant().is_none_or(|quant| it.quant() == Some(quant)));
+    projectors
+}
+
+/// The commit of a repository and its GGUF files, through the hub.
+fn files_listed(http: &Http, name: &Name) -> Result<(String, Vec<RemoteFile>), Error> {
     let (repository, revision) = (name.repository(), quoted(name.revision()));
     let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", http.endpoint);
     let wrong = |problem: String| Error::Answer { url: shown(&url), problem };
@@ -112,17 +147,16 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     if !is_hex(&listing.sha, 40) {
         return Err(wrong("the listing's commit is not a hash".to_owned()));
     }
-    let models = listing.siblings.into_iter().filter(|sibling| is_gguf(&sibling.rfilename));
-    let files = models.map(|model| model.checked().map_err(wrong)).collect::<Result<_, _>>()?;
-    grouped(name, listing.sha, files)
+    let models = listing.siblings.into_iter().filter(|file| is_gguf(&file.rfilename));
+    let files = models.map(|file| file.checked().map_err(wrong)).collect::<Result<_, _>>()?;
+    Ok((listing.sha, files))
 }
 
 /// Lists the cached part of a repository, without the hub.
 pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> {
     let missing = || Error::Offline { what: name.to_string(), cache: folder.cache().to_owned() };
     let commit = folder.commit(name.revision()).ok_or_else(missing)?;
-    let files = folder.files(&commit).into_iter().filter(|(name, _)| is_gguf(name));
-    let files: Vec<_> = files.map(|(name, bytes)| RemoteFile { name, bytes, etag: String::new() }).collect();
+    let files = files_cached(folder, &commit);
     if files.is_empty() {
         return Err(missing());
     }
@@ -130,18 +164,36 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
     grouped(name, commit, files).map_err(|_| missing())
 }
 
-fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {
+/// The cached GGUF files of a commit.
+fn files_cached(folder: &Folder, commit: &str) -> Vec<RemoteFile> {
+    let files = folder.files(commit).into_iter().filter(|(name, _)| is_gguf(name));
+    files.map(|(name, bytes)| RemoteFile { name, bytes, etag: String::new() }).collect()
+}
+
+/// All models and projectors, of every quantisation.
+fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
     let (repository, revision) = (name.repository().to_owned(), name.revision().to_owned());
     let place = Arc::new(Place { repository, revision, commit });
-    let (mut candidates, mut left_out) = (Vec::new(), Vec::new());
+    let (mut candidates, mut projectors, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for Group { stem: name, quant, files, why } in group(files.into_iter().map(|file| (file.name.clone(), file))) {
-        let (names, files) = files.into_iter().unzip();
+        let (names, files): (_, Vec<RemoteFile>) = files.into_iter().unzip();
         match why {
-            Some(why) => left_out.push((names, why.to_string())),
+            Some(why) => {
+                left_out.push((names, why.to_string()));
+                // mtmd opens a single file.
+                if matches!(why, Why::Projector) && files.len() == 1 {
+                    projectors.push(Candidate { place: place.clone(), name, quant, files });
+                }
+            }
             None => candidates.push(Candidate { place: place.clone(), name, quant, files }),
         }
     }
-    let found: Vec<&str> = candidates.iter().map(|candidate| candidate.quant().unwrap_or(&candidate.name)).collect();
+    Repository { candidates, projectors, left_out }
+}
+
+fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {
+    let Repository { mut candidates, projectors, left_out } = parts(name, commit, files);
+    let found: Vec<&str> = candidates.iter().map(|file| it.quant().unwrap_or(&it.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
         // People call Unsloth's `UD-Q4_K_XL` plain `Q4_K_XL`.
@@ -154,7 +206,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
         let found = if found.is_empty() { "none".to_owned() } else { found };
         return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
     }
-    Ok(Repository { candidates, left_out })
+    Ok(Repository { candidates, projectors, left_out })
 }
 
 impl Sibling {

@@ -112,7 +112,8 @@ void check(const shim_media_part & part) {
         case SHIM_MEDIA_TEXT:
             return;
         case SHIM_MEDIA_IMAGE:
-            if (pixels == 0 || pixels > most / 3 || !part.rgb) {
+            // Without pixels the image is a placeholder, whose tokens can be counted (mtmd.h, `mtmd_bitmap_init`).
+            if (pixels == 0 || pixels > most / 3) {
                 throw std::invalid_argument("an image of " + std::to_string(part.width) + " x " + std::to_string(part.height) + " pixels");
             }
             return;

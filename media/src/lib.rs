@@ -7,6 +7,7 @@ mod image;
 mod limits;
 mod sound;
 mod timed;
+mod written;
 
 pub use self::error::Error;
 pub use self::hash::MediaHash;

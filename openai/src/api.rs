@@ -149,7 +149,7 @@ impl Api {
     fn answer(&self, endpoint: Endpoint, body: &[u8]) -> Result<(Completion, Vec<String>), ApiError> {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
-        let completion = self.submit(endpoint, &request.options, choices, || request.reading())?;
+        let completion = self.submit(endpoint, &request.options, (choices, &request.media), || request.reading())?;
         #[cfg(feature = "media")]
         let completion = completion.holding(request.reserved);
         Ok((completion.with_unenforced(request.unenforced), request.options.stops().to_vec()))
@@ -236,7 +236,7 @@ impl Api {
         let request = self.read_chat(body)?;
         self.check_name(request.options.model.as_deref())?;
         let tokens = self.model.count_tokens(request.prompt);
-        tokens.map_err(|error| ApiError::of_generation(&error, "messages"))
+        tokens.map_err(|error| ApiError::of_media(&error, &request.media, "messages"))
     }
 
     fn count_translated(&self, translation: &Translation) -> Result<usize, ApiError> {
@@ -250,7 +250,7 @@ impl Api {
     /// Those of [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = TextRequest::read(body, (&self.model, &self.sampling))?;
-        self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
+        self.submit(Endpoint::Completions, &request.options, (request.texts, &[]), || Reading::Text)
     }
 
     /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`,
@@ -265,17 +265,18 @@ impl Api {
         let read = self.engine.with_vocab(|vocab| InfillRequest::read(body, own, vocab, self.is_suffix_first));
         let mut request = read.map_err(|error| ApiError::of_generation(&error, "input_prefix"))??;
         let reading = || Reading::Lines(request.limits());
-        let completion = self.submit(Endpoint::Infill, &request.options, vec![request.generate.clone()], reading)?;
+        let completion =
+            self.submit(Endpoint::Infill, &request.options, (vec![request.generate.clone()], &[]), reading)?;
         let events = InfillEvents::new(completion.frame().clone(), &mut request);
         Ok(completion.translated(Writer::Infill(Box::new(events)), Places::default(), Vec::new()))
     }
 
-    /// Queues each text `n` times: all of them or none.
+    /// Queues each text `n` times: all of them or none. `media` are the places of the request's pictures and sounds.
     fn submit(
         &self,
         endpoint: Endpoint,
         options: &Options,
-        texts: Vec<GenerateRequest>,
+        (texts, media): (Vec<GenerateRequest>, &[String]),
         reading: impl Fn() -> Reading,
     ) -> Result<Completion, ApiError> {
         self.check_name(options.model.as_deref())?;
@@ -303,7 +304,8 @@ impl Api {
                     generate = generate.lora(set.iter().cloned());
                 }
                 let generate = generate.when_full(options.when_full(self.when_full)).speculate(speculation);
-                let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
+                let answer = self.engine.try_submit(generate);
+                let answer = answer.map_err(|error| options.error(&error, prompt_name, media))?;
                 let totals = Arc::clone(&self.totals);
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone(), totals));
             }

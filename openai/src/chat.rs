@@ -46,6 +46,8 @@ pub(super) struct ChatRequest {
     one_call: bool,
     /// Keywords that are not enforced in calls.
     pub(super) unenforced: Vec<String>,
+    /// The places of its pictures and sounds, in order.
+    pub(super) media: Vec<String>,
     /// The memory of its pictures and sounds.
     #[cfg(feature = "media")]
     pub(super) reserved: Reserved,
@@ -138,6 +140,7 @@ impl ChatRequest {
             check,
             one_call,
             unenforced,
+            media: seen.places(),
             #[cfg(feature = "media")]
             reserved: seen.into_reserved(),
         })

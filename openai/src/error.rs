@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::messages;
-use autoplace::{chat, embed, generate};
+use autoplace::{chat, embed, generate, worker};
 
 /// An error in the API's form: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +88,9 @@ impl ApiError {
         let message = error.to_string();
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
+            Error::NoProjector { in_worker: true, .. } => Self::new(501, message),
+            // Pictures and sounds that are larger than a message to the model's process can be.
+            Error::Worker(worker::Error::TooLong { .. }) => Self::invalid(prompt, message),
             Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } | Error::CannotShift { .. } => {
                 Self::invalid(prompt, message)
             }
@@ -104,6 +107,19 @@ impl ApiError {
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
             _ => Self::new(500, message),
+        }
+    }
+
+    /// As [`of_generation`](Self::of_generation). An error of a picture or a sound names its place, of which `places` has
+    /// one for each.
+    pub(super) fn of_media(error: &generate::Error, places: &[String], prompt: &str) -> Self {
+        let place = match error {
+            generate::Error::Media { index, .. } => places.get(*index),
+            _ => None,
+        };
+        match place {
+            Some(place) => Self::invalid(place, format!("{place}: {error}")),
+            None => Self::of_generation(error, prompt),
         }
     }
 
@@ -200,6 +216,23 @@ mod tests {
     fn whose_fault_it_is_shows_in_the_status() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
         assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
+        let too_long = autoplace::worker::Error::TooLong { bytes: 70 << 20, limit: 64 << 20 };
+        let in_worker = Error::NoProjector { media: "sound".to_owned(), in_worker: true };
+        assert_eq!((status(too_long.into()), status(in_worker)), (400, 501));
+    }
+
+    #[test]
+    fn a_picture_that_the_projector_refuses_is_named_by_its_place() {
+        let error =
+            Error::Media { media: "picture of 1 x 9 pixels".to_owned(), index: 1, reason: "too thin".to_owned() };
+        let places = ["messages[0].content[0]".to_owned(), "messages[2].content[1].image_url".to_owned()];
+        let said = ApiError::of_media(&error, &places, "messages");
+        assert_eq!((said.status, said.param.as_deref()), (400, Some("messages[2].content[1].image_url")));
+        assert_eq!(
+            said.message,
+            "messages[2].content[1].image_url: a picture of 1 x 9 pixels cannot be used: too thin"
+        );
+        assert_eq!(ApiError::of_media(&error, &[], "messages").param.as_deref(), Some("messages"));
     }
 
     #[test]

@@ -47,6 +47,8 @@ mod choice;
 #[cfg(feature = "client")]
 pub mod client;
 mod completion;
+#[cfg(feature = "media")]
+mod decoding;
 mod embeddings;
 mod error;
 mod form;

@@ -1,9 +1,11 @@
 //! Pictures and sounds of a request: data URLs, base64 and addresses flow in, decoded media flow out.
 //!
-//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), one file at a time. The
+//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), in turns ([`decoding`]). The
 //! pixels and samples of all requests that are answered have one bound.
+//!
+//! [`decoding`]: super::decoding
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use autoplace::chat::Media;
 use autoplace::load::Model;
@@ -26,10 +28,12 @@ pub(super) struct Seen<'h> {
     /// Number of its pictures and sounds so far, and of those that were fetched.
     media: Cell<usize>,
     fetched: Cell<usize>,
+    /// The places of those that were decoded, in order.
+    places: RefCell<Vec<String>>,
     #[cfg(feature = "media")]
     hosts: Option<&'h MediaHosts>,
     #[cfg(feature = "media")]
-    reserved: std::cell::RefCell<Reserved>,
+    reserved: RefCell<Reserved>,
     #[cfg(not(feature = "media"))]
     hosts: std::marker::PhantomData<&'h ()>,
 }
@@ -42,6 +46,10 @@ impl Seen<'_> {
     /// The picture at a data URL, or at the address of a host that may be asked.
     pub(super) fn image(&self, url: &str, place: &str) -> Result<Media, ApiError> {
         self.check("images", place)?;
+        self.decoded_image(url, place).inspect(|_| self.places.borrow_mut().push(place.to_owned()))
+    }
+
+    fn decoded_image(&self, url: &str, place: &str) -> Result<Media, ApiError> {
         let Some((kind, data)) = url.strip_prefix("data:").and_then(|rest| rest.split_once(',')) else {
             count(&self.fetched, MAX_FETCHED, "fetched images", place)?;
             return self.image_at(url, place);
@@ -57,7 +65,12 @@ impl Seen<'_> {
         self.check("sound", place)?;
         // Some clients send a data URL here too.
         let data = data.strip_prefix("data:").and_then(|rest| rest.split_once(',')).map_or(data, |(_, data)| data);
-        self.sound_in(data, place)
+        self.sound_in(data, place).inspect(|_| self.places.borrow_mut().push(place.to_owned()))
+    }
+
+    /// The places of the request's pictures and sounds, in order.
+    pub(super) fn places(&self) -> Vec<String> {
+        self.places.borrow().clone()
     }
 
     /// Refuses media of a model that has no projector, before anything is decoded.
@@ -82,27 +95,28 @@ fn count(so_far: &Cell<usize>, most: usize, what: &str, place: &str) -> Result<(
 #[cfg(feature = "media")]
 mod decode {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 
-    use autoplace::media::{ImageLimits, SoundLimits};
+    use autoplace::media::{Error, ImageLimits, SoundLimits};
     use autoplace::{Image, Sound};
     use base64::Engine as _;
     use base64::prelude::BASE64_STANDARD;
 
     use super::{ApiError, Media, MediaHosts, Seen};
+    use crate::decoding::{MAX_MEMORY, TURNS, share};
 
     /// Most bytes of pixels and samples of a request: three pictures of 28 million pixels, or 23 minutes of sound.
     const MAX_OF_REQUEST: u64 = 256 << 20;
     /// Most bytes of pixels and samples of all requests that are being answered.
     const MAX_OF_ALL: u64 = 1 << 30;
-    /// Most bytes of heap while a picture is decoded.
-    const MAX_DECODING: u64 = 1 << 30;
     const MAX_TIME: Duration = Duration::from_secs(10);
 
+    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes, and three times as many
+    /// for a moment if the file does not say how long it is (autoplace-media, `SoundLimits`).
+    const SOUND_SECOND: u64 = 4 * 48_000;
+    const SOUND_MOMENT: u64 = 3;
+
     static IN_USE: AtomicU64 = AtomicU64::new(0);
-    /// Files are decoded one after the other, so that the memory for it is taken once.
-    static DECODING: Mutex<()> = Mutex::new(());
 
     /// Bytes of the pixels and samples of a request, until its answer ends.
     #[derive(Debug, Default)]
@@ -139,27 +153,40 @@ mod decode {
         fn decode_image(&self, bytes: &[u8], place: &str) -> Result<Media, ApiError> {
             let mut limits = ImageLimits::default();
             limits.pixels = limits.pixels.min(self.left() / 3);
-            (limits.memory, limits.time) = (MAX_DECODING, MAX_TIME);
-            let alone = DECODING.lock().unwrap_or_else(PoisonError::into_inner);
-            let image = Image::from_bytes_within(bytes, &limits);
+            (limits.memory, limits.time) = (share(), MAX_TIME);
+            let mut turn = TURNS.take(limits.memory)?;
+            let mut image = Image::from_bytes_within(bytes, &limits);
+            // The need is known before the pixels are decoded.
+            if let Err(Error::TooLarge { unit: "bytes of memory", needed, .. }) = image {
+                limits.memory = needed.min(MAX_MEMORY);
+                drop(turn);
+                turn = TURNS.take(limits.memory)?;
+                image = Image::from_bytes_within(bytes, &limits);
+            }
             let image = image.map_err(|error| ApiError::invalid(place, format!("{place}: {error}")))?;
             self.take(image.rgb().len())?;
-            drop(alone);
+            drop(turn);
             Ok(image.into())
         }
 
         pub(super) fn sound_in(&self, data: &str, place: &str) -> Result<Media, ApiError> {
             let mut limits = SoundLimits::default();
-            // A sound keeps at most 48,000 samples a second, of four bytes each.
-            let seconds = self.left() / (4 * 48_000);
-            limits.seconds = limits.seconds.min(u32::try_from(seconds).unwrap_or(u32::MAX));
-            limits.time = MAX_TIME;
+            let seconds = self.left() / SOUND_SECOND;
+            let most = limits.seconds.min(u32::try_from(seconds).unwrap_or(u32::MAX));
+            let short = u32::try_from(share() / (SOUND_SECOND * SOUND_MOMENT)).unwrap_or(u32::MAX);
+            (limits.seconds, limits.time) = (most.min(short), MAX_TIME);
             let bytes = bytes(data, place)?;
-            let alone = DECODING.lock().unwrap_or_else(PoisonError::into_inner);
-            let sound = Sound::from_bytes_within(&bytes, &limits);
+            let mut turn = TURNS.take(share())?;
+            let mut sound = Sound::from_bytes_within(&bytes, &limits);
+            if matches!(sound, Err(Error::TooLarge { .. })) && limits.seconds < most {
+                limits.seconds = most;
+                drop(turn);
+                turn = TURNS.take(u64::from(most) * SOUND_SECOND * SOUND_MOMENT)?;
+                sound = Sound::from_bytes_within(&bytes, &limits);
+            }
             let sound = sound.map_err(|error| ApiError::invalid(place, format!("{place}: {error}")))?;
             self.take(size_of_val(sound.samples()))?;
-            drop(alone);
+            drop(turn);
             Ok(sound.into())
         }
 

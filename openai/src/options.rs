@@ -127,9 +127,10 @@ impl Options {
         &self.stops
     }
 
-    /// The error of a failed generation, with the request's parameter names.
-    pub(super) fn error(&self, error: &Error, prompt: &str) -> ApiError {
-        let mut said = ApiError::of_generation(error, prompt);
+    /// The error of a failed generation, with the request's parameter names. `media` are the places of its pictures and
+    /// sounds.
+    pub(super) fn error(&self, error: &Error, prompt: &str, media: &[String]) -> ApiError {
+        let mut said = ApiError::of_media(error, media, prompt);
         if let (Error::Constraint { place, .. }, false) = (error, self.form.is_empty())
             && place.is_empty()
         {

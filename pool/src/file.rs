@@ -139,6 +139,7 @@ struct RawModel {
     ngl: Option<u32>,
     embed: Option<Spanned<String>>,
     draft: Option<PathBuf>,
+    mmproj: Option<Spanned<RawMmproj>>,
     #[serde(default)]
     lora: Vec<PathBuf>,
     template: Option<String>,
@@ -161,6 +162,14 @@ struct RawModel {
 enum Idle {
     Seconds(u64),
     Text(String),
+}
+
+/// A projector: its file, or `false` for none.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a projector is a file, `hf:OWNER/NAME`, or false for none")]
+enum RawMmproj {
+    None(bool),
+    File(PathBuf),
 }
 
 /// Memory: a number of bytes, or a text such as `8GiB`.
@@ -269,6 +278,20 @@ impl RawModel {
         if let Some(ram) = self.cache_ram.as_ref().filter(|_| request.params.embeddings.is_some()) {
             return Err(source.error(Some(ram.span()), "a model for vectors keeps no texts"));
         }
+        let mut finds_mmproj = self.embed.is_none();
+        let mut mmproj = None;
+        if let Some(given) = &self.mmproj {
+            let wrong = |problem| Err(source.error(Some(given.span()), problem));
+            match given.get_ref() {
+                RawMmproj::None(false) => finds_mmproj = false,
+                RawMmproj::None(true) => return wrong("true names no projector: a file is needed, or false for none"),
+                RawMmproj::File(_) if self.embed.is_some() => return wrong("a model for vectors takes no projector"),
+                RawMmproj::File(file) if file.as_os_str().is_empty() => {
+                    return wrong("it is empty: a file is needed, `hf:OWNER/NAME`, or false for none");
+                }
+                RawMmproj::File(file) => mmproj = Some(source.path_of(file)),
+            }
+        }
         let cache_ram = self.cache_ram.as_ref().map(|ram| source.size(ram)).transpose()?;
         let idle = self.idle.as_ref().map(|idle| match idle.get_ref() {
             Idle::Seconds(seconds) => Ok(Duration::from_secs(*seconds)),
@@ -286,6 +309,8 @@ impl RawModel {
             idle: idle.transpose()?,
             priority: self.priority.unwrap_or(1.0),
             beside: self.beside.clone(),
+            mmproj,
+            finds_mmproj,
             draft: self.draft.as_deref().map(|draft| source.path_of(draft)),
             ..ModelSpec::new(name, source.path_of(Path::new(self.model.get_ref())))
         })

@@ -51,6 +51,16 @@ impl HeldBytes {
                 held.gpu_margins[index] = headroom.margin;
             }
         }
+        // A companion may lie on a GPU that holds no part of the model, and so has no placement.
+        for companion in &plan.companions {
+            let is_there = |index: &usize| {
+                let gpu = &machine.gpus[*index];
+                !is_matched[*index] && Some(&gpu.name) == companion.gpu.as_ref() && gpu.device == companion.device
+            };
+            if let Some(index) = (0..machine.gpus.len()).find(is_there) {
+                held.gpus[index] = held.gpus[index].saturating_add(companion.bytes.gpu.total());
+            }
+        }
         held
     }
 

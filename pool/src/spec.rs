@@ -35,6 +35,12 @@ pub struct ModelSpec {
     pub beside: Vec<String>,
     /// A draft model with the same vocabulary, which is planned and loaded with the model.
     pub draft: Option<PathBuf>,
+    /// The projector (mmproj) for images and sound, which is planned and loaded with the model: a file, or
+    /// `hf:OWNER/NAME` as of [`model`](Self::model).
+    pub mmproj: Option<PathBuf>,
+    /// Whether a server may look for a projector beside the model where [`mmproj`](Self::mmproj) names none; yes by
+    /// default. The pool does not use it.
+    pub finds_mmproj: bool,
     /// LoRA adapters, which are planned and loaded with the model, each with scale 1.
     pub lora: Vec<PathBuf>,
     /// Whether the model is loaded when the pool starts, if there is room without unloading another one. Unlike a model
@@ -60,6 +66,8 @@ impl ModelSpec {
             priority: 1.0,
             beside: Vec::new(),
             draft: None,
+            mmproj: None,
+            finds_mmproj: true,
             lora: Vec::new(),
             preload: false,
             template: None,
@@ -106,6 +114,12 @@ impl ModelSpec {
     /// Loads a draft model with this one.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.draft = Some(path.into());
+        self
+    }
+
+    /// Loads a projector (mmproj) with this model, so that requests may show it images and let it hear sounds.
+    pub fn mmproj(mut self, path: impl Into<PathBuf>) -> Self {
+        self.mmproj = Some(path.into());
         self
     }
 

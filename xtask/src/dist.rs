@@ -210,7 +210,7 @@ mod tests {
         let (_, tables) = tables();
         for table in ["dist", "deb"] {
             assert_eq!(tables[table]["default-features"], false, "{table}");
-            assert_eq!(tables[table]["features"], serde_json::json!(["prebuilt-runtime", "man"]), "{table}");
+            assert_eq!(tables[table]["features"], serde_json::json!(["prebuilt-runtime", "man", "media"]), "{table}");
         }
     }
 

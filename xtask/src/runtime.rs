@@ -105,8 +105,8 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     let root = workspace.target.join(name);
     let mut build = toolchain.cargo(workspace)?;
     let features = match workspace.vulkan {
-        Some(_) => "dynamic-backends,rpc,vulkan",
-        None => "dynamic-backends,rpc",
+        Some(_) => "dynamic-backends,media,rpc,vulkan",
+        None => "dynamic-backends,media,rpc",
     };
     build
         .args(["--release", "--locked", "--no-default-features", "--package=autoplace-llama-sys", "--lib"])

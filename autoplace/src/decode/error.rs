@@ -46,9 +46,9 @@ pub enum Error {
         else { "the model has no projector (`ModelBuilder::mmproj`, `--mmproj FILE`)" }
     )]
     NoProjector { media: String, in_worker: bool },
-    /// A picture or a sound cannot be a part of this prompt.
+    /// A picture or a sound cannot be a part of this prompt. `index` counts the prompt's pictures and sounds from 0.
     #[error("a {media} cannot be used: {reason}")]
-    Media { media: String, reason: String },
+    Media { media: String, index: usize, reason: String },
     /// The prompt leaves no room for an answer.
     #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },
@@ -144,6 +144,29 @@ impl Error {
                 | Self::NotAllowed { .. }
                 | Self::Native(InvalidParameter { name: "token", .. } | NoCandidates { .. })
         )
+    }
+
+    /// The error of a picture or a sound that the projector refuses. A lack of memory and a projector that is broken for
+    /// every picture are no fault of this one.
+    pub(crate) fn of_media(media: &impl ToString, error: llama_sys::Error) -> Self {
+        use llama_sys::Error::{Call, InvalidParameter};
+        use llama_sys::FailureCause::HostMemory;
+        let reason = match &error {
+            Call { failure, .. } if failure.cause != HostMemory && failure.out_of_memory.is_none() => {
+                failure.reason.clone()
+            }
+            InvalidParameter { name: "image" | "rgb" | "sound", reason, .. } => reason.clone(),
+            _ => return Self::Native(error),
+        };
+        Self::Media { media: media.to_string(), index: 0, reason }
+    }
+
+    /// The same error with the index of its picture or sound in the prompt.
+    pub(crate) fn at_media(self, at: usize) -> Self {
+        match self {
+            Self::Media { media, reason, .. } => Self::Media { media, index: at, reason },
+            other => other,
+        }
     }
 
     pub(crate) fn not_loaded() -> Self {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use llama_sys::{Position, Token, Vocab};
 
 use super::error::Error;
+use super::prompt::Prompt;
 use crate::chat::Media;
 use crate::load::{Mark, Marks, Model, PreparedMedia, PreparedPart, Rows, number};
 
@@ -93,6 +94,19 @@ impl Spans {
     /// Whether the token at this index is a row.
     pub(crate) fn holds(&self, index: usize) -> bool {
         self.all().iter().any(|span| (span.from..span.end()).contains(&index))
+    }
+
+    /// The number of pictures and sounds before that of this span: one of several parts begins with the first of them.
+    pub(crate) fn index_of_media(&self, span: &Span) -> usize {
+        let before = self.all().iter().take_while(|other| other.from <= span.from);
+        let mut count = 0;
+        let mut last: Option<&Span> = None;
+        for it in before {
+            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &it.prepared) && last.part < it.part);
+            count += usize::from(!goes_on);
+            last = Some(it);
+        }
+        count.saturating_sub(1)
     }
 
     /// Index after the last row; 0 for a text without any.
@@ -204,12 +218,24 @@ pub(crate) fn first_position(position: usize) -> Position {
 }
 
 impl Model {
-    /// Prepares a picture or a sound of a prompt: finds out which tokens and rows it is.
+    /// Prepares a picture or a sound of a prompt: finds out which tokens and rows it is. A refusal of the projector is
+    /// [`Error::Media`].
     pub(crate) fn prepare_media(&self, media: &Media) -> Result<Arc<PreparedMedia>, Error> {
         let Some((encoder, table)) = self.media() else {
             return Err(Error::NoProjector { media: media.to_string(), in_worker: self.is_in_worker() });
         };
-        Ok(encoder.prepare(media, table)?)
+        encoder.prepare(media, table).map_err(|error| Error::of_media(media, error))
+    }
+
+    /// Refuses a prompt whose pictures alone fill the context, before any of them is scaled.
+    pub(crate) fn check_pictures(&self, prompt: &Prompt, vocab: &Vocab, capacity: usize) -> Result<(), Error> {
+        let Some((encoder, _)) = self.media() else { return Ok(()) };
+        let pictures: usize = prompt.whole_media().filter_map(|media| encoder.count(media)).sum();
+        if pictures < capacity {
+            return Ok(());
+        }
+        let tokens = pictures + prompt.tokens_of_texts(vocab)?;
+        Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
     /// The rows of a span, and whether they were encoded for this call.

@@ -9,6 +9,7 @@ use super::error::Error;
 use super::media::{Layout, Spans};
 use crate::chat::{Media, Message, PromptPart, Rendered};
 use crate::load::PreparedMedia;
+use crate::worker;
 
 /// A prompt: plain text, text with control tokens, tokens, pictures and sounds, or a concatenation of them.
 ///
@@ -48,6 +49,8 @@ enum Part {
     Media(Media),
     /// Rows of a picture or a sound alone, by their index among its parts.
     Rows(Media, usize),
+    /// One of these two, of a picture or a sound that a worker has under this number. Only on the way to a worker.
+    Kept(u64, Option<usize>),
 }
 
 impl Prompt {
@@ -113,7 +116,58 @@ impl Prompt {
 
     /// Whether the prompt contains a picture or a sound.
     pub(crate) fn has_media(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Media(_) | Part::Rows(..)))
+        self.media().next().is_some()
+    }
+
+    /// The pictures and sounds of the prompt.
+    pub(crate) fn media(&self) -> impl Iterator<Item = &Media> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Media(media) | Part::Rows(media, _) => Some(media),
+            _ => None,
+        })
+    }
+
+    /// The pictures and sounds of the prompt that are whole, with the tokens around them.
+    pub(crate) fn whole_media(&self) -> impl Iterator<Item = &Media> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Media(media) => Some(media),
+            _ => None,
+        })
+    }
+
+    /// The number of tokens without those of pictures and sounds.
+    pub(crate) fn tokens_of_texts(&self, vocab: &Vocab) -> Result<usize, Error> {
+        let texts = self.parts.iter().filter(|part| matches!(part, Part::Text(_) | Part::Markup(_) | Part::Tokens(_)));
+        let texts = Self { parts: texts.cloned().collect(), begin: self.begin };
+        Ok(texts.tokenize(vocab)?.len())
+    }
+
+    /// The prompt for a worker that has some of its pictures and sounds, by the numbers that they have there.
+    pub(crate) fn by_number(&self, number: impl Fn(&Media) -> Option<u64>) -> Self {
+        let part = |part: &Part| match part {
+            Part::Media(media) => number(media).map(|number| Part::Kept(number, None)),
+            Part::Rows(media, index) => number(media).map(|number| Part::Kept(number, Some(*index))),
+            _ => None,
+        };
+        let parts = self.parts.iter().map(|it| part(it).unwrap_or_else(|| it.clone())).collect();
+        Self { parts, begin: self.begin }
+    }
+
+    /// The prompt with pictures and sounds in place of their numbers; `None` for a number that `kept` lacks.
+    pub(crate) fn with_kept(self, kept: impl Fn(u64) -> Option<Media>) -> Option<Self> {
+        let part = |part: Part| match part {
+            Part::Kept(number, None) => kept(number).map(Part::Media),
+            Part::Kept(number, Some(index)) => kept(number).map(|media| Part::Rows(media, index)),
+            other => Some(other),
+        };
+        let parts = self.parts.into_iter().map(part).collect::<Option<_>>()?;
+        Some(Self { parts, begin: self.begin })
+    }
+
+    /// The error of a number under which a worker has nothing.
+    pub(crate) fn unknown_number() -> Error {
+        let reason = "a prompt refers to a picture that was not sent".to_owned();
+        worker::Error::Protocol { doing: "generating", reason }.into()
     }
 
     /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
@@ -164,7 +218,7 @@ impl Prompt {
     ) -> Result<Layout, Error> {
         let mut layout = Layout::default();
         let mut add_special = self.begin == Begin::Special;
-        let mut is_after_media = false;
+        let (mut is_after_media, mut media_before) = (false, 0);
         for part in &self.parts {
             let tokens = &mut layout.tokens;
             // A text after a picture begins anew, as in llama.cpp (mtmd.cpp, `mtmd_tokenizer`).
@@ -172,7 +226,7 @@ impl Prompt {
             let is_empty = match part {
                 Part::Text(text) | Part::Markup(text) => text.is_empty(),
                 Part::Tokens(list) => list.is_empty(),
-                Part::Media(_) | Part::Rows(..) => false,
+                Part::Media(_) | Part::Rows(..) | Part::Kept(..) => false,
             };
             if !is_empty {
                 is_after_media = matches!(part, Part::Media(_) | Part::Rows(..));
@@ -190,12 +244,14 @@ impl Prompt {
                     if add_special {
                         tokens.extend(vocab.tokenize("", true, false)?);
                     }
-                    let prepared = prepare(media)?;
+                    let prepared = prepare(media).map_err(|error| error.at_media(media_before))?;
+                    media_before += 1;
                     match part {
                         Part::Rows(_, part) => layout.push_rows(media, &prepared, *part),
                         _ => layout.push(media, &prepared, vocab)?,
                     }
                 }
+                Part::Kept(..) => return Err(Self::unknown_number()),
             }
             add_special = false;
         }

@@ -298,6 +298,9 @@ impl ModelBuilder {
     /// `Part::image` and `Part::audio` with the feature `media`. Its memory is part of the plan. It goes to one GPU, or
     /// to the host. [`mmproj_beside`](super::mmproj_beside) finds the file in the model's folder.
     ///
+    /// With the feature `hub` it may be `hf:OWNER/NAME[:QUANT][@REVISION]`: of the repository's projectors the one
+    /// that fits beside the model best (`hub::choose_projector`), fetched as [`fetch`](Self::fetch) allows.
+    ///
     /// Where each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
     /// largest image.
     #[doc(alias = "clip_model_path")]
@@ -604,7 +607,7 @@ impl ModelBuilder {
         }
         #[cfg(feature = "hub")]
         self.source.place(&mut options, &self.isolation)?;
-        if let Some(name) = options.hub_name() {
+        if let Some(name) = options.hub_name().or_else(|| options.mmproj_name()) {
             return Err(Error::NoHub { name: name.to_owned() });
         }
         Ok(options)

@@ -1,13 +1,16 @@
 //! Resolves a hub's name to a local file: chooses a file of the repository, and fetches it if allowed.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
-use autoplace_hub::{Hub, Name, Preference};
+use autoplace_hub::{Candidate, Hub, Name, Preference};
 
 use super::options::LoadOptions;
 use super::rates::with_rates_of;
 use super::{Error, ModelBuilder, remote};
+use crate::gguf::Header;
+use crate::machine::Machine;
 use crate::sync::lock;
 use crate::worker::Isolation;
 
@@ -56,43 +59,92 @@ impl ModelBuilder {
 }
 
 impl Source {
-    /// Resolves a hub's name to a file for the machine that the load will plan for.
+    /// Resolves the hub's names of the model and its projector to files, for the machine that the load will plan for.
     pub(super) fn place(&self, options: &mut LoadOptions, isolation: &Isolation) -> Result<(), Error> {
-        let Some(name) = options.hub_name() else { return Ok(()) };
-        let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
+        let model = options.hub_name().map(str::to_owned);
+        let projector = options.mmproj_name().map(str::to_owned);
+        if model.is_none() && projector.is_none() {
+            return Ok(());
+        }
         let hub = self.hub.clone().map_or_else(Hub::from_env, Ok)?;
+        let (machine, measures) = self.machine(options, isolation)?;
+        if let Some(name) = model {
+            self.place_model(&name, &hub, (&machine, measures), options)?;
+        }
+        if let Some(name) = projector {
+            self.place_projector(&name, &hub, &machine, options)?;
+        }
+        Ok(())
+    }
+
+    /// The machine of the load, and whether missing rates may be measured here.
+    fn machine(&self, options: &LoadOptions, isolation: &Isolation) -> Result<(Machine, bool), Error> {
         let isolation = options.servers.isolation(isolation.clone())?;
         // A saved plan may use fewer devices, but its file was chosen for all of them.
         let asked = LoadOptions { saved: None, ..options.clone() };
-        let (request, preference) = (&options.request, self.preference);
-        let pick = match (&options.machine, isolation) {
-            (Some(machine), _) => hub.pick(&name, machine, request, preference),
-            (None, Isolation::None) => {
-                let machine = asked.machine(false)?;
-                match options.learn.cache(false) {
-                    Some(_) => hub.pick_measured(&name, &machine, request, preference, with_rates_of),
-                    None => hub.pick(&name, &machine, request, preference),
-                }
-            }
+        Ok(match (&options.machine, isolation) {
+            (Some(machine), _) => (machine.clone(), false),
+            (None, Isolation::None) => (asked.machine(false)?, options.learn.cache(false).is_some()),
             // Looking at devices takes memory on them and can end the process, so the worker does it.
-            (None, Isolation::Process(process)) => {
-                hub.pick(&name, &remote::machine_in(&process, asked)?, request, preference)
-            }
+            (None, Isolation::Process(process)) => (remote::machine_in(&process, asked)?, false),
+        })
+    }
+
+    fn place_model(
+        &self,
+        name: &str,
+        hub: &Hub,
+        (machine, measures): (&Machine, bool),
+        options: &mut LoadOptions,
+    ) -> Result<(), Error> {
+        let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
+        let (request, preference) = (&options.request, self.preference);
+        let pick = match measures {
+            true => hub.pick_measured(&name, machine, request, preference, with_rates_of),
+            false => hub.pick(&name, machine, request, preference),
         }?;
         let chosen = pick.chosen()?;
         options.notes =
             [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
-        options.path = match pick.cached.clone() {
-            Some(path) => path,
-            None if self.fetch => hub.fetch(chosen, |done, total| match &self.progress {
-                Some(callback) => lock(callback)(done, total),
-                None => ControlFlow::Continue(()),
-            })?,
-            None => {
-                let (file, bytes) = (chosen.files().next().unwrap_or_default().to_owned(), chosen.bytes());
-                return Err(Error::NotFetched { name: name.to_string(), file, bytes });
-            }
-        };
+        options.path = self.here_or_fetched(&name, hub, chosen, pick.cached.clone())?;
         Ok(())
+    }
+
+    /// Chooses the projector beside the model, whose file is known by now.
+    fn place_projector(
+        &self,
+        name: &str,
+        hub: &Hub,
+        machine: &Machine,
+        options: &mut LoadOptions,
+    ) -> Result<(), Error> {
+        let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
+        let projectors = hub.projectors(&name)?;
+        let model = Header::open(&options.path)?;
+        let pick = hub.pick_projector(&projectors, &model, machine, &options.request)?;
+        options.notes.push(format!("{name}: {}", pick.reason));
+        options.mmproj = Some(self.here_or_fetched(&name, hub, &pick.candidate, pick.cached)?);
+        Ok(())
+    }
+
+    /// The cached file, or the fetched one where that is allowed.
+    fn here_or_fetched(
+        &self,
+        name: &Name,
+        hub: &Hub,
+        chosen: &Candidate,
+        cached: Option<PathBuf>,
+    ) -> Result<PathBuf, Error> {
+        if let Some(path) = cached {
+            return Ok(path);
+        }
+        if !self.fetch {
+            let (file, bytes) = (chosen.files().next().unwrap_or_default().to_owned(), chosen.bytes());
+            return Err(Error::NotFetched { name: name.to_string(), file, bytes });
+        }
+        Ok(hub.fetch(chosen, |done, total| match &self.progress {
+            Some(callback) => lock(callback)(done, total),
+            None => ControlFlow::Continue(()),
+        })?)
     }
 }

@@ -207,6 +207,15 @@ impl MediaEncoder {
         Ok(table.add(PreparedMedia { hash, parts, numbered, work }))
     }
 
+    /// The number of tokens and rows of a picture by its size alone, before it is scaled. `None` for a sound, and where
+    /// mtmd cannot tell.
+    pub(crate) fn count(&self, media: &Media) -> Option<usize> {
+        let (width, height, _) = media.rgb()?;
+        let projector = lock(&self.projector);
+        let chunks = projector.tokenize(&[MediaPart::ImageSize { width, height }], false).ok()?;
+        (0..chunks.len()).map(|index| Some(chunks.get(&projector, index).ok()?.len())).sum()
+    }
+
     /// The rows of a prepared medium, and whether they were encoded for this call.
     pub(crate) fn encode(
         &self,

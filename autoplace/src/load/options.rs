@@ -97,6 +97,12 @@ impl LoadOptions {
         self.path.to_str().filter(|text| text.starts_with("hf:") && !self.path.exists())
     }
 
+    /// The projector as a hub's name, if it is not a file.
+    pub(super) fn mmproj_name(&self) -> Option<&str> {
+        let path = self.mmproj.as_ref()?;
+        path.to_str().filter(|text| text.starts_with("hf:") && !path.exists())
+    }
+
     /// The machine to plan for. A described machine is trusted at first. With `again`, after time has passed, no GPU
     /// counts more free bytes than it has now.
     pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {

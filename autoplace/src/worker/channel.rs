@@ -76,7 +76,7 @@ impl Receiver {
 }
 
 impl Sender {
-    fn new(writer: impl Write + Send + 'static) -> Self {
+    pub(crate) fn new(writer: impl Write + Send + 'static) -> Self {
         let outgoing = Outgoing { writer: Box::new(writer), buffer: Vec::new() };
         Self { inner: Arc::new(Mutex::new(Some(outgoing))) }
     }

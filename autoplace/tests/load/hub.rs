@@ -106,6 +106,32 @@ mod named {
         }
     }
 
+    #[cfg(feature = "media")]
+    #[test]
+    fn a_projector_by_a_hubs_name_is_the_one_that_goes_with_the_model() {
+        use test_support::synthetic::mmproj;
+
+        let large = |name: &str| Content::large(mmproj::named(name).to_bytes().unwrap());
+        // The second is of another width.
+        let other = mmproj::named("LLaVA 1.5").encoded().unwrap();
+        let files =
+            [("mmproj-F16.gguf", large("Small LLaVA")), ("mmproj-other.gguf", Content::hollow(other.0, other.1))];
+        let world = (Server::new(files), tempfile::tempdir().unwrap());
+        let beside = |path: &std::path::Path| {
+            let hub = Hub::new(world.0.endpoint(), world.1.path()).patience(Duration::from_secs(20), 2, Duration::ZERO);
+            Model::builder(path).n_threads(1).hub(hub).mmproj(NAME)
+        };
+        let error = beside(demo_path()).plan().unwrap_err();
+        assert!(matches!(&error, Error::NotFetched { file, .. } if file == "mmproj-F16.gguf"), "{error}");
+        let plan = beside(demo_path()).fetch(true).plan().unwrap();
+        assert_eq!(plan.companions.len(), 1, "{plan}");
+        let is_said = |note: &String| note.starts_with("hf:some/thing: mmproj-F16 is the projector");
+        assert!(plan.notes.iter().any(is_said), "{:?}", plan.notes);
+        world.0.seen();
+        beside(demo_path()).plan().unwrap();
+        assert!(world.0.seen().is_empty());
+    }
+
     #[test]
     fn what_no_hub_can_have_is_its_error() {
         let world = world();

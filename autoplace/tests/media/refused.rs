@@ -2,12 +2,12 @@
 
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Error, Prompt, Speculation, WhenFull};
-use autoplace::{Model, Sound, load};
+use autoplace::{Isolation, Model, Sound, load};
 use test_support::demo_path;
 use test_support::synthetic::mmproj;
 
-use crate::eyes::{FAMILIES, about, builder, picture, projector, seeing};
-use crate::text_support::{complete, demo, greedy, request};
+use crate::eyes::{FAMILIES, ROWS, about, builder, picture, projector, seeing};
+use crate::text_support::{complete, demo, greedy, request, worker};
 
 fn says(result: Result<impl std::fmt::Debug, Error>) -> String {
     result.unwrap_err().to_string()
@@ -43,6 +43,41 @@ fn what_a_prompt_with_a_picture_cannot_do_is_an_error_that_says_so() {
     assert!(matches!(greedy(&model, long).text(), Err(Error::PromptTooLong { .. })));
     // Nothing of that has changed the model.
     complete(greedy(&model, about(&image)), &model);
+}
+
+#[test]
+fn pictures_that_alone_fill_the_context_are_refused_by_their_sizes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = seeing(FAMILIES[0], folder.path(), 1);
+    let of = |count: u32| {
+        let pictures = (0..count).map(|seed| picture(30, 20, seed));
+        pictures.fold(Prompt::text("Look:"), Prompt::then_media).then_text("What are these?")
+    };
+    // As many tokens as the pictures have when they are prepared.
+    let most = 256 / u32::try_from(ROWS).unwrap();
+    let tokens = model.count_tokens(of(most + 4)).unwrap();
+    let refused = greedy(&model, of(most + 4)).text().unwrap_err();
+    let Error::PromptTooLong { tokens: found, context: 256 } = refused else { panic!("{refused:?}") };
+    assert!(found.abs_diff(tokens) <= 1, "{found} of {tokens}");
+    assert!(matches!(greedy(&model, of(most)).text(), Err(Error::PromptTooLong { .. })));
+    complete(greedy(&model, of(4)), &model);
+}
+
+#[test]
+fn a_refusal_says_which_of_the_prompts_pictures_and_sounds_it_is_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = seeing(FAMILIES[0], folder.path(), 1);
+    let path = folder.path().join("mmproj.gguf");
+    let there = builder(&path, request(256, 1, false)).isolation(Isolation::Process(worker())).load().unwrap();
+    let sound = Sound::from_samples(16_000, vec![0.5; 1600]).unwrap();
+    let prompt = about(&picture(30, 20, 1)).then_media(sound).then_text("?");
+    for model in [&here, &there] {
+        let refused = greedy(model, prompt.clone()).text().unwrap_err();
+        assert!(matches!(refused, Error::Media { index: 1, .. }), "{refused:?}");
+        assert!(refused.to_string().starts_with("a sound of 0.1 s cannot be used: "), "{refused}");
+        let ends = greedy(model, about(&picture(30, 20, 1)).then_media(picture(9, 9, 2))).text().unwrap_err();
+        assert!(matches!(ends, Error::Media { index: 1, .. }), "{ends:?}");
+    }
 }
 
 #[test]

@@ -206,6 +206,13 @@ fn a_model_in_a_worker_sees_the_same_and_remembers_it() {
         (first.0.raw, second.0.raw)
     });
     assert_eq!(replies[0], replies[1]);
+    // Texts that run at once about one picture: it is sent once, and each says the same as alone.
+    let several = builder(&path, request(256, 3, false)).isolation(Isolation::Process(worker())).load().unwrap();
+    let engine = Engine::new(&several).unwrap();
+    let texts: Vec<_> = (0..5).map(|_| engine.submit(greedy(&several, about(&image))).unwrap()).collect();
+    for text in texts {
+        assert_eq!(answered(text), expected);
+    }
     // Only the worker knows how many tokens a picture has.
     assert!(matches!(there.count_tokens(about(&image)), Err(Error::NoProjector { in_worker: true, .. })));
 }

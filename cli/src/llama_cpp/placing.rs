@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["--control-vector"], |files| Ok(each("--control-vector", files)), "`--control-vector FILE` for each").library("`.control_vector(path, scale)` of the builder"),
     Row::reads(&["--control-vector-scaled"], |files| Ok(each("--control-vector-scaled", files)), "`--control-vector-scaled FILE:SCALE` for each").library("the same"),
     Row::new(&["--control-vector-layer-range"], Value::Two, Here::Flag(&["--control-vector-layer-range"])).library("`.control_vector_layers(first..=last)` of the builder"),
-    Row::flag(&["-mm", "--mmproj"], &["--with=mmproj=", "--mmproj"]).library("`.mmproj(path)` of the builder with the feature `media`; `load::mmproj_beside` finds a file beside the model"),
+    Row::flag(&["-mm", "--mmproj"], &["--with=mmproj=", "--mmproj"]).library("`.mmproj(path)` of the builder with the feature `media`; `load::mmproj_beside` finds a file beside the model, and `hf:OWNER/NAME` one of a repository"),
     Row::flag(&["--image-max-tokens"], &["--image-max-tokens"]).library("`.image_max_tokens(n)` of the builder"),
     Row::reads(&["--image"], |files| Ok(each("--image", files)), "`--image FILE` for each").library("`Part::image(Image::open(path)?)` in a message, `.then_media` of a `Prompt`"),
     Row::reads(&["--audio"], |files| Ok(each("--audio", files)), "`--audio FILE` for each").library("`Part::audio(Sound::open(path)?)`"),

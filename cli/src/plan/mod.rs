@@ -107,10 +107,20 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
             advice.to_string().lines().for_each(|line| text += &format!("\n  {line}"));
         }
     }
+    if let Some(projector) = projector_left_out(args, &model) {
+        text += &format!("\n  `chat` and `serve` also load {0}: --with mmproj={0} plans it", projector.display());
+    }
     if args.curve {
         text.push_str(&curve(&plan));
     }
     Ok(text)
+}
+
+/// The projector beside the model that the plan leaves out.
+fn projector_left_out(args: &PlanArgs, model: &Path) -> Option<PathBuf> {
+    let is_planned = args.with.iter().any(|(role, _)| *role == CompanionRole::Mmproj);
+    let makes_texts = args.request().params.embeddings.is_none();
+    if is_planned || !makes_texts { None } else { load::mmproj_beside(model) }
 }
 
 /// Which of a plan's two placements is emitted: other tools do not move a model.

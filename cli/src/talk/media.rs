@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 
 use autoplace::chat::{Media, Part};
 use autoplace::generate::Prompt;
-use autoplace::{Model, ModelBuilder, llama_sys, load};
+use autoplace::{Model, ModelBuilder, llama_sys};
 use clap::value_parser;
 
 use super::screen::note;
+use super::source::Wanted;
 
 /// The projector.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Images and sound")]
 pub(super) struct ProjectorArgs {
-    /// The projector (mmproj) by which the model sees and hears [default: a file mmproj*.gguf beside the model]
+    /// The projector (mmproj) by which the model sees and hears, also of a hub: hf:OWNER/NAME[:QUANT][@REVISION]
+    /// [default: a file mmproj*.gguf beside the model, or in its repository the best that fits]
     #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
     mmproj: Option<PathBuf>,
     /// Loads no projector
@@ -26,13 +28,35 @@ pub(super) struct ProjectorArgs {
 }
 
 impl ProjectorArgs {
-    /// The load with the projector that was named, or that lies beside the model. `looks` says whether one is looked
-    /// for: a prompt without images needs none.
-    pub(super) fn set(&self, builder: ModelBuilder, model: &Path, looks: bool) -> ModelBuilder {
-        let beside = || (looks && !self.no_mmproj && llama_sys::has_media()).then(|| load::mmproj_beside(model));
-        let projector = self.mmproj.clone().or_else(|| beside().flatten());
-        let builder = projector.into_iter().fold(builder, ModelBuilder::mmproj);
-        self.image_max_tokens.into_iter().fold(builder, ModelBuilder::image_max_tokens)
+    /// The projector that is looked for. `looks` says whether one is looked for beside the model: a prompt without
+    /// images needs none.
+    pub(super) fn wanted(&self, looks: bool) -> Wanted {
+        match &self.mmproj {
+            Some(path) => Wanted::At(path.clone()),
+            None if looks && !self.no_mmproj && llama_sys::has_media() => Wanted::Beside,
+            None => Wanted::Nothing,
+        }
+    }
+
+    /// The load with the projector that was found.
+    pub(super) fn set(&self, builder: ModelBuilder, projector: Option<&Path>) -> ModelBuilder {
+        self.limits().set(projector.into_iter().fold(builder, ModelBuilder::mmproj))
+    }
+
+    pub(super) const fn limits(&self) -> ImageLimit {
+        ImageLimit { max_tokens: self.image_max_tokens }
+    }
+}
+
+/// The size of images, for every projector.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ImageLimit {
+    max_tokens: Option<u32>,
+}
+
+impl ImageLimit {
+    pub(super) fn set(self, builder: ModelBuilder) -> ModelBuilder {
+        self.max_tokens.into_iter().fold(builder, ModelBuilder::image_max_tokens)
     }
 }
 

@@ -42,6 +42,7 @@ use sampling::SamplingArgs;
 use screen::{more_context, note, note_full, write};
 pub(crate) use serve::{ServeArgs, serve};
 use session::Session;
+use source::Files;
 pub(crate) use source::here;
 use texts::{TextArgs, without_byte_order_mark};
 
@@ -113,7 +114,10 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
     args.drafts.check()?;
     let stop = Stop::listen()?;
     let request = args.load.request();
-    let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
+    // One prompt without images needs no projector, and a person may send an image at any time.
+    let sees = prompt.is_none() || !args.media.is_empty();
+    let files = args.load.source.files(&args.load.projector.wanted(sees), &request, &stop)?;
+    let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
     let system = args.system()?;
     let template = if args.texts.raw { None } else { template(args, &path)? };
     if args.texts.raw && (prompt.is_none() || system.is_some()) {
@@ -125,10 +129,8 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
         return Err(format!("{problem} {families}, or a file").into());
     }
     let store = args.load.store(CacheRam::Off, None)?;
-    // One prompt without images needs no projector, and a person may send an image at any time.
-    let sees = prompt.is_none() || !args.media.is_empty();
     let more = |builder: ModelBuilder| {
-        let builder = args.load.projector.set(args.drafts.load(builder), &path, sees);
+        let builder = args.load.projector.set(args.drafts.load(builder), projector.as_deref());
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let is_stopped = match args.load.load(&path, request, &stop, more)? {

@@ -8,21 +8,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use autoplace::ModelBuilder;
 use autoplace::chat::ChatTemplate;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
 use autoplace::profile::ModelProfile;
-use autoplace::{ModelBuilder, load};
 use autoplace_hub::{Models, Name};
 use autoplace_openai::server::Server;
 use autoplace_openai::{Api, ApiError};
 use autoplace_pool::{ModelHandle, ModelSpec, Pool, PoolFile};
 
+use super::pool_page;
 use super::screen::note;
 use super::serve::{ServeArgs, name_of, until_stopped};
+use super::source::{self, Files, Wanted};
 use super::store::PoolStores;
-use super::{pool_page, source};
 use crate::stop::Stop;
 use crate::template;
 
@@ -45,16 +46,7 @@ pub(crate) struct PoolArgs {
 }
 
 /// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
-const ONE_MODEL: [&str; 8] = [
-    "DeviceArgs",
-    "AdapterArgs",
-    "ProjectorArgs",
-    "plan",
-    "alias",
-    "rpc",
-    "allow_media_host",
-    "lora_init_without_apply",
-];
+const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "mmproj", "plan", "alias", "rpc", "lora_init_without_apply"];
 
 impl PoolArgs {
     /// Whether there is more than one model.
@@ -72,25 +64,28 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         None => note("SIGHUP came before the models were known: they are read now"),
     })?;
     let sources = Sources::new(args, args.load.pool_stores(key.as_deref())?);
-    let Some(models) = sources.read(|name, request| args.load.source.path_of(name, request, &stop))? else {
-        return Ok(ExitCode::from(130));
-    };
-    models.models.iter().for_each(|model| note(format!("{}: {}", model.name, model.model.display())));
+    let find = |name: &str, wanted: &Wanted, request: &Request| args.load.source.files_of(name, wanted, request, &stop);
+    let Some(models) = sources.read(find)? else { return Ok(ExitCode::from(130)) };
+    for model in &models.models {
+        let beside = model.mmproj.as_ref().map(|file| format!(", images or sound by {}", file.display()));
+        note(format!("{}: {}{}", model.name, model.model.display(), beside.unwrap_or_default()));
+    }
     let templates = Templates::new(&models.models, args.template.clone());
-    let threads = args.load.threads();
+    let (threads, images) = (args.load.threads(), args.load.projector.limits());
     let requests =
         args.queue + models.models.iter().map(|model| model.request.params.n_seq_max as usize).sum::<usize>();
     let pool = Pool::builder()
         .file(models)
         .isolation(args.worker())
-        .configure(move |_, builder: ModelBuilder| threads.set(builder))
+        .configure(move |_, builder: ModelBuilder| images.set(threads.set(builder)))
         .start()?;
     *running.lock().unwrap_or_else(PoisonError::into_inner) =
         Some(Running { pool: pool.clone(), sources, templates: templates.clone() });
     let (sampling, when_full, spm_infill) = (args.sampling.clone(), args.shift.when_full(), args.spm_infill);
-    let describes_tools = !args.no_tool_descriptions;
+    let (describes_tools, hosts) = (!args.no_tool_descriptions, args.media_hosts()?);
     let api = move |handle: &ModelHandle, api: Api| {
         let api = api.sampling(sampling.over(handle.sampling())).when_full(when_full).infill_suffix_first(spm_infill);
+        let api = hosts.set(api);
         Ok(match templates.of(handle)? {
             Some(template) => api.template(template.describe_tools(describes_tools)),
             None => api,
@@ -126,9 +121,7 @@ impl Running {
     /// error, everything stays as it was.
     fn read_again(&self) {
         // Nobody may be asked about a fetch now.
-        let here =
-            |name: &str, request: &Request| source::here(Path::new(name), request, || Ok(load::detect()?)).map(Some);
-        let read = self.sources.read(here).and_then(|models| {
+        let read = self.sources.read(source::files_here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
             // A model that is loaded at once finds its template.
@@ -153,13 +146,15 @@ struct Sources {
     reranker: Option<PathBuf>,
     /// The request of models that write texts; the file's keys come before it.
     request: Request,
+    /// The projector that is looked for beside each model.
+    wanted: Wanted,
     stores: PoolStores,
-    /// The files of names that have been looked up.
-    files: Mutex<BTreeMap<String, PathBuf>>,
+    /// The files of names that have been looked up, with the projector that was looked for.
+    files: Mutex<BTreeMap<(String, Wanted), Files>>,
 }
 
-/// Finds the file of a model by its name or path.
-type Find<'f> = &'f dyn Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>;
+/// Finds the files of a model by its name or path.
+type Find<'f> = &'f dyn Fn(&str, &Wanted, &Request) -> Result<Option<Files>, Box<dyn Error>>;
 
 impl Sources {
     fn new(args: &ServeArgs, stores: PoolStores) -> Self {
@@ -174,6 +169,7 @@ impl Sources {
             embed: args.embed.clone(),
             reranker: args.reranker.clone(),
             request,
+            wanted: args.load.projector.wanted(true),
             stores,
             files: Mutex::default(),
         }
@@ -182,18 +178,29 @@ impl Sources {
     /// All models; `None` if a fetch was cancelled.
     fn read(
         &self,
-        find: impl Fn(&str, &Request) -> Result<Option<PathBuf>, Box<dyn Error>>,
+        find: impl Fn(&str, &Wanted, &Request) -> Result<Option<Files>, Box<dyn Error>>,
     ) -> Result<Option<PoolFile>, Box<dyn Error>> {
         let read = |file: &PathBuf| PoolFile::read_with_defaults(file, &self.request);
         let mut all = self.file.as_ref().map(read).transpose()?.unwrap_or_default();
         for model in &mut all.models {
-            let Some(name) = model.model.to_str().filter(|name| Name::is_hub_name(name)) else { continue };
-            let Some(path) = self.found(name, &model.request, &find)? else { return Ok(None) };
-            model.model = path;
+            let wanted = match &model.mmproj {
+                Some(file) => Wanted::At(file.clone()),
+                None if model.finds_mmproj => self.wanted.clone(),
+                None => Wanted::Nothing,
+            };
+            let name = model.model.to_str().filter(|name| Name::is_hub_name(name) || wanted.is_named());
+            let Some(name) = name else {
+                model.mmproj = wanted.beside(&model.model);
+                continue;
+            };
+            let Some(files) = self.found(name, &wanted, &model.request, &find)? else { return Ok(None) };
+            (model.model, model.mmproj) = (files.model, files.projector);
         }
         for name in &self.named {
-            let Some(path) = self.found(name, &self.request, &find)? else { return Ok(None) };
-            let spec = ModelSpec::new(name_of(&path), &path).request(self.request_of(&path)).preload(true);
+            let files = self.found(name, &self.wanted, &self.request, &find)?;
+            let Some(Files { model: path, projector }) = files else { return Ok(None) };
+            let mut spec = ModelSpec::new(name_of(&path), &path).request(self.request_of(&path)).preload(true);
+            spec.mmproj = projector.filter(|_| spec.request.params.embeddings.is_none());
             all.models.push(spec);
         }
         for (path, pooling) in [(&self.embed, None), (&self.reranker, Some(Pooling::Rank))] {
@@ -214,16 +221,23 @@ impl Sources {
         Ok(Some(all))
     }
 
-    /// The file of a model by its name or path. A name keeps the file that it was found to have, because another choice
-    /// would unload a model whose settings are unchanged.
-    fn found(&self, name: &str, request: &Request, find: Find<'_>) -> Result<Option<PathBuf>, Box<dyn Error>> {
-        let known = self.files.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(file) = known.filter(|file| file.exists()) {
-            return Ok(Some(file));
+    /// The files of a model by its name or path. A name keeps the files that it was found to have, because another
+    /// choice would unload a model whose settings are unchanged.
+    fn found(
+        &self,
+        name: &str,
+        wanted: &Wanted,
+        request: &Request,
+        find: Find<'_>,
+    ) -> Result<Option<Files>, Box<dyn Error>> {
+        let key = (name.to_owned(), wanted.clone());
+        let known = self.files.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(files) = known.filter(Files::exist) {
+            return Ok(Some(files));
         }
-        let found = find(name, request)?;
-        if let Some(file) = &found {
-            self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), file.clone());
+        let found = find(name, wanted, request)?;
+        if let Some(files) = &found {
+            self.files.lock().unwrap_or_else(PoisonError::into_inner).insert(key, files.clone());
         }
         Ok(found)
     }
@@ -232,7 +246,13 @@ impl Sources {
     fn read_folder(&self, folder: &Path, all: &mut PoolFile) -> Result<(), Box<dyn Error>> {
         let found = Models::in_folders([folder])?;
         let known: BTreeSet<PathBuf> = all.models.iter().map(|model| one_path(&model.model)).collect();
+        let mut in_folder: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for model in &found.models {
+            *in_folder.entry(folder_of(&model.files)).or_default() += 1;
+        }
         for model in found.models {
+            // Of several models in one folder nobody knows whose a projector is.
+            let is_alone = in_folder.get(&folder_of(&model.files)) == Some(&1);
             let Some(path) = model.files.first().filter(|path| !known.contains(&one_path(path))) else { continue };
             let is_taken = |name: &str| all.models.iter().any(|model| model.is_named(name));
             // Two files of the same name are told apart by their folders.
@@ -244,7 +264,11 @@ impl Sources {
                 note(format!("{} is left out: another model is named `{name}`", path.display()));
                 continue;
             }
-            all.models.push(ModelSpec::new(name, path).request(self.request_of(path)));
+            let mut spec = ModelSpec::new(name, path).request(self.request_of(path));
+            if is_alone && spec.request.params.embeddings.is_none() {
+                spec.mmproj = self.wanted.beside(path);
+            }
+            all.models.push(spec);
         }
         Ok(())
     }
@@ -256,6 +280,11 @@ impl Sources {
             None => self.request.clone(),
         }
     }
+}
+
+/// The folder of a model's first file.
+fn folder_of(files: &[PathBuf]) -> PathBuf {
+    files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default()
 }
 
 /// The path without links, to know a file that was named twice.
@@ -327,13 +356,14 @@ mod tests {
             embed: None,
             reranker: None,
             request: Request::new(),
+            wanted: Wanted::Beside,
             stores: PoolStores::default(),
             files: Mutex::default(),
         };
         let asked = Cell::new(0);
-        let find = |_: &str, _: &Request| {
+        let find = |_: &str, _: &Wanted, _: &Request| {
             asked.set(asked.get() + 1);
-            Ok(Some(file.clone()))
+            Ok(Some(Files { model: file.clone(), projector: None }))
         };
         for _ in 0..3 {
             assert_eq!(sources.read(find).unwrap().unwrap().models[0].model, file);

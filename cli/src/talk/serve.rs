@@ -30,6 +30,7 @@ use super::page::Page;
 use super::pool::{self, PoolArgs};
 use super::sampling::SamplingArgs;
 use super::screen::note;
+use super::source::Files;
 use super::texts::ShiftArgs;
 use crate::ask::CacheRam;
 use crate::files;
@@ -134,7 +135,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     let stop = Stop::listen()?;
     let request = args.request();
-    let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
+    let files = args.load.source.files(&args.load.projector.wanted(true), &request, &stop)?;
+    let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
     // The smaller model is loaded first; the other one takes the remaining memory.
@@ -144,7 +146,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let reranking = reranking.transpose()?;
     let store = args.load.store(CacheRam::Auto, key.as_deref())?;
     let more = |builder: ModelBuilder| {
-        let builder = args.load.projector.set(builder.isolation(args.isolation()), &path, true);
+        let builder = args.load.projector.set(builder.isolation(args.isolation()), projector.as_deref());
         store.iter().cloned().fold(builder, ModelBuilder::prompt_store)
     };
     let Some(model) = args.load.load(&path, request, &stop, more)? else { return Ok(ExitCode::from(130)) };
@@ -152,14 +154,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
     api = api.infill_suffix_first(args.spm_infill);
-    #[cfg(feature = "media")]
-    if !args.allow_media_host.is_empty() {
-        api = api.media_hosts(MediaHosts::new(&args.allow_media_host));
-    }
-    #[cfg(not(feature = "media"))]
-    if !args.allow_media_host.is_empty() {
-        return Err("--allow-media-host: this program was built without images and sound (feature `media`)".into());
-    }
+    api = args.media_hosts()?.set(api);
     if args.shift.context_shift {
         // A model that cannot shift its context is an error now instead of in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
@@ -217,6 +212,30 @@ pub(super) fn until_stopped<Ended: Future<Output = ()>>(
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The hosts from which images of requests may be fetched, if any.
+#[derive(Debug, Clone)]
+#[cfg(feature = "media")]
+pub(super) struct AllowedHosts(Option<MediaHosts>);
+
+#[cfg(feature = "media")]
+impl AllowedHosts {
+    pub(super) fn set(&self, api: Api) -> Api {
+        self.0.iter().cloned().fold(api, Api::media_hosts)
+    }
+}
+
+/// No host: this program was built without images.
+#[derive(Debug, Clone)]
+#[cfg(not(feature = "media"))]
+pub(super) struct AllowedHosts;
+
+#[cfg(not(feature = "media"))]
+impl AllowedHosts {
+    pub(super) fn set(&self, api: Api) -> Api {
+        api
+    }
 }
 
 /// The settings of a model's engine.
@@ -292,6 +311,23 @@ impl ServeArgs {
         match request.context {
             Context::Default if self.parallel > 1 => request.context(Context::AtLeast(MIN_TOKENS * self.parallel)),
             _ => request,
+        }
+    }
+
+    /// The hosts from which images may be fetched.
+    #[cfg(feature = "media")]
+    pub(super) fn media_hosts(&self) -> Result<AllowedHosts, Box<dyn Error>> {
+        let hosts = &self.allow_media_host;
+        Ok(AllowedHosts((!hosts.is_empty()).then(|| MediaHosts::new(hosts))))
+    }
+
+    #[cfg(not(feature = "media"))]
+    pub(super) fn media_hosts(&self) -> Result<AllowedHosts, Box<dyn Error>> {
+        match self.allow_media_host.is_empty() {
+            true => Ok(AllowedHosts),
+            false => {
+                Err("--allow-media-host: this program was built without images and sound (feature `media`)".into())
+            }
         }
     }
 

@@ -1,11 +1,14 @@
-//! The source of a model: a path, or a hub, from which the best file for this machine is chosen and fetched.
+//! The source of a model and its projector: paths, or a hub, from which the best files for this machine are chosen and
+//! fetched.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
+use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::{Bytes, Machine};
 use autoplace::plan::Request;
@@ -44,54 +47,219 @@ impl SourceArgs {
         self.model.as_deref()
     }
 
-    /// The model's first file; `None` if Ctrl-C or the user cancelled the fetch.
-    pub(super) fn path(&self, request: &Request, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
-        self.path_of(self.model().unwrap_or_default(), request, stop)
-    }
-
-    /// As [`path`](Self::path), of a model with this name or path.
-    pub(super) fn path_of(
+    /// The model's first file and its projector; `None` if Ctrl-C or the user cancelled the fetch.
+    pub(super) fn files(
         &self,
-        model: &str,
+        wanted: &Wanted,
         request: &Request,
         stop: &Stop,
-    ) -> Result<Option<PathBuf>, Box<dyn Error>> {
-        if !Name::is_hub_name(model) {
-            return Ok(Some(PathBuf::from(model)));
+    ) -> Result<Option<Files>, Box<dyn Error>> {
+        self.files_of(self.model().unwrap_or_default(), wanted, request, stop)
+    }
+
+    /// As [`files`](Self::files), of a model with this name or path.
+    pub(super) fn files_of(
+        &self,
+        model: &str,
+        wanted: &Wanted,
+        request: &Request,
+        stop: &Stop,
+    ) -> Result<Option<Files>, Box<dyn Error>> {
+        let of_projector = wanted.name()?;
+        if !Name::is_hub_name(model) && of_projector.is_none() {
+            let model = PathBuf::from(model);
+            return Ok(Some(Files { projector: wanted.beside(&model), model }));
         }
-        let (name, mut hub): (Name, Hub) = (model.parse()?, Hub::from_env()?);
+        let (hub, machine) = (self.hub()?, load::detect()?);
+        let (model, header, beside) = if Name::is_hub_name(model) {
+            self.picked(&model.parse()?, &hub, &machine, request, wanted)?
+        } else {
+            (At::Here(PathBuf::from(model)), Header::open(model)?, Vec::new())
+        };
+        let is_beside = of_projector.is_none();
+        let projectors = of_projector.map_or(Ok(beside), |name| hub.projectors(&name))?;
+        let projector = match wanted {
+            Wanted::At(path) if is_beside => Some(At::Here(path.clone())),
+            _ if projectors.is_empty() => None,
+            _ => match hub.pick_projector(&projectors, &header, &machine, request) {
+                Ok(pick) => {
+                    note(&pick.reason);
+                    Some(pick.cached.map_or(At::There(pick.candidate), At::Here))
+                }
+                // The model is of use without one that nobody has named.
+                Err(error) if is_beside => {
+                    note(format!("no projector: {error}"));
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        // The model and its projector are asked for together.
+        let lacking: Vec<&Candidate> =
+            [Some(&model), projector.as_ref()].into_iter().flatten().filter_map(At::there).collect();
+        let may_do_without = is_beside && model.there().is_none();
+        let is_wanted = match self.is_wanted(&lacking) {
+            Err(why) if may_do_without => {
+                note(why);
+                false
+            }
+            is_wanted => is_wanted?,
+        };
+        if !is_wanted && !may_do_without {
+            return Err(format!("{} is not fetched", names(&lacking)).into());
+        }
+        let projector = projector.filter(|projector| is_wanted || projector.there().is_none());
+        let Some(model) = model.here(&hub, stop)? else { return Ok(None) };
+        let Some(projector) = projector else { return Ok(Some(Files { model, projector: None })) };
+        let projector = projector.here(&hub, stop)?;
+        Ok(projector.map(|projector| Files { model, projector: Some(projector) }))
+    }
+
+    /// The best file of a model's name, its header, and the projectors of its repository if one is looked for there.
+    fn picked(
+        &self,
+        name: &Name,
+        hub: &Hub,
+        machine: &Machine,
+        request: &Request,
+        wanted: &Wanted,
+    ) -> Result<(At, Header, Vec<Candidate>), Box<dyn Error>> {
+        note(format!("looking for {name}"));
+        let pick = hub.pick_measured(name, machine, request, self.wish, load::with_rates_of)?;
+        pick.left_out.iter().for_each(note);
+        report(&pick.choice);
+        let candidate = pick.chosen()?.clone();
+        let header = pick.header.ok_or("the chosen model has no header")?;
+        let projectors = match wanted {
+            Wanted::Beside if pick.projectors.is_empty() && pick.cached.is_some() && !hub.is_offline() => {
+                projectors_of(hub, name)
+            }
+            Wanted::Beside => pick.projectors,
+            _ => Vec::new(),
+        };
+        Ok((pick.cached.map_or(At::There(candidate), At::Here), header, projectors))
+    }
+
+    fn hub(&self) -> Result<Hub, Box<dyn Error>> {
+        let mut hub = Hub::from_env()?;
         if let Some(token) = &self.hf_token {
             hub = hub.token(token)?;
         }
-        if self.offline {
-            hub = hub.offline(true);
-        }
-        note(format!("looking for {name}"));
-        let pick = hub.pick_measured(&name, &load::detect()?, request, self.wish, load::with_rates_of)?;
-        pick.left_out.iter().for_each(note);
-        report(&pick.choice);
-        let candidate = pick.chosen()?;
-        match pick.cached {
-            Some(path) => Ok(Some(path)),
-            None if self.is_wanted(candidate)? => fetched(&hub, candidate, stop),
-            None => Err(format!("{} is not fetched", candidate.name()).into()),
-        }
+        Ok(if self.offline { hub.offline(true) } else { hub })
     }
 
-    /// Whether to fetch the model. Asks on a terminal.
-    fn is_wanted(&self, candidate: &Candidate) -> Result<bool, Box<dyn Error>> {
-        let (name, bytes) = (candidate.name(), Bytes(candidate.bytes()));
-        if self.yes {
+    /// Whether to fetch these. Asks on a terminal.
+    fn is_wanted(&self, lacking: &[&Candidate]) -> Result<bool, Box<dyn Error>> {
+        if lacking.is_empty() || self.yes {
             return Ok(true);
         }
+        let (names, bytes) = (names(lacking), Bytes(lacking.iter().map(|it| it.bytes()).sum()));
         if !stdin().is_terminal() || !stderr().is_terminal() {
-            return Err(format!("{name} is not here: --yes fetches its {bytes}").into());
+            let (are, their) = if lacking.len() > 1 { ("are", "their") } else { ("is", "its") };
+            return Err(format!("{names} {are} not here: --yes fetches {their} {bytes}").into());
         }
-        write!(stderr(), "fetch {bytes} of {name}? [y/N] ")?;
+        write!(stderr(), "fetch {bytes} of {names}? [y/N] ")?;
         let mut answer = String::new();
         stdin().read_line(&mut answer)?;
         Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
+}
+
+/// The projectors that the hub has of a cached model; none if the hub cannot be asked at once.
+fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
+    // The model is here, so nobody waits for a hub that does not answer.
+    let hub = hub.clone().patience(Duration::from_secs(5), 1, Duration::ZERO);
+    match hub.projectors(&name.without_quant()) {
+        Ok(projectors) => projectors,
+        Err(hub::Error::NoModel { .. }) => Vec::new(),
+        Err(error) => {
+            note(format!("no projector is looked for: {error}"));
+            Vec::new()
+        }
+    }
+}
+
+fn names(candidates: &[&Candidate]) -> String {
+    candidates.iter().map(|it| it.name()).collect::<Vec<_>>().join(" and ")
+}
+
+/// A model's first file, and its projector's.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    pub(super) model: PathBuf,
+    pub(super) projector: Option<PathBuf>,
+}
+
+impl Files {
+    pub(super) fn exist(&self) -> bool {
+        self.model.exists() && self.projector.as_ref().is_none_or(|file| file.exists())
+    }
+}
+
+/// The projector that is looked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wanted {
+    /// None.
+    Nothing,
+    /// The one in the model's folder, or in its repository.
+    Beside,
+    /// The file at this path, or the best of a repository.
+    At(PathBuf),
+}
+
+impl Wanted {
+    /// The hub's name of the projector.
+    pub(super) fn name(&self) -> Result<Option<Name>, Box<dyn Error>> {
+        let Self::At(path) = self else { return Ok(None) };
+        let name = path.to_str().filter(|name| Name::is_hub_name(name));
+        Ok(name.map(str::parse).transpose()?)
+    }
+
+    /// Whether it is a hub's name.
+    pub(super) fn is_named(&self) -> bool {
+        matches!(self, Self::At(path) if path.to_str().is_some_and(Name::is_hub_name))
+    }
+
+    /// The projector of a model that is here, without a hub.
+    pub(super) fn beside(&self, model: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Nothing => None,
+            Self::Beside => load::mmproj_beside(model),
+            Self::At(path) => Some(path.clone()),
+        }
+    }
+}
+
+/// Where a file is.
+enum At {
+    Here(PathBuf),
+    There(Candidate),
+}
+
+impl At {
+    fn there(&self) -> Option<&Candidate> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(candidate) => Some(candidate),
+        }
+    }
+
+    /// The file, fetched if it is not here; `None` if Ctrl-C came first.
+    fn here(self, hub: &Hub, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
+        match self {
+            Self::Here(path) => Ok(Some(path)),
+            Self::There(candidate) => fetched(hub, &candidate, stop),
+        }
+    }
+}
+
+/// As [`SourceArgs::files_of`], with nothing fetched and nobody asked.
+pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Result<Option<Files>, Box<dyn Error>> {
+    let model = here(Path::new(model), request, || Ok(load::detect()?))?;
+    let Some(name) = wanted.name()? else { return Ok(Some(Files { projector: wanted.beside(&model), model })) };
+    let hub = Hub::from_env()?.offline(true);
+    let pick = hub.pick_projector(&hub.projectors(&name)?, &Header::open(&model)?, &load::detect()?, request)?;
+    Ok(Some(Files { model, projector: pick.cached }))
 }
 
 /// The first file of a local model by its path, or the best fetched file for a machine by its hub name.

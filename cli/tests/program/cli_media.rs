@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use crate::cli_support::{User, demo, text};
+use test_support::hub_server::{Content, Server};
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
 
@@ -73,7 +74,67 @@ fn a_list_and_a_plan_name_the_projector() {
     let folder = user.path("models");
     let words = user.says(&["list", folder.to_str().unwrap()]);
     assert!(words.contains("takes images or sound through") && words.contains("mmproj-model-f16.gguf"), "{words}");
+    let json: serde_json::Value =
+        serde_json::from_str(&user.says(&["list", "--json", folder.to_str().unwrap()])).unwrap();
+    assert_eq!(json["models"][0]["mmproj"], projector.to_str().unwrap(), "{json}");
     let with = format!("mmproj={}", projector.display());
     let plan = user.says(&["plan", &model, "--with", &with]);
-    assert!(plan.contains("mmproj"), "{plan}");
+    assert!(plan.contains("mmproj") && !plan.contains("also load"), "{plan}");
+    // A plan of the model alone says what `chat` and `serve` load beside it.
+    let alone = user.says(&["plan", &model]);
+    assert!(alone.contains(&format!("also load {}: --with {with} plans it", projector.display())), "{alone}");
+}
+
+#[test]
+fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
+    let user = User::new();
+    let (model, projector, picture) = seeing(&user);
+    let small = Content::large(fs::read(&projector).unwrap());
+    let other = mmproj::named("LLaVA 1.5").encoded().unwrap();
+    let files = [
+        ("demo-Q8_0.gguf", Content::large(fs::read(&model).unwrap())),
+        ("mmproj-F16.gguf", small),
+        ("mmproj-other-F16.gguf", Content::hollow(other.0, other.1)),
+    ];
+    let server = Server::new(files);
+    let asked = |args: &[&str]| {
+        let mut command = user.command(args);
+        command.env("HF_ENDPOINT", server.endpoint()).env("HF_HOME", user.path("hf")).stdin(Stdio::null());
+        let output = command.output().expect("the program starts");
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", "What is this?"], more, &SHORT].concat());
+    let refused = run(&["--image", &picture]);
+    assert!(
+        refused.0 == Some(1) && refused.2.contains("demo-Q8_0 and mmproj-F16 are not here: --yes"),
+        "{}",
+        refused.2
+    );
+    // A prompt alone needs none.
+    let plain = run(&["--yes"]);
+    assert!(plain.0 == Some(0) && !plain.2.contains("is the projector"), "{}", plain.2);
+    // The model is here and the projector is not: nobody is asked, and the model is of use without.
+    let without = run(&["--image", &picture]);
+    assert!(without.2.contains("mmproj-F16 is not here: --yes fetches its"), "{}", without.2);
+    assert!(without.0 == Some(1) && without.2.contains("--mmproj FILE"), "{}", without.2);
+    let none = run(&["--yes", "--image", &picture, "--no-mmproj"]);
+    assert!(none.0 == Some(1) && !none.2.contains("is the projector"), "{}", none.2);
+    let (code, answer, said) = run(&["--yes", "--image", &picture]);
+    assert!(code == Some(0) && said.contains("mmproj-F16 is the projector, of 1 that go with the model"), "{said}");
+    assert!(said.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{said}");
+    // From now on nothing is fetched, and nobody is asked.
+    let sent = server.sent();
+    assert_eq!(run(&["--image", &picture]).1, answer);
+    assert_eq!(server.sent(), sent);
+    let local = user.path("alone");
+    fs::create_dir(&local).unwrap();
+    fs::copy(&model, local.join("model.gguf")).unwrap();
+    let local = local.join("model.gguf");
+    let local = local.to_str().unwrap();
+    // A file of this machine with a projector of a repository.
+    let named =
+        [&["run", local, "What is this?", "--image", &picture, "--mmproj", "hf:some/thing:f16"][..], &SHORT].concat();
+    assert_eq!(asked(&named).1, answer);
+    let (_, listed, _) = asked(&["list"]);
+    assert!(listed.contains("takes images or sound through") && listed.contains("mmproj-F16.gguf"), "{listed}");
 }

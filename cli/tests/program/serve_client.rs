@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use crate::cli_support::text;
 use crate::server::{FILE, Server};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
 
 #[test]
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
@@ -28,6 +30,14 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
 /// A template that shows tools and teaches the marks that most models write around calls.
 const SHOWS_TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/tools.jinja");
 
+/// A projector of random weights for the demo model, so that clients can send pictures.
+fn projector() -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file");
+    mmproj::named("Small LLaVA").write_sparse(file.path()).expect("it is written");
+    fill(file.path());
+    file
+}
+
 /// Each line of `AUTOPLACE_CLIENTS` is an interpreter, a file, and the tokens of context that the program needs. A
 /// program prints a line of JSON for each trial. `AUTOPLACE_CLIENTS_REPORT` names a file for these lines.
 #[test]
@@ -36,10 +46,13 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
     let programs = std::env::var("AUTOPLACE_CLIENTS").expect("AUTOPLACE_CLIENTS is set");
     let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
     let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
-    let template: &[&str] = if file == FILE { &["--template", SHOWS_TOOLS] } else { &[] };
+    let is_demo = file == FILE;
+    let projector = projector();
+    let sees = projector.path().to_str().expect("a text");
+    let more: &[&str] = if is_demo { &["--template", SHOWS_TOOLS, "--mmproj", sees] } else { &[] };
     let start = |context: &str| {
         let args = ["--embed", &file, "--parallel", "2", "--ctx", context];
-        Server::start_with(&file, &[template, &args].concat())
+        Server::start_with(&file, &[more, &args].concat())
     };
     let mut server: Option<(String, Server)> = None;
     let (mut report, mut failed) = (String::new(), Vec::new());
@@ -56,6 +69,8 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
             ("OTEL_SDK_DISABLED", "true"),
             ("HAYSTACK_TELEMETRY_ENABLED", "False"),
             ("OPENAI_API_KEY", "none"),
+            // Only the demo model surely has a projector.
+            ("AUTOPLACE_CLIENT_SEES", if is_demo { "1" } else { "0" }),
         ]);
         let output = command.output().expect("it starts");
         let said = text(&output.stdout) + &text(&output.stderr);

@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
 
 use crate::cli_support::fails;
 use crate::server::{CHAT, FILE, MODEL, PATIENCE, Server, TEXT};
@@ -187,6 +189,67 @@ fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
     assert_eq!([&again[1], &again[0]], [&texts[0], &texts[1]]);
 }
 
+/// The demo model in a folder of this name, with a projector beside it if it `sees`.
+fn folder(place: &Place, name: &str, sees: bool) -> String {
+    fs::create_dir(place.path(name)).unwrap();
+    let model = place.path(&format!("{name}/{name}.gguf"));
+    fs::copy(FILE, &model).unwrap();
+    if sees {
+        let projector = place.path(&format!("{name}/mmproj-f16.gguf"));
+        mmproj::named("Small LLaVA").write_sparse(&projector).unwrap();
+        fill(projector.as_ref());
+    }
+    model
+}
+
+/// A picture of one pixel, as a BMP file in base64.
+const PIXEL: &str = "Qk06AAAAAAAAADYAAAAoAAAAAQAAAAEAAAABABgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/wD/AA==";
+
+#[test]
+fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
+    let place = Place::new("");
+    let (seeing, blind) = (folder(&place, "seeing", true), folder(&place, "blind", false));
+    folder(&place, "models/third", true);
+    let named = place.path("seeing/mmproj-f16.gguf");
+    place.write(&format!(
+        "[models.named]\nmodel = \"{blind}\"\nmmproj = \"{named}\"\n[models.off]\nmodel = \"{seeing}\"\nmmproj = false\n"
+    ));
+    let (file, models) = (place.file(), place.path("models"));
+    let more = ["--models", &file, "--models-dir", &models, "--template", "chatml", "-c", "512"];
+    let server = Server::start_pool(&[&[seeing.as_str(), &blind][..], &more].concat());
+    let url = format!("data:image/bmp;base64,{PIXEL}");
+    let chat = |model: &str| {
+        let parts =
+            json!([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": url}}]);
+        let body = json!({"model": model, "max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": parts}]});
+        server.post(CHAT, &body.to_string())
+    };
+    let (status, answer) = chat("seeing");
+    assert_eq!(status, 200, "{answer}");
+    let text = &answer["choices"][0]["message"]["content"];
+    let source = json!({"type": "base64", "media_type": "image/bmp", "data": PIXEL});
+    let parts = json!([{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]);
+    let body =
+        json!({"model": "seeing", "max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": parts}]});
+    let (status, answer) = server.post("/v1/messages", &body.to_string());
+    assert_eq!((status, &answer["content"][0]["text"]), (200, text), "{answer}");
+    let parts = json!([{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": url}]);
+    let body = json!({"model": "seeing", "max_output_tokens": 6, "temperature": 0, "input": [{"role": "user", "content": parts}]});
+    let (status, answer) = server.post("/v1/responses", &body.to_string());
+    assert_eq!((status, &answer["output"][0]["content"][0]["text"]), (200, text), "{answer}");
+    // Named in the file, and found in a folder of its own.
+    for model in ["named", "third"] {
+        let (status, answer) = chat(model);
+        assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, text), "{model}: {answer}");
+    }
+    for model in ["blind", "off"] {
+        let (status, answer) = chat(model);
+        assert_eq!(status, 400, "{answer}");
+        assert_eq!(answer["error"]["param"], "messages[0].content[1].image_url", "{answer}");
+    }
+    assert!(server.said().contains("mmproj-f16.gguf"), "{}", server.said());
+}
+
 #[test]
 fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
     let place = Place::new("[models.a]\nmodel = \"DEMO\"\ncontext = 5\n");
@@ -205,8 +268,6 @@ fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
         &["--plan", "x.json"],
         &["--lora-init-without-apply"],
         &["--mmproj", "x.gguf"],
-        &["--no-mmproj"],
-        &["--allow-media-host", "example.com"],
     ] {
         serve(&[&["--models", &file], one].concat(), 2, &[one[0]]);
     }

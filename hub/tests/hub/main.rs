@@ -6,4 +6,5 @@ mod fetch;
 mod headers;
 mod local;
 mod pick;
+mod projector;
 mod world;

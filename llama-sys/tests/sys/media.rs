@@ -91,6 +91,35 @@ fn a_prompt_of_text_and_an_image_is_computed_and_the_same_image_gives_the_same_r
 }
 
 #[test]
+fn the_size_of_an_image_tells_its_tokens_and_an_image_without_pixels_is_not_encoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = demo_model();
+    for name in ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL", "Small Qwen3-VL"]
+    {
+        let path = projector(name, folder.path());
+        let mut projector = Projector::load(&model, &path, &on(None)).unwrap();
+        for (width, height) in [(30, 20), (200, 31), (64, 640), (1, 1)] {
+            let shape = |projector: &Projector, part| {
+                let chunks = projector.tokenize(&[part], false).unwrap();
+                let shape: Vec<_> = (0..chunks.len())
+                    .map(|index| {
+                        let chunk = chunks.get(projector, index).unwrap();
+                        (chunk.kind(), chunk.len(), chunk.n_positions(), chunk.tokens().to_vec())
+                    })
+                    .collect();
+                (shape, chunks)
+            };
+            let rgb = pixels(width, height, 3);
+            let (of_pixels, _) = shape(&projector, MediaPart::Image { width, height, rgb: &rgb });
+            let (of_size, chunks) = shape(&projector, MediaPart::ImageSize { width, height });
+            assert_eq!(of_size, of_pixels, "{name}: {width} x {height}");
+            let rows = of_size.iter().position(|chunk| chunk.0 == MediaKind::Image).unwrap();
+            assert!(projector.encode(&chunks, rows).is_err(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn all_rows_of_a_non_causal_image_are_computed_at_once_or_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small Gemma 3", folder.path());

@@ -1,7 +1,7 @@
 //! A conversation with a model behind an endpoint.
 
 use autoplace::AbortHandle;
-use autoplace::chat::{Message, Reply, ReplyPart, Role, Tool, ToolCall};
+use autoplace::chat::{Content, Message, Reply, ReplyPart, Role, Tool, ToolCall};
 use autoplace::generate::{Constraint, FinishReason, Statistics, ToolChoice};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -94,8 +94,7 @@ impl Chat {
     }
 
     /// Adds the result of a call without requesting an answer, because there may be several calls.
-    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
-        let content: String = content.into();
+    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<Content>) {
         self.push(Message::tool(call, content));
     }
 
@@ -104,14 +103,14 @@ impl Chat {
         self.messages.truncate(messages);
     }
 
-    /// Adds a user's message and requests an answer.
+    /// Adds a user's message, a text or [`Part`](autoplace::chat::Part)s, and requests an answer. A picture is sent as a
+    /// PNG file and a sound as a WAV file, which lose nothing.
     ///
     /// # Errors
     ///
     /// Those of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message is
     /// removed again.
-    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
-        let content: String = content.into();
+    pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         match self.begin() {
             Ok(answer) => Ok(ChatStream::new(self, answer, true)),
@@ -129,7 +128,7 @@ impl Chat {
     ///
     /// Those of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`]. On
     /// an error, the message is removed again.
-    pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<String>) -> Result<T, Error> {
+    pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<Content>) -> Result<T, Error> {
         let before = self.messages.len();
         // The prompt still shows the tools, so that the server's cache holds it.
         let mut asked = Self { tool_choice: ToolChoice::None, ..self.clone() };
@@ -158,11 +157,6 @@ impl Chat {
 
     fn begin(&self) -> Result<Answer, Error> {
         let mut body = self.generate.body()?;
-        if self.messages.iter().any(|message| !message.media.is_empty()) {
-            return Err(Error::Inexpressible {
-                what: "pictures and sounds of messages, which this client does not send",
-            });
-        }
         let surface = self.generate.endpoint.surface;
         let answers_a_call = self.messages.last().is_some_and(|last| last.role == Role::TOOL);
         let is_free = answers_a_call && self.tool_choice != ToolChoice::None;
@@ -170,7 +164,7 @@ impl Chat {
         let (name, messages, tools, choice, path) = match surface {
             Surface::ChatCompletions => {
                 let tools = wire::tools(&self.tools);
-                ("messages", wire::messages(&self.messages), tools, wire::tool_choice(choice), "/chat/completions")
+                ("messages", wire::messages(&self.messages)?, tools, wire::tool_choice(choice), "/chat/completions")
             }
             Surface::Responses => {
                 let (items, tools) = (responses::items(&self.messages)?, responses::tools(&self.tools));

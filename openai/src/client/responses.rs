@@ -4,6 +4,7 @@ use autoplace::chat::{Message, ReplyPart, Role, Tool, ToolCall, with_ids};
 use autoplace::generate::{Constraint, FinishReason, ToolChoice};
 use serde_json::{Value, json};
 
+use super::wire::File;
 use super::{Error, wire};
 
 /// The messages of a conversation as items. The names of users have no place in items.
@@ -13,15 +14,20 @@ pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
     for (index, message) in messages.iter().enumerate() {
         if message.role == Role::TOOL {
             let id = &message.tool_call_id;
-            items.push(json!({"type": "function_call_output", "call_id": id, "output": message.content}));
+            let output = wire::content(message, "input_text", part)?;
+            items.push(json!({"type": "function_call_output", "call_id": id, "output": output}));
             continue;
         }
         if message.name.is_some() {
             return Err(Error::Inexpressible { what: "a message of a person with a name, in the Responses API" });
         }
         if message.role != Role::ASSISTANT {
-            items.push(json!({"role": message.role, "content": message.content}));
+            let content = wire::content(message, "input_text", part)?;
+            items.push(json!({"role": message.role, "content": content}));
             continue;
+        }
+        if !message.media.is_empty() {
+            return Err(Error::Inexpressible { what: "a picture or a sound of the model, in the Responses API" });
         }
         if let Some(thought) = &message.reasoning_content {
             let content = json!([{"type": "reasoning_text", "text": thought}]);
@@ -38,6 +44,13 @@ pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
         }));
     }
     Ok(items.into())
+}
+
+fn part(file: File) -> Value {
+    match file {
+        File::Image(url) => json!({"type": "input_image", "image_url": url}),
+        File::Sound(data) => File::sound(&data),
+    }
 }
 
 pub(super) fn tools(tools: &[Tool]) -> Value {

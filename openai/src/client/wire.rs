@@ -1,16 +1,18 @@
 //! Messages and tool calls in the API's form.
 
-use autoplace::chat::{Message, Tool, ToolCall, with_ids};
+use autoplace::chat::{Media, Message, Tool, ToolCall, with_ids};
 use autoplace::generate::{Constraint, ToolChoice};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::Error;
 
 /// The messages of a conversation. Calls without an id, such as a local model's, get one, and so do their results.
-pub(super) fn messages(messages: &[Message]) -> Value {
+pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
-        let mut object = json!({"role": message.role, "content": message.content});
+        let mut object = json!({"role": message.role, "content": content(message, "text", chat_part)?});
         if !message.tool_calls.is_empty() {
             object["tool_calls"] = message.tool_calls.iter().map(call).collect();
         }
@@ -23,9 +25,61 @@ pub(super) fn messages(messages: &[Message]) -> Value {
                 object[name] = json!(value);
             }
         }
-        object
+        Ok(object)
     });
     messages.collect()
+}
+
+/// The content of a message: its text, or parts with its pictures and sounds at their places. `of_text` is the type of a
+/// text's part, and `of_media` makes the part of a file.
+pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) -> Value) -> Result<Value, Error> {
+    if message.media.is_empty() {
+        return Ok(message.content.as_str().into());
+    }
+    let text = |text: &str| (!text.is_empty()).then(|| json!({"type": of_text, "text": text}));
+    let (mut parts, mut from) = (Vec::new(), 0);
+    for attached in &message.media {
+        // An application may have edited the text.
+        let mut at = attached.at.clamp(from, message.content.len());
+        while !message.content.is_char_boundary(at) {
+            at += 1;
+        }
+        parts.extend(text(&message.content[from..at]));
+        from = at;
+        parts.push(of_media(File::of(&attached.media)?));
+    }
+    parts.extend(text(&message.content[from..]));
+    Ok(parts.into())
+}
+
+/// A picture or a sound as the API takes it.
+pub(super) enum File {
+    /// A PNG file as a data URL.
+    Image(String),
+    /// A WAV file in base64.
+    Sound(String),
+}
+
+impl File {
+    fn of(media: &Media) -> Result<Self, Error> {
+        if let Some(file) = media.to_png() {
+            return Ok(Self::Image(format!("data:image/png;base64,{}", BASE64_STANDARD.encode(file))));
+        }
+        let file = media.to_wav().ok_or(Error::Inexpressible { what: "a picture or a sound of more than 4 GiB" })?;
+        Ok(Self::Sound(BASE64_STANDARD.encode(file)))
+    }
+
+    /// The part of a sound, which is the same in both APIs.
+    pub(super) fn sound(data: &str) -> Value {
+        json!({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+    }
+}
+
+fn chat_part(file: File) -> Value {
+    match file {
+        File::Image(url) => json!({"type": "image_url", "image_url": {"url": url}}),
+        File::Sound(data) => File::sound(&data),
+    }
 }
 
 fn call(call: &ToolCall) -> Value {
@@ -129,7 +183,8 @@ mod tests {
     fn results_name_the_calls_that_they_answer_whether_those_had_ids_or_not() {
         let [with, without] = [called(Some("a"), "f"), called(None, "g")];
         let said = Message { tool_calls: vec![with.clone(), without.clone()], ..Message::assistant("") };
-        let written = messages(&[Message::user("q"), said, Message::tool(&with, "1"), Message::tool(&without, "2")]);
+        let talk = [Message::user("q"), said, Message::tool(&with, "1"), Message::tool(&without, "2")];
+        let written = messages(&talk).unwrap();
         let ids = |at: usize| [&written[at]["tool_calls"][0]["id"], &written[at]["tool_calls"][1]["id"]];
         assert_eq!(ids(1), ["a", "call_2"]);
         assert_eq!(written[1]["tool_calls"][0]["function"]["arguments"], r#"{"n":1}"#);

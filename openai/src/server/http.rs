@@ -26,6 +26,17 @@ static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 /// Maximum number of requests parsed at once. Parsing takes several times a request's size.
 static READERS: Semaphore = Semaphore::const_new(4);
 
+/// Maximum number of requests with pictures or sounds parsed at once, beside the others: decoding takes long, and texts
+/// do not wait for it.
+#[cfg(feature = "media")]
+static SEEING_READERS: std::sync::LazyLock<Semaphore> =
+    std::sync::LazyLock::new(|| Semaphore::new(2 * crate::decoding::at_once()));
+/// Requests that wait to be among them, and how many may.
+#[cfg(feature = "media")]
+static WAITING_TO_SEE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+#[cfg(feature = "media")]
+const MAX_WAITING_TO_SEE: usize = 64;
+
 /// An error as a response.
 pub(super) struct Failed(pub(super) ApiError);
 
@@ -212,13 +223,44 @@ pub(super) async fn read<T: Send + 'static>(
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, UnderWay), Failed> {
     let Body { bytes, under_way, .. } = body;
-    let reader = READERS.acquire().await;
+    let reader = reader(&bytes).await?;
     let read = blocking(move || {
         // The permit is held even if the client no longer waits.
         let _reader = reader;
         Ok((read(&bytes)?, under_way))
     });
     read.await
+}
+
+/// A place among those who parse requests.
+async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
+    let closed = |_| failed(StatusCode::INTERNAL_SERVER_ERROR, "no request is read any more");
+    #[cfg(feature = "media")]
+    if may_have_media(bytes) {
+        /// One who waits, until it is dropped.
+        struct Waiting;
+        impl Drop for Waiting {
+            fn drop(&mut self) {
+                WAITING_TO_SEE.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let before = WAITING_TO_SEE.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting;
+        if before >= MAX_WAITING_TO_SEE {
+            let message = format!("{before} requests with images or sounds wait to be read: ask again later");
+            return Err(ApiError::new(503, message).with_code("overloaded").into());
+        }
+        return SEEING_READERS.acquire().await.map_err(closed);
+    }
+    let _ = bytes;
+    READERS.acquire().await.map_err(closed)
+}
+
+/// Whether a body may have pictures or sounds. One that only writes of images waits among those that have some.
+#[cfg(feature = "media")]
+fn may_have_media(bytes: &[u8]) -> bool {
+    const KEYS: [&str; 3] = ["\"image", "\"input_image", "\"input_audio"];
+    std::str::from_utf8(bytes).is_ok_and(|text| KEYS.iter().any(|key| text.contains(key)))
 }
 
 /// The chunks of an answer as server-sent events, with a comment from time to time during a long prompt.
@@ -238,4 +280,25 @@ pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<
         event.data(data.to_string())
     });
     Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::default())
+}
+
+#[cfg(all(test, feature = "media"))]
+mod tests {
+    use super::may_have_media;
+
+    #[test]
+    fn requests_with_pictures_and_sounds_are_read_beside_those_of_texts() {
+        for media in [
+            r#"{"type": "image_url", "image_url": {"url": "data:"}}"#,
+            r#"{"type": "input_audio", "input_audio": {"data": ""}}"#,
+            r#"{"type": "image", "source": {}}"#,
+            r#"{"type": "input_image", "image_url": "data:"}"#,
+        ] {
+            assert!(may_have_media(media.as_bytes()), "{media}");
+        }
+        for text in [r#"{"type": "input_text", "text": "an image"}"#, r#"{"prompt": "of input_audio"}"#, "\u{e4}"] {
+            assert!(!may_have_media(text.as_bytes()), "{text}");
+        }
+        assert!(!may_have_media(b"\xff\"image_url"));
+    }
 }

@@ -5,21 +5,27 @@ use std::net::TcpListener;
 use std::sync::OnceLock;
 use std::thread;
 
-use autoplace::Model;
-use autoplace::chat::ChatTemplate;
+use autoplace::chat::{ChatTemplate, Message, Part};
 use autoplace::generate::Engine;
-use autoplace_openai::{Api, ApiError, MediaHosts};
+use autoplace::{Image, Model, Sound};
+use autoplace_openai::{Api, ApiError, Endpoint, MediaHosts};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+
+use crate::server::Server;
 use test_support::demo_path;
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
 
 /// The demo model, which sees.
 fn seeing() -> &'static Api {
+    &engine_and_api().1
+}
+
+fn engine_and_api() -> (&'static Engine, &'static Api) {
     static SEEING: OnceLock<(tempfile::TempDir, Engine, Api)> = OnceLock::new();
-    let (_, _, api) = SEEING.get_or_init(|| {
+    let (_, engine, api) = SEEING.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mmproj.gguf");
         mmproj::named("Small LLaVA").write_sparse(&path).unwrap();
@@ -30,7 +36,7 @@ fn seeing() -> &'static Api {
         let api = Api::new(&model, &engine, "demo").template(template);
         (folder, engine, api)
     });
-    api
+    (engine, api)
 }
 
 /// A picture of one colour as a BMP file.
@@ -159,6 +165,65 @@ fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
     ]});
     let error = api.message(of_messages.to_string().as_bytes()).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("messages[1].content[0].source"));
+}
+
+#[test]
+fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
+    let (engine, api) = engine_and_api();
+    let server = Server::of(api.clone(), engine);
+    let picture = Image::from_bytes(&bmp(30, 20, 200)).unwrap();
+    let here = chat(api, &asked(&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 200))))).unwrap();
+    let text = here["choices"][0]["message"]["content"].as_str().unwrap();
+    let endpoint = Endpoint::new(server.url("/v1"));
+    for endpoint in [endpoint.clone(), endpoint.responses()] {
+        let mut chat = endpoint.chat().unwrap().temp(0.0).max_tokens(6);
+        let parts = || [Part::text("What is"), Part::image(picture.clone()), Part::text("this?")];
+        assert_eq!(chat.say(parts()).unwrap().text().unwrap(), text);
+        // The next turn shows it again, at the same place.
+        assert!(!chat.say("And now?").unwrap().finish().unwrap().0.content.is_empty());
+        assert_eq!(chat.messages()[0], Message::user(parts()));
+        // A sound is sent too, and this model hears none: the server names its place.
+        let sound = Sound::from_samples(16_000, vec![0.25; 1600]).unwrap();
+        let refused = chat.say([Part::audio(sound), Part::text("What is said?")]).unwrap().text().unwrap_err();
+        assert!(refused.to_string().contains("[0].input_audio: a sound of 0.1 s cannot be used"), "{refused}");
+    }
+}
+
+#[test]
+fn what_the_projector_refuses_is_named_by_its_place() {
+    let url = format!("data:image/bmp;base64,{}", base64(&bmp(3, 2, 1)));
+    let wav = base64(&Sound::from_samples(8_000, vec![0.5; 800]).unwrap().to_wav().unwrap());
+    let body = json!({"max_tokens": 2, "messages": [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Look."}]},
+        {"role": "user", "content": [
+            {"type": "text", "text": "And listen:"},
+            {"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}},
+            {"type": "text", "text": "Well?"},
+        ]},
+    ]});
+    let error = chat(seeing(), &body).map(drop).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (400, Some("messages[1].content[1].input_audio")), "{error}");
+    assert!(error.message.contains("has no encoder of sound"), "{error}");
+}
+
+#[test]
+fn a_part_beside_a_picture_keeps_its_own_keys_for_a_template_that_names_one() {
+    let template = "{% for part in messages[0].content %}[{{ part.source_lang_code }}{{ part.text }}]{% endfor %}:";
+    let api = seeing().clone().template(ChatTemplate::new(template, <_>::default()).unwrap());
+    let url = format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 90)));
+    let body = |code: &str| {
+        json!({"max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": url}, "source_lang_code": code},
+            {"type": "text", "text": "Hallo", "source_lang_code": "de"},
+        ]}]})
+    };
+    let answer = chat(&api, &body("de")).unwrap();
+    let rows = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    // The picture is in the prompt, and the codes are texts of it.
+    let longer = chat(&api, &body("deutsch, and other tongues")).unwrap();
+    assert!(longer["usage"]["prompt_tokens"].as_u64().unwrap() > rows, "{longer}");
+    // A template that names no such key shows the same picture without them.
+    assert!(chat(seeing(), &body("de")).is_ok());
 }
 
 /// Answers requests for files, one after the other. Returns the address.

@@ -34,6 +34,9 @@ impl Shared {
         if let Some(draft) = &spec.draft {
             builder = builder.draft(draft.clone());
         }
+        if let Some(projector) = &spec.mmproj {
+            builder = builder.mmproj(projector.clone());
+        }
         for adapter in &spec.lora {
             builder = builder.lora(adapter.clone(), 1.0);
         }
@@ -56,7 +59,7 @@ impl Shared {
     }
 
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
-    /// the estimate knows the model's memory and there is neither a draft model nor an adapter; otherwise with probes.
+    /// the estimate knows the model's memory and nothing is loaded beside the model; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let alone = self.probed(spec, &spec.request, machine)?;
         // The estimate leaves out the additions of the load's options to the request.
@@ -64,6 +67,7 @@ impl Shared {
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(&path)?)?;
         let is_estimated = spec.draft.is_none()
+            && spec.mmproj.is_none()
             && spec.lora.is_empty()
             && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
         let mut failed = None;

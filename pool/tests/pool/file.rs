@@ -22,6 +22,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         parallel = 2
         ngl = 20
         draft = "draft.gguf"
+        mmproj = "mmproj-f16.gguf"
         lora = ["style.gguf"]
         template = "chatml"
         cache_ram = "2GiB"
@@ -43,6 +44,8 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
     let [coder, embedder] = &pool.models[..] else { panic!("{pool:?}") };
     assert_eq!(coder.model, Path::new("/etc/autoplace/models/coder.gguf"));
     assert_eq!(coder.draft.as_deref(), Some(Path::new("/etc/autoplace/draft.gguf")));
+    assert_eq!(coder.mmproj.as_deref(), Some(Path::new("/etc/autoplace/mmproj-f16.gguf")));
+    assert_eq!((embedder.mmproj.as_deref(), embedder.finds_mmproj), (None, false));
     assert_eq!((coder.request.context, coder.request.gpu_layers), (Context::Tokens(16384), GpuLayers::AtMost(20)));
     assert_eq!((coder.request.params.type_k, coder.request.params.n_seq_max), (KvType::Q8_0, 2));
     assert_eq!((coder.keep, coder.idle, coder.priority), (true, Some(Duration::from_secs(1800)), 2.5));
@@ -58,6 +61,28 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         (Some(Pooling::Mean), Some(Duration::from_secs(90)))
     );
     assert_eq!(PoolFile::parse("", "pool.toml").unwrap(), PoolFile::default());
+}
+
+#[test]
+fn a_projector_is_a_file_or_a_name_or_none_and_one_is_looked_for_where_nothing_is_said() {
+    let read = |line: &str| PoolFile::parse(&format!("[models.a]\nmodel = \"a.gguf\"\n{line}"), "/etc/pool.toml");
+    let of = |line: &str| {
+        let model = read(line).unwrap().models.remove(0);
+        (model.mmproj.map(|file| file.to_str().unwrap().to_owned()), model.finds_mmproj)
+    };
+    assert_eq!(of(""), (None, true));
+    assert_eq!(of("mmproj = false"), (None, false));
+    assert_eq!(of("mmproj = \"b.gguf\""), (Some("/etc/b.gguf".to_owned()), true));
+    assert_eq!(of("mmproj = \"hf:owner/name:F16\""), (Some("hf:owner/name:F16".to_owned()), true));
+    for (line, words) in [
+        ("mmproj = true", "true names no projector"),
+        ("mmproj = \"\"", "it is empty"),
+        ("mmproj = 3", "a projector is a file, `hf:OWNER/NAME`, or false for none"),
+        ("mmproj = \"b.gguf\"\nembed = \"mean\"", "a model for vectors takes no projector"),
+    ] {
+        let error = read(line).unwrap_err().to_string();
+        assert!(error.starts_with("/etc/pool.toml, line 3, `mmproj`: ") && error.contains(words), "{error}");
+    }
 }
 
 #[test]

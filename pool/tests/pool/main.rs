@@ -4,4 +4,5 @@ mod file;
 mod models;
 mod picture;
 mod plan;
+mod projector;
 mod traces;

@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use autoplace::Isolation;
+use autoplace::generate::Prompt;
 use autoplace::store::StoreOptions;
-use autoplace_pool::{Error, Limits, ModelSpec, Pool, Residence};
+use autoplace::{Image, Isolation};
+use autoplace_pool::{Error, Limits, ModelHandle, ModelSpec, Pool, Residence};
 use libtest_mimic::{Arguments, Failed, Trial};
+use test_support::random_weights::fill;
+use test_support::synthetic::mmproj;
 
-use support::{Card, TEXT, builder, held_alone, spec, text, until};
+use support::{Card, TEXT, TOKENS, builder, held_alone, spec, text, until};
 
 type Test = fn() -> Result<(), Failed>;
 
@@ -22,7 +25,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 15] = [
+    let tests: [(&str, Test); 16] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -34,6 +37,7 @@ fn main() {
         ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
         ("a_conversation_goes_on_from_its_store_after_an_unload_and_a_reload", stored),
+        ("a_model_with_a_projector_sees_after_each_load_and_its_bytes_are_in_the_plan", sees),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("a_pool_looks_at_what_others_lack_only_with_something_to_give", neighbours::looks_only_with_something_to_give),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
@@ -75,6 +79,39 @@ fn loaded_and_shared() -> Result<(), Failed> {
     assert!(matches!(pool.get("c").wait(), Err(Error::Unknown { .. })));
     drop(pool);
     assert_eq!(card.used(), 0);
+    Ok(())
+}
+
+fn sees() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("mmproj.gguf");
+    mmproj::named("Small LLaVA").write_sparse(&file)?;
+    fill(&file);
+    let card = Card::new(128 << 20);
+    let pool = builder(&[&card]).model(spec("seeing").mmproj(&file)).model(spec("b")).start()?;
+    let picture = Image::from_rgb(2, 1, vec![250, 0, 0, 0, 0, 250])?;
+    let asked = |handle: &ModelHandle| {
+        let prompt = Prompt::text("Behold,").then_media(picture.clone()).then_text("And it came to pass");
+        handle.generate(prompt).temp(0.0).max_tokens(TOKENS).text()
+    };
+    let first = {
+        let handle = pool.get("seeing").wait()?;
+        assert!(handle.has_projector());
+        let plan = handle.placement();
+        let [projector] = &plan.companions[..] else { panic!("{plan}") };
+        let bytes = projector.bytes.gpu.total();
+        assert!(bytes > 0 && plan.placements[0].companions >= bytes, "{plan}");
+        // A text without a picture is as ever.
+        assert_eq!(text(&handle)?, TEXT.as_str());
+        asked(&handle)?
+    };
+    let plain = pool.get("b").wait()?;
+    assert!(!plain.has_projector() && asked(&plain).is_err());
+    drop(plain);
+    assert!(pool.unload("seeing")?);
+    until(|| state(&pool, "seeing") == Residence::Unloaded);
+    assert_eq!(asked(&pool.get("seeing").wait()?)?, first);
+    assert!(card.peak() <= card.total());
     Ok(())
 }
 
@@ -163,7 +200,7 @@ fn killed() -> Result<(), Failed> {
     let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
     let (one, other) = (pool.get("a").wait()?, pool.get("b").wait()?);
     let process = one.worker_id().expect("a worker");
-    let mut stream = other.generate(support::PROMPT).temp(0.0).max_tokens(support::TOKENS).stream()?;
+    let mut stream = other.generate(support::PROMPT).temp(0.0).max_tokens(TOKENS).stream()?;
     let mut written = stream.next().expect("a piece")?;
     support::kill(process);
     for piece in stream {
@@ -275,7 +312,7 @@ fn stored() -> Result<(), Failed> {
         let pool = if isolated { builder } else { builder.isolation(Isolation::None) }.start()?;
         let text = || -> Result<(String, usize), Failed> {
             let held = pool.get("a").wait()?;
-            let generate = held.generate(&*prompt).temp(0.0).max_tokens(support::TOKENS).cache_prompt(true);
+            let generate = held.generate(&*prompt).temp(0.0).max_tokens(TOKENS).cache_prompt(true);
             let (text, statistics) = generate.stream()?.into_text()?;
             Ok((text, statistics.restored_tokens))
         };

@@ -6,7 +6,7 @@ import typing
 
 import anthropic
 from anthropic import types
-from common import Client, key, model, prompt, tokens, url
+from common import Client, key, model, picture, prompt, question, seen_in_chat, sees, tokens, url
 from pydantic import BaseModel, TypeAdapter
 
 client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=key, max_retries=0)
@@ -94,3 +94,10 @@ with messages.tries("errors"):
             assert error.body["type"] == "error" and error.body["error"]["message"], error.body
         else:
             raise AssertionError(more)
+if sees:
+    with messages.tries("a picture"):
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}
+        parts = [image, {"type": "text", "text": question}]
+        seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, extra_body=greedy).content[0].text
+        # Another surface shows the model the same.
+        assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

@@ -2,7 +2,7 @@
 
 import json
 
-from common import Client, key, model, prompt, tokens, url
+from common import Client, key, model, picture, prompt, question, seen_in_messages, sees, tokens, url
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field
 
@@ -56,3 +56,10 @@ with chat.tries("result"):
 with chat.tries("a tool beside a form"):
     message = parse(response_format=Forecast, **one_call)
     assert message.parsed or message.tool_calls[0].function.parsed_arguments
+if sees:
+    with chat.tries("a picture"):
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+        parts = [image, {"type": "text", "text": question}]
+        seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, temperature=0).content
+        # Another surface shows the model the same.
+        assert seen and seen == seen_in_messages(), (seen, seen_in_messages())

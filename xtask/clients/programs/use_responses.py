@@ -6,7 +6,7 @@ import re
 import typing
 
 import openai
-from common import Client, key, model, prompt, tokens, url
+from common import Client, key, model, picture, prompt, question, seen_in_chat, sees, tokens, url
 from openai.types import responses as types
 from pydantic import BaseModel, Field, TypeAdapter
 
@@ -98,3 +98,10 @@ with responses.tries("errors"):
             assert error.body["message"] and error.body["type"] == "invalid_request_error", error.body
         else:
             raise AssertionError(more)
+if sees:
+    with responses.tries("a picture"):
+        image = {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{picture}"}
+        parts = [image, {"type": "input_text", "text": question}]
+        seen = create(input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0).output_text
+        # Another surface shows the model the same.
+        assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

@@ -23,7 +23,6 @@ use super::shift::Shifting;
 use super::speculative::Speculator;
 use super::stats::{DraftingPaused, Statistics};
 use super::text::TextAssembler;
-use crate::chat::Media;
 use crate::load::{self, Marks, Scales};
 
 /// A text of a session. The parts that belong to the loaded model can be released and created again.
@@ -80,6 +79,7 @@ impl Sequence {
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
+        model.check_pictures(&spec.prompt, vocab, capacity)?;
         let Layout { mut tokens, spans } = spec.prompt.lay_out(vocab, &|media| model.prepare_media(media))?;
         let prompt = tokens.len();
         check_spans(&spans, prompt, &spec, model)?;
@@ -184,9 +184,12 @@ impl Sequence {
 /// other, and a shift of a text with pictures.
 fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -> Result<(), Error> {
     let Some(last) = spans.all().last() else { return Ok(()) };
-    let refused = |media: &Media, reason: String| Err(Error::Media { media: media.to_string(), reason });
+    let refused = |span: &Span, reason: String| {
+        let index = spans.index_of_media(span);
+        Err(Error::Media { media: span.media.to_string(), index, reason })
+    };
     if last.end() == prompt {
-        return refused(&last.media, "the prompt ends with it: a text must follow".to_owned());
+        return refused(last, "the prompt ends with it: a text must follow".to_owned());
     }
     if matches!(spec.when_full, WhenFull::Shift { .. }) {
         let reason = "pictures and sounds of a text cannot be shifted out of the context".to_owned();
@@ -196,10 +199,7 @@ fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -
     let too_large = |span: &&Span| span.rows().is_non_causal && span.rows().len as u64 > at_once;
     let Some(span) = spans.all().iter().find(too_large) else { return Ok(()) };
     let rows = span.rows().len;
-    refused(
-        &span.media,
-        format!("its {rows} rows must be computed at once, and the context computes {at_once} at most"),
-    )
+    refused(span, format!("its {rows} rows must be computed at once, and the context computes {at_once} at most"))
 }
 
 /// The sequences of the running texts, with the prefix that other texts can reuse.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use llama_sys::Token;
 
-use crate::chat::FinishReason;
+use crate::chat::{FinishReason, Media};
 use crate::decode::error::Error;
 use crate::decode::piece::{Piece, SequenceId};
+use crate::decode::prompt::Prompt;
 use crate::decode::request::{GenerateRequest, Spec};
 use crate::load::{AbortHandle, Model};
 use crate::run::engine::{Engine, EngineBuilder};
@@ -31,6 +32,8 @@ pub(crate) struct Host {
     engine: Engine,
     outbox: Arc<Outbox>,
     thread: Option<JoinHandle<()>>,
+    /// Pictures and sounds by the application's numbers.
+    kept: HashMap<u64, Media>,
 }
 
 /// The texts whose pieces go to the application.
@@ -56,12 +59,14 @@ impl Host {
         model.counters().listen_to_moves(Some(Waker::from(Arc::clone(&outbox.notify))));
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
         let thread = spawn("autoplace-replies", move || open.0.send_all(&of))?;
-        Ok((Self { engine, outbox, thread: Some(thread) }, abort))
+        Ok((Self { engine, outbox, thread: Some(thread), kept: HashMap::new() }, abort))
     }
 
     /// Carries out a call. Returns false when the application is gone.
     pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
         match call {
+            TextCall::Keep { number, media } => drop(self.kept.insert(number, media)),
+            TextCall::Forget { numbers } => self.kept.retain(|number, _| !numbers.contains(number)),
             TextCall::Submit { id, spec, so_far } => return self.submit(id, *spec, &so_far),
             TextCall::Cancel { id } => {
                 let text = lock(&self.outbox.texts).remove(&id);
@@ -81,7 +86,11 @@ impl Host {
         Ok(true)
     }
 
-    fn submit(&self, id: u64, spec: Spec, so_far: &[Token]) -> Result<bool, worker::Error> {
+    fn submit(&self, id: u64, mut spec: Spec, so_far: &[Token]) -> Result<bool, worker::Error> {
+        let Some(prompt) = spec.prompt.with_kept(|number| self.kept.get(&number).cloned()) else {
+            return self.outbox.sender.send(&Reply::Failed { id, error: Prompt::unknown_number() });
+        };
+        spec.prompt = prompt;
         match self.engine.go_on(GenerateRequest { model: self.engine.model().clone(), spec }, so_far) {
             Ok(text) => {
                 let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });

@@ -8,6 +8,7 @@ use std::task::Waker;
 use llama_sys::Token;
 
 use super::{Reply, Request, Start, TextCall};
+use crate::chat::Media;
 use crate::decode::error::Error;
 use crate::decode::piece::{Piece, SequenceId};
 use crate::decode::request::Spec;
@@ -43,6 +44,10 @@ struct State {
     /// By text number.
     texts: BTreeMap<u64, Text>,
     submitted: u64,
+    /// The pictures and sounds that the worker keeps, with their numbers there.
+    kept: Vec<(u64, Media)>,
+    /// The number of the next one.
+    next_kept: u64,
     is_aborted: bool,
     closing: Option<Shutdown>,
     is_over: bool,
@@ -70,12 +75,6 @@ struct Text {
 }
 
 impl Text {
-    /// Submits the text to a worker, with the tokens that have arrived.
-    fn put(&self, id: u64, sender: &worker::Sender) -> Result<(), worker::Error> {
-        let (spec, so_far) = (Box::new(self.spec.clone()), self.tokens.clone());
-        sender.put(&Request::Text(TextCall::Submit { id, spec, so_far }))
-    }
-
     /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again. The draft counts
     /// are those of the last worker.
     fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
@@ -132,6 +131,42 @@ impl State {
             let _ = sender.send(&Request::Text(call));
         }
     }
+
+    /// Submits a text to a worker, with the tokens that have arrived. Pictures that the worker lacks go before it.
+    fn put(&mut self, id: u64, spec: &Spec, so_far: &[Token], sender: &worker::Sender) -> Result<(), worker::Error> {
+        for media in spec.prompt.media() {
+            if number_of(&self.kept, media).is_none() {
+                let number = self.next_kept;
+                sender.put(&Request::Text(TextCall::Keep { number, media: media.clone() }))?;
+                self.kept.push((number, media.clone()));
+                self.next_kept += 1;
+            }
+        }
+        let prompt = spec.prompt.by_number(|media| number_of(&self.kept, media));
+        let (spec, so_far) = (Box::new(Spec { prompt, ..spec.clone() }), so_far.to_vec());
+        sender.put(&Request::Text(TextCall::Submit { id, spec, so_far }))
+    }
+
+    /// Lets the worker drop the pictures of which no text is left.
+    fn forget(&mut self) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let texts = &self.texts;
+        let is_used = |media: &Media| {
+            texts.values().any(|text| text.spec.prompt.media().any(|of_text| of_text.is_clone_of(media)))
+        };
+        let (kept, gone): (Vec<_>, Vec<_>) = self.kept.drain(..).partition(|(_, media)| is_used(media));
+        self.kept = kept;
+        if !gone.is_empty() {
+            self.send(TextCall::Forget { numbers: gone.into_iter().map(|(number, _)| number).collect() });
+        }
+    }
+}
+
+/// The number of a picture or a sound that the worker keeps.
+fn number_of(kept: &[(u64, Media)], media: &Media) -> Option<u64> {
+    kept.iter().find(|(_, known)| known.is_clone_of(media)).map(|(number, _)| *number)
 }
 
 /// Texts leave the state before they end, because waking a reader runs foreign code.
@@ -165,12 +200,14 @@ impl Link {
             attempts: self.model.worker_attempts(),
             deaths: 0,
         };
-        let sent = state.sender.as_ref().map_or(Ok(()), |sender| {
-            text.put(id, sender)?;
+        let sent = state.sender.clone().map_or(Ok(()), |sender| {
+            state.put(id, &text.spec, &text.tokens, &sender)?;
             sender.flush();
             Ok(())
         });
         if let Err(error) = sent {
+            // Some of its pictures may have been sent.
+            state.forget();
             drop(state);
             return Err(worker::Error::into(error));
         }
@@ -186,7 +223,9 @@ impl Link {
         let cancelled = match state.texts.get_mut(&id) {
             Some(text) if text.answer.is_abandoned() => {
                 state.send(TextCall::Cancel { id });
-                state.texts.remove(&id)
+                let cancelled = state.texts.remove(&id);
+                state.forget();
+                cancelled
             }
             Some(text) if text.is_held && text.answer.is_drained() => {
                 text.is_held = false;
@@ -256,6 +295,7 @@ impl Link {
         }
         if is_last {
             let text = entry.remove();
+            state.forget();
             drop(state);
             text.end(message);
         } else {
@@ -270,7 +310,10 @@ impl Link {
     }
 
     fn failed(&self, id: u64, error: Error) {
-        let failed = lock(&self.state).texts.remove(&id);
+        let mut state = lock(&self.state);
+        let failed = state.texts.remove(&id);
+        state.forget();
+        drop(state);
         if let Some(text) = failed {
             text.end(Err(error));
         }
@@ -310,7 +353,12 @@ impl Link {
     fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
         let mut state = lock(&self.state);
         sender.put(&Request::Text(TextCall::Start(self.start)))?;
-        state.texts.iter().try_for_each(|(id, text)| text.put(*id, &sender))?;
+        // The new worker has no picture yet.
+        state.kept.clear();
+        let texts = std::mem::take(&mut state.texts);
+        let put = texts.iter().try_for_each(|(id, text)| state.put(*id, &text.spec, &text.tokens, &sender));
+        state.texts = texts;
+        put?;
         if state.is_aborted {
             sender.put(&Request::Loading(Loading::Abort { run: self.start.run }))?;
         }
@@ -327,6 +375,7 @@ impl Link {
         let mut state = lock(&self.state);
         state.is_over = true;
         state.sender = None;
+        state.kept.clear();
         let texts = std::mem::take(&mut state.texts);
         drop(state);
         drop(texts);
@@ -424,5 +473,57 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.link.close(Shutdown::Cancel);
         while self.turn() {}
+    }
+}
+
+#[cfg(all(test, feature = "media"))]
+mod tests {
+    use std::io::{self, Write};
+
+    use super::*;
+    use crate::decode::prompt::Prompt;
+    use crate::decode::sampling::Sampling;
+
+    /// Counts the bytes that are written.
+    #[derive(Clone, Default)]
+    struct Count(Arc<Mutex<usize>>);
+
+    impl Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            *lock(&self.0) += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn texts_about_one_picture_send_it_once_until_none_of_them_is_left() {
+        const PIXELS: usize = 200 * 100 * 3;
+        let image = crate::Image::from_rgb(200, 100, vec![7; PIXELS]).unwrap();
+        let about = |image: &crate::Image| {
+            Spec::new(Prompt::text("Look:").then_media(image.clone()).then_text("?"), Sampling::default())
+        };
+        let (count, mut state) = (Count::default(), State::default());
+        let sender = worker::Sender::new(count.clone());
+        let sent = |state: &mut State, spec: &Spec| {
+            let before = *lock(&count.0);
+            state.put(state.submitted, spec, &[], &sender).unwrap();
+            sender.flush();
+            *lock(&count.0) - before
+        };
+        assert!(sent(&mut state, &about(&image)) > PIXELS);
+        for _ in 0..3 {
+            assert!(sent(&mut state, &about(&image)) < 4096);
+        }
+        // An equal picture that was decoded apart is another one.
+        let equal = crate::Image::from_rgb(200, 100, vec![7; PIXELS]).unwrap();
+        assert!(sent(&mut state, &about(&equal)) > PIXELS);
+        assert_eq!(state.kept.len(), 2);
+        state.forget();
+        assert!(state.kept.is_empty());
+        assert!(sent(&mut state, &about(&image)) > PIXELS);
     }
 }

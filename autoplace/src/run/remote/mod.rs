@@ -20,6 +20,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::places::Shutdown;
+use crate::chat::Media;
 use crate::decode::error::Error;
 use crate::decode::piece::Piece;
 use crate::decode::request::Spec;
@@ -36,6 +37,11 @@ type Request = worker::Request<Loading, TextCall, ()>;
 pub(crate) enum TextCall {
     /// Begins a run: the worker takes the context.
     Start(Start),
+    /// Keeps a picture or a sound under a number, by which the prompts of texts refer to it: several texts about one
+    /// picture send it once.
+    Keep { number: u64, media: Media },
+    /// Drops kept pictures and sounds: no text refers to them any more.
+    Forget { numbers: Vec<u64> },
     /// Checks a text and generates it, after tokens that an earlier worker generated.
     Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
     /// Cancels a text.

@@ -27,6 +27,14 @@ pub enum MediaPart<'a> {
         /// `width` x `height` x 3 bytes.
         rgb: &'a [u8],
     },
+    /// An image of which only the size is known. Its chunks have the tokens and rows of any image of that size, and
+    /// cannot be encoded. Nothing is scaled for them.
+    ImageSize {
+        /// Pixels in a row.
+        width: u32,
+        /// Rows.
+        height: u32,
+    },
     /// A sound: samples of one channel at [`Projector::sample_rate`].
     Sound(&'a [f32]),
 }
@@ -164,6 +172,13 @@ impl Projector {
                 }
                 native.kind = raw::SHIM_MEDIA_IMAGE;
                 (native.rgb, native.width, native.height) = (rgb.as_ptr(), width, height);
+            }
+            MediaPart::ImageSize { width, height } => {
+                if !self.has_images() {
+                    return Err(Error::parameter("image", format_args!("{width} x {height}"), self.lacks("images")));
+                }
+                native.kind = raw::SHIM_MEDIA_IMAGE;
+                (native.rgb, native.width, native.height) = (std::ptr::null(), width, height);
             }
             MediaPart::Sound(samples) => {
                 let length = format_args!("{} samples", samples.len()).to_string();

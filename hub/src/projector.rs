@@ -1,0 +1,116 @@
+//! Chooses the projector that goes beside a model. Headers, a machine and a request flow in; the projector that takes
+//! nothing from the model and loses nothing itself flows out, with the reason.
+
+use autoplace_planner::Planner;
+use autoplace_planner::gguf::Header;
+use autoplace_planner::machine::Machine;
+use autoplace_planner::memory::Companion;
+use autoplace_planner::memory::companion::CompanionRole;
+use autoplace_planner::plan::Request;
+use autoplace_planner::profile::ModelProfile;
+use serde::Serialize;
+
+use crate::choice::{PlannedFile, bits_per_weight};
+
+/// Bits per weight from which a projector counts as one of F32. Files of F16 have some tensors of F32.
+const F32_BITS: f64 = 24.0;
+
+/// Bits per weight from which a projector loses nothing that can be seen. Q8_0 has 8.5.
+const FINE_BITS: f64 = 8.0;
+
+/// A slower model by more than this share is a price that a projector with more bits is not worth.
+const AS_FAST: f64 = 0.98;
+
+/// The projector that goes beside a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ProjectorChoice {
+    /// The index of the chosen file; `None` if none goes with the model, or none fits.
+    pub chosen: Option<usize>,
+    /// The reason for the choice, or for the lack of one, in a sentence.
+    pub reason: String,
+}
+
+/// A projector that can be loaded beside the model, and what becomes of both.
+struct Fitting {
+    index: usize,
+    bits: f64,
+    /// Tokens per second of the model, or its layers on GPUs if no speed is predicted.
+    speed: f64,
+    /// The name of the projector's GPU.
+    gpu: Option<String>,
+}
+
+impl Fitting {
+    /// F16, BF16 and Q8_0 come first, then smaller types, and F32 last: it takes twice the memory for the same rows.
+    fn class(&self) -> u8 {
+        match self.bits {
+            bits if bits >= F32_BITS => 2,
+            bits if bits >= FINE_BITS => 0,
+            _ => 1,
+        }
+    }
+}
+
+/// Plans the model with each projector beside it, by arithmetic, and takes the best that fits. Files of F16, BF16 and
+/// Q8_0 come before smaller types, and F32 comes last. Among those of one class, the model must lose no speed to the
+/// projector, then the projector should be on a GPU, and then the file with the most bits per weight is taken.
+pub fn choose_projector(
+    projectors: &[PlannedFile],
+    model: &Header,
+    machine: &Machine,
+    request: &Request,
+) -> ProjectorChoice {
+    let (mut fitting, mut refused) = (Vec::new(), None);
+    for (index, file) in projectors.iter().enumerate() {
+        match planned(index, file, model, machine, request) {
+            Ok(planned) => fitting.push(planned),
+            Err(why) => {
+                refused.get_or_insert(format!("; {}: {why}", file.label));
+            }
+        }
+    }
+    let count = fitting.len();
+    let Some(class) = fitting.iter().map(Fitting::class).min() else {
+        let why = refused.unwrap_or_default();
+        return ProjectorChoice {
+            chosen: None,
+            reason: format!("none of {} projectors can be loaded{why}", projectors.len()),
+        };
+    };
+    fitting.retain(|it| it.class() == class);
+    let fastest = fitting.iter().map(|it| it.speed).fold(0.0, f64::max);
+    fitting.retain(|it| it.speed >= fastest * AS_FAST);
+    if fitting.iter().any(|it| it.gpu.is_some()) {
+        fitting.retain(|it| it.gpu.is_some());
+    }
+    let best = fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best });
+    let Some(best) = best else {
+        return ProjectorChoice { chosen: None, reason: "no projector can be compared".to_owned() };
+    };
+    let place = best.gpu.as_deref().unwrap_or("the host");
+    let label = &projectors[best.index].label;
+    let reason =
+        format!("{label} is the projector, of {count} that go with the model: {:.1} bits, on {place}", best.bits);
+    ProjectorChoice { chosen: Some(best.index), reason }
+}
+
+/// Plans the model with this projector.
+fn planned(
+    index: usize,
+    file: &PlannedFile,
+    model: &Header,
+    machine: &Machine,
+    request: &Request,
+) -> Result<Fitting, String> {
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let companion = Companion::mmproj(&file.header).map_err(|error| words(&error))?;
+    companion.compatible_with(model).map_err(|error| words(&error))?;
+    let profile = ModelProfile::from_header(model).map_err(|error| words(&error))?;
+    let plan = Planner::new(&profile, machine).request(request.clone()).beside(companion).plan();
+    let plan = plan.map_err(|error| words(&error))?;
+    let speed = plan.speed.as_ref().map_or(f64::from(plan.n_gpu_layers), |speed| speed.tokens_per_second);
+    let beside = plan.companions.iter().find(|one| one.role == CompanionRole::Mmproj);
+    let gpu = beside.and_then(|one| one.gpu.clone());
+    Ok(Fitting { index, bits: bits_per_weight(&file.header), speed, gpu })
+}

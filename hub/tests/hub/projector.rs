@@ -1,0 +1,142 @@
+//! The projector that goes beside a model: chosen by its header, fetched into the model's folder.
+
+use std::ops::ControlFlow::Continue;
+
+use autoplace_hub::{Error, PlannedFile, Preference, ProjectorChoice, choose_projector};
+use autoplace_planner::gguf::{Builder, Header, TensorType as T};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::plan::Request;
+
+use crate::world::World;
+use test_support::hub_server::Content;
+use test_support::synthetic::mmproj;
+use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
+
+/// LLaVA's encoder beside 12 billion weights of this type: 22 GiB of F16, 12 GiB of Q8_0.
+fn projector(label: &str, kind: T) -> PlannedFile {
+    let more = |file: Builder, il: u32| file.tensor(&format!("more.{il}.weight"), kind, &[4096, 25_000]);
+    let file = (0..120).fold(mmproj::named("LLaVA 1.5"), more);
+    PlannedFile::new(label, None, header(&file))
+}
+
+fn header(file: &Builder) -> Header {
+    let (bytes, file_bytes) = file.encoded().unwrap();
+    Header::parse_shards([(bytes.into(), file_bytes)]).unwrap()
+}
+
+fn model(kind: T) -> Header {
+    header(&Shape { types: (kind, kind, kind), ..LLAMA_8B }.builder())
+}
+
+fn host(free: u64) -> Machine {
+    Machine::new(Host::new(free).bandwidth(50_000_000_000))
+}
+
+fn chosen(files: &[PlannedFile], model: &Header, machine: &Machine) -> (Option<String>, String) {
+    let ProjectorChoice { chosen, reason, .. } = choose_projector(files, model, machine, &Request::new());
+    (chosen.map(|chosen| files[chosen].label.clone()), reason)
+}
+
+#[test]
+fn sixteen_bits_are_taken_where_they_fit_eight_where_they_do_not_and_f32_if_there_is_no_other() {
+    let files = [projector("F32", T::F32), projector("F16", T::F16), projector("Q8_0", T::Q8_0)];
+    let model = model(T::Q8_0);
+    let of = |free| chosen(&files, &model, &host(gib(free)));
+    let (all, reason) = of(200);
+    assert_eq!(all.as_deref(), Some("F16"), "{reason}");
+    assert!(
+        reason.starts_with("F16 is the projector, of 3 that go with the model: 16.") && reason.ends_with("on the host"),
+        "{reason}"
+    );
+    // The model has 8 GiB, and the projectors 23 and 12.
+    assert_eq!(of(27).0.as_deref(), Some("Q8_0"));
+    assert_eq!(chosen(&files[..1], &model, &host(gib(200))).0.as_deref(), Some("F32"));
+    let (none, reason) = of(12);
+    assert!(none.is_none() && reason.starts_with("none of 3 projectors can be loaded; F32: "), "{reason}");
+}
+
+#[test]
+fn a_projector_for_which_the_model_would_leave_its_card_is_not_taken() {
+    let files = [projector("F16", T::F16), projector("Q8_0", T::Q8_0)];
+    let model = model(T::Q4_0);
+    let machine = |free| host(gib(100)).with_gpu(Gpu::named("RTX 6000 Ada").unwrap().free(gib(free)));
+    assert_eq!(chosen(&files, &model, &machine(44)).0.as_deref(), Some("F16"));
+    let (small, reason) = chosen(&files, &model, &machine(22));
+    assert_eq!(small.as_deref(), Some("Q8_0"), "{reason}");
+    assert!(!reason.ends_with("on the host"), "{reason}");
+}
+
+#[test]
+fn a_file_for_another_model_is_not_taken_and_the_reason_is_given() {
+    let other = PlannedFile::new("other", None, header(&mmproj::named("Small LLaVA")));
+    let no_projector = PlannedFile::new("text", None, model(T::Q4_0));
+    let (none, reason) = chosen(&[other, no_projector], &model(T::Q4_0), &host(gib(64)));
+    assert!(none.is_none() && reason.contains("none of 2 projectors can be loaded; other: "), "{reason}");
+    assert!(reason.contains("256") && reason.contains("4096"), "{reason}");
+}
+
+/// A repository with a model and three projectors, of which one is for another model.
+fn world() -> World {
+    let large = |file: Builder| Content::large(file.to_bytes().unwrap());
+    World::new([
+        ("thing-Q8_0.gguf", large(Shape { n_embd: 256, head_dim: 64, ..TINY }.builder())),
+        ("mmproj-F16.gguf", large(mmproj::named("Small LLaVA"))),
+        ("mmproj-F32.gguf", large(mmproj::named("Small LLaVA").tensor("more.weight", T::F32, &[256, 4096]))),
+        (
+            "mmproj-other-F16.gguf",
+            Content::hollow(
+                mmproj::named("LLaVA 1.5").encoded().unwrap().0,
+                mmproj::named("LLaVA 1.5").encoded().unwrap().1,
+            ),
+        ),
+    ])
+}
+
+#[test]
+fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its_folder() {
+    let world = World::new([
+        ("thing-Q8_0.gguf", Content::large(Shape { n_embd: 256, head_dim: 64, ..TINY }.builder().to_bytes().unwrap())),
+        ("mmproj-F16.gguf", Content::large(mmproj::named("Small LLaVA").to_bytes().unwrap())),
+        ("mmproj-BF32.gguf", Content::large(b"<html>".repeat(100))),
+    ]);
+    let (hub, machine) = (world.hub(), host(gib(8)));
+    let name = "hf:some/thing:Q8_0".parse().unwrap();
+    let pick = hub.pick(&name, &machine, &Request::new(), Preference::Auto).unwrap();
+    assert_eq!(pick.projectors.len(), 2);
+    let header = pick.header.clone().unwrap();
+    let projector = hub.pick_projector(&pick.projectors, &header, &machine, &Request::new()).unwrap();
+    assert_eq!((projector.candidate.name(), &projector.cached), ("mmproj-F16", &None));
+    let model = hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
+    // The model is here and its projector is not: the cache alone has none, and the hub lists them.
+    let cached = hub.pick(&name, &machine, &Request::new(), Preference::Auto).unwrap();
+    assert!(cached.cached.is_some() && cached.projectors.is_empty());
+    let listed = hub.projectors(&name.without_quant()).unwrap();
+    assert_eq!(listed.len(), 2);
+    let path = hub.fetch(&projector.candidate, |_, _| Continue(())).unwrap();
+    assert_eq!((path.parent(), path.file_name().unwrap().to_str()), (model.parent(), Some("mmproj-F16.gguf")));
+
+    world.server.seen();
+    let cached = hub.pick(&name, &machine, &Request::new(), Preference::Auto).unwrap();
+    let again = hub.pick_projector(&cached.projectors, &header, &machine, &Request::new()).unwrap();
+    assert_eq!((again.cached, hub.projectors(&name.without_quant()).unwrap().len()), (Some(path), 1));
+    assert!(world.server.seen().is_empty());
+}
+
+#[test]
+fn a_name_with_a_quantisation_lists_the_projectors_of_it_whatever_models_there_are() {
+    let world = world();
+    let projectors = |name: &str| world.hub().projectors(&name.parse().unwrap());
+    let names =
+        |name: &str| -> Vec<String> { projectors(name).unwrap().iter().map(|it| it.name().to_owned()).collect() };
+    assert_eq!(names("hf:some/thing").len(), 3);
+    assert_eq!(names("hf:some/thing:f32"), ["mmproj-F32"]);
+    assert_eq!(names("hf:some/thing:F16"), ["mmproj-F16", "mmproj-other-F16"]);
+    let error = projectors("hf:some/thing:Q2_K").unwrap_err();
+    assert!(matches!(error, Error::NoModel { .. }));
+    assert!(error.to_string().starts_with("some/thing has no projector of Q2_K; it has mmproj-F16, "), "{error}");
+    let offline = world.hub().offline(true).projectors(&"hf:some/thing".parse().unwrap()).unwrap_err();
+    assert!(matches!(offline, Error::Offline { .. }), "{offline}");
+    let none = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
+    let error = none.hub().projectors(&"hf:some/thing".parse().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "some/thing has no projector (mmproj); it has none");
+}
