@@ -10,7 +10,7 @@ use crate::cache::Folder;
 use crate::error::Error;
 use crate::group::{Group, group};
 use crate::http::{Http, quoted, shown};
-use crate::local::Why;
+use crate::local::SkipReason;
 use crate::name::Name;
 use crate::null;
 
@@ -181,7 +181,7 @@ fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
             Some(why) => {
                 left_out.push((names, why.to_string()));
                 // mtmd opens a single file.
-                if matches!(why, Why::Projector) && files.len() == 1 {
+                if matches!(why, SkipReason::Projector) && files.len() == 1 {
                     projectors.push(Candidate { place: place.clone(), name, quant, files });
                 }
             }
@@ -193,7 +193,7 @@ fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
 
 fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {
     let Repository { mut candidates, projectors, left_out } = parts(name, commit, files);
-    let found: Vec<&str> = candidates.iter().map(|file| it.quant().unwrap_or(&it.name)).collect();
+    let found: Vec<&str> = candidates.iter().map(|candidate| candidate.quant().unwrap_or(&candidate.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
         // People call Unsloth's `UD-Q4_K_XL` plain `Q4_K_XL`.

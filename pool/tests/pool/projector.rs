@@ -4,7 +4,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::Companion;
 use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
-use autoplace_pool::Held;
+use autoplace_pool::HeldBytes;
 use test_support::synthetic::mmproj;
 use test_support::synthetic::shapes::LLAMA_8B;
 
@@ -26,7 +26,7 @@ fn a_projector_is_counted_on_its_card_also_where_no_layer_of_the_model_is() {
         let (with, without) = (plan(true), plan(false));
         let [companion] = &with.companions[..] else { panic!("{with}") };
         assert!(companion.gpu.is_some(), "{with}");
-        let of = |plan| Held::from_plan(plan, &machine).gpus[0];
+        let of = |plan| HeldBytes::from_plan(plan, &machine).gpus[0];
         // Some bytes more may be headroom for the projector.
         let more = of(&with) - of(&without);
         assert!(more >= companion.bytes.gpu.total() && more < gib(2), "{layers:?}: {more} of {companion:?}");
