@@ -192,7 +192,7 @@ fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
 /// The demo model in a folder of this name, with a projector beside it if it `sees`.
 fn folder(place: &Place, name: &str, sees: bool) -> String {
     fs::create_dir(place.path(name)).unwrap();
-    let model = place.path(&format!("{name}/{name}.gguf"));
+    let model = place.path(&format!("{name}/{}.gguf", name.rsplit('/').next().unwrap_or(name)));
     fs::copy(FILE, &model).unwrap();
     if sees {
         let projector = place.path(&format!("{name}/mmproj-f16.gguf"));

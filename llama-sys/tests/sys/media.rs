@@ -94,8 +94,7 @@ fn a_prompt_of_text_and_an_image_is_computed_and_the_same_image_gives_the_same_r
 fn the_size_of_an_image_tells_its_tokens_and_an_image_without_pixels_is_not_encoded() {
     let folder = tempfile::tempdir().unwrap();
     let model = demo_model();
-    for name in ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL", "Small Qwen3-VL"]
-    {
+    for name in ["Small LLaVA", "Small Gemma 3", "Small Pixtral", "Small InternVL", "Small Qwen2-VL"] {
         let path = projector(name, folder.path());
         let mut projector = Projector::load(&model, &path, &on(None)).unwrap();
         for (width, height) in [(30, 20), (200, 31), (64, 640), (1, 1)] {
