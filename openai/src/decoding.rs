@@ -153,7 +153,7 @@ mod tests {
         let before = turns.take(60).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for (index, bytes) in [90, 10, 10].into_iter().enumerate() {
+            for (index, bytes) in [95, 10, 10].into_iter().enumerate() {
                 let (turns, order) = (&turns, &order);
                 scope.spawn(move || {
                     let turn = turns.take(bytes).unwrap();

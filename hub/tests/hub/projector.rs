@@ -48,8 +48,9 @@ fn sixteen_bits_are_taken_where_they_fit_eight_where_they_do_not_and_f32_if_ther
         reason.starts_with("F16 is the projector, of 3 that go with the model: 16.") && reason.ends_with("on the host"),
         "{reason}"
     );
-    // The model has 8 GiB, and the projectors 23 and 12.
-    assert_eq!(of(27).0.as_deref(), Some("Q8_0"));
+    // The model has 8 GiB, which the host may rearrange, and the projectors 23 and 12.
+    let (small, reason) = of(34);
+    assert_eq!(small.as_deref(), Some("Q8_0"), "{reason}");
     assert_eq!(chosen(&files[..1], &model, &host(gib(200))).0.as_deref(), Some("F32"));
     let (none, reason) = of(12);
     assert!(none.is_none() && reason.starts_with("none of 3 projectors can be loaded; F32: "), "{reason}");
@@ -61,7 +62,7 @@ fn a_projector_for_which_the_model_would_leave_its_card_is_not_taken() {
     let model = model(T::Q4_0);
     let machine = |free| host(gib(100)).with_gpu(Gpu::named("RTX 6000 Ada").unwrap().free(gib(free)));
     assert_eq!(chosen(&files, &model, &machine(44)).0.as_deref(), Some("F16"));
-    let (small, reason) = chosen(&files, &model, &machine(22));
+    let (small, reason) = chosen(&files, &model, &machine(26));
     assert_eq!(small.as_deref(), Some("Q8_0"), "{reason}");
     assert!(!reason.ends_with("on the host"), "{reason}");
 }
