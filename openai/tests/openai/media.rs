@@ -20,7 +20,7 @@ use test_support::synthetic::mmproj;
 
 /// The demo model, which sees.
 fn seeing() -> &'static Api {
-    &engine_and_api().1
+    engine_and_api().1
 }
 
 fn engine_and_api() -> (&'static Engine, &'static Api) {
