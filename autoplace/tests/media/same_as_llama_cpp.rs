@@ -6,8 +6,10 @@ use autoplace::generate::{Fork, Prompt};
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Sampler, Token};
 use autoplace::{Image, Model};
 
-use crate::eyes::{ALL_FAMILIES, about, image_max_tokens, is_random, picture, seeing, their_tokens};
-use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, sampled};
+use crate::eyes::{
+    ALL_FAMILIES, about, beside, files, image_max_tokens, is_random, picture, seeing, their_tokens,
+};
+use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, request, sampled};
 
 /// The projector as llama.cpp loads it beside the model.
 fn theirs(family: &str, model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
@@ -34,6 +36,9 @@ fn text(text: &str) -> MediaPart<'_> {
 fn seen(image: &Image) -> MediaPart<'_> {
     MediaPart::Image { width: image.width(), height: image.height(), rgb: image.rgb() }
 }
+
+/// The context, in tokens: room for three slices of MiniCPM-V 4.6.
+const N_CTX: u32 = 512;
 
 /// Sizes of three shapes, and one that is cut into several tiles.
 const SIZES: [(u32, u32); 4] = [(30, 30), (90, 40), (17, 120), (300, 200)];
@@ -92,7 +97,7 @@ fn the_second_picture_of_a_prompt_has_the_tokens_and_the_number_that_mtmd_gives_
 fn their_text(family: &str, model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Token> {
     let (native, mut projector) = theirs(family, model, folder);
     let chunks = projector.tokenize(&parts(image), true).unwrap();
-    let mut raw = Raw::new(&native, 256);
+    let mut raw = Raw::new(&native, N_CTX);
     if is_random(model) {
         let sampler = Sampler::chain(&native).unwrap().temperature(COLD).unwrap().dist(SEED).unwrap();
         raw = raw.by(sampler, &[]);
@@ -104,7 +109,8 @@ fn their_text(family: &str, model: &Model, folder: &Path, image: &Image, n: usiz
 fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
     for family in ALL_FAMILIES {
         let folder = tempfile::tempdir().unwrap();
-        let model = seeing(family, folder.path(), 1);
+        let files = files(family, folder.path());
+        let model = beside(&files, request(N_CTX, 1, false), image_max_tokens(family)).load().unwrap();
         let mut texts = Vec::new();
         for (width, height) in SIZES {
             let image = picture(width, height, 2);
