@@ -244,6 +244,24 @@ fn an_image_of_more_tokens_than_the_largest_is_refused_and_nothing_grows() {
 }
 
 #[test]
+fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Pixtral", folder.path());
+    let params = ProjectorParams { image_max_tokens: Some(60), ..on(None) };
+    let mut all = Vec::new();
+    for bytes in [1 << 16, 1 << 18, 1 << 20, 1 << 22] {
+        // Memory that malloc gives out again, full of what is no number.
+        let held: Vec<Vec<f32>> = (0..8).map(|_| vec![f32::NAN; bytes / 4]).collect();
+        drop(held);
+        let mut projector = Projector::load(&demo_model(), &path, &params).unwrap();
+        all.push(rows(&mut projector, 90, 40, 1));
+    }
+    assert!(all[0].iter().all(|value| value.is_finite()));
+    assert!(all.iter().all(|rows| *rows == all[0]));
+}
+
+#[test]
 fn what_does_not_fit_together_is_an_error_that_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let model = demo_model();
