@@ -170,7 +170,7 @@ fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
 #[test]
 fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
     let (engine, api) = engine_and_api();
-    let server = Server::of(api.clone(), engine);
+    let server = Server::serve(api.clone(), engine);
     let picture = Image::from_bytes(&bmp(30, 20, 200)).unwrap();
     let here = chat(api, &asked(&format!("data:image/bmp;base64,{}", base64(&bmp(30, 20, 200))))).unwrap();
     let text = here["choices"][0]["message"]["content"].as_str().unwrap();
