@@ -6,9 +6,7 @@ use autoplace::generate::{Fork, Prompt};
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Sampler, Token};
 use autoplace::{Image, Model};
 
-use crate::eyes::{
-    ALL_FAMILIES, about, beside, files, image_max_tokens, is_random, picture, seeing, their_tokens,
-};
+use crate::eyes::{ALL_FAMILIES, about, beside, files, image_max_tokens, is_random, picture, seeing, their_tokens};
 use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, request, sampled};
 
 /// The projector as llama.cpp loads it beside the model.

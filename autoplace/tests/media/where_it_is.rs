@@ -76,7 +76,7 @@ fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGp
         Some(gpu) => {
             assert_eq!(planned.gpu, gpu, "{what}");
             // Each tensor passes through the host's memory before its buffers are used.
-            let largest = headers.tensors().map(|tensor| tensor.bytes()).max().unwrap();
+            let largest = headers.tensors().map(autoplace::gguf::Tensor::bytes).max().unwrap();
             assert_eq!(planned.host.compute, allocated.host.compute.max(largest), "{what}");
         }
     }
