@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::messages;
-use autoplace::{chat, embed, generate, worker};
+use autoplace::worker::Error as WorkerError;
+use autoplace::{chat, embed, generate};
 
 /// An error in the API's form: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +91,6 @@ impl ApiError {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
             Error::NoProjector { in_worker: true, .. } => Self::new(501, message),
             // Pictures and sounds that are larger than a message to the model's process can be.
-            Error::Worker(worker::Error::TooLong { .. }) => Self::invalid(prompt, message),
             Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } | Error::CannotShift { .. } => {
                 Self::invalid(prompt, message)
             }
@@ -106,6 +106,8 @@ impl ApiError {
             Error::Template(error) => Self::of_template(error, prompt),
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
+            // The request was not sent, and the worker goes on.
+            Error::Worker(WorkerError::TooLong { .. }) => Self::invalid(prompt, message),
             _ => Self::new(500, message),
         }
     }
@@ -202,6 +204,7 @@ impl From<embed::Error> for ApiError {
             }
             embed::Error::Empty { index } => Self::invalid(format!("input[{index}]"), message),
             embed::Error::Busy => Self::new(503, message).with_code("overloaded"),
+            embed::Error::Worker(WorkerError::TooLong { .. }) => Self::invalid("input", message),
             _ => Self::new(500, message),
         }
     }
@@ -209,16 +212,15 @@ impl From<embed::Error> for ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::ApiError;
+    use super::{ApiError, WorkerError, embed};
     use autoplace::generate::Error;
 
     #[test]
     fn whose_fault_it_is_shows_in_the_status() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
         assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
-        let too_long = autoplace::worker::Error::TooLong { bytes: 70 << 20, limit: 64 << 20 };
         let in_worker = Error::NoProjector { media: "sound".to_owned(), in_worker: true };
-        assert_eq!((status(too_long.into()), status(in_worker)), (400, 501));
+        assert_eq!(status(in_worker), 501);
     }
 
     #[test]
@@ -233,6 +235,18 @@ mod tests {
             "messages[2].content[1].image_url: a picture of 1 x 9 pixels cannot be used: too thin"
         );
         assert_eq!(ApiError::of_media(&error, &[], "messages").param.as_deref(), Some("messages"));
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_for_a_worker_is_its_client_s_fault() {
+        let too_long = || WorkerError::TooLong { bytes: 65 << 20, limit: 64 << 20 };
+        let error = ApiError::of_generation(&too_long().into(), "messages");
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("messages")));
+        assert!(error.message.contains("68157440 bytes is too long for a worker"), "{}", error.message);
+        let error = ApiError::from(embed::Error::from(too_long()));
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("input")));
+        let broken = WorkerError::Answered { kind: "Native".into(), message: "no memory".into() };
+        assert_eq!(ApiError::of_generation(&broken.into(), "messages").status, 500);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::first_token::{Kind, Random, Server, model_file, servers, words};
+use crate::servers::{Arguments, Kind, Random, Server, servers, words};
 use crate::workspace::Workspace;
 
 /// Requests that are under way at once, as many as each server has places.
@@ -95,13 +95,8 @@ impl fmt::Display for Figures {
 
 /// Measures with this model; 200 conversations, or as many as the second argument says.
 pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    const USAGE: &str = "cargo xtask conversations MODEL [CONVERSATIONS]";
-    let (model, count) = match arguments {
-        [model] => (model, 200),
-        [model, count] => (model, count.parse().context(USAGE)?),
-        _ => anyhow::bail!("usage: {USAGE}"),
-    };
-    let model = model_file(model)?;
+    let arguments = Arguments::read(arguments, "conversations MODEL [CONVERSATIONS]", 200, &[])?;
+    let (model, count) = (arguments.model, arguments.number);
     let servers = servers(workspace)?;
     let trace = trace(count);
     println!("| {count} conversations, {} requests | tokens of prompts | computed | time | peak memory |", trace.len());
@@ -120,7 +115,7 @@ pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Resu
 }
 
 fn measure(kind: &Kind, model: &Path, trace: &[Request], count: usize) -> Result<Figures> {
-    let server = &Server::start(kind, model, PLACES, PLACES * TOKENS_EACH)?;
+    let server = &Server::start(kind, model, PLACES, PLACES * TOKENS_EACH, &[])?;
     let histories: &Vec<Mutex<History>> = &(0..count).map(|_| Mutex::default()).collect();
     let queue = &Mutex::new(trace.iter().copied().collect::<VecDeque<_>>());
     let begun = Instant::now();

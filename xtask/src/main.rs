@@ -37,6 +37,7 @@ mod sanitize;
 mod schemas;
 mod semver;
 mod server_memory;
+mod servers;
 mod setup;
 mod size;
 mod soak;
@@ -137,8 +138,8 @@ cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cp
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)
 cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
-cargo xtask first-token MODEL [ROUNDS]
-                                    how long many people wait for their first token, beside the pinned llama.cpp's llama-server (compiles it)
+cargo xtask first-token MODEL [ROUNDS] [LOAD]
+                                    how long many people wait for their first token, beside llama.cpp's llama-server (compiles it); a word selects loads
 cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines; --caches: caches of experts
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
@@ -154,7 +155,7 @@ cargo xtask runtime [--vulkan] [--cuda]
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask schemas MODEL [--write] the JSON-Schema-Test-Suite with the vocabulary of a model (and writes its table in docs/constrained-output.md)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
-cargo xtask server-memory MODEL [REQUESTS]
+cargo xtask server-memory MODEL [REQUESTS] [requests|clients]
                                     the server's memory after 1,000 requests and 64 clients that come and go, beside llama-server's (Linux; compiles it)
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares

@@ -1,108 +1,136 @@
-//! `server-memory`: the memory of `autoplace serve` and of the llama-server of the pinned llama.cpp after many
-//! requests, and after many clients that come and go.
+//! `server-memory`: the memory of `autoplace serve` and of the llama-server of llama.cpp after many requests, and after
+//! many clients that come and go.
 //!
-//! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
-//! servers get the same requests.
+//! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
+//! get the same requests. Fails if an answer is incomplete, or if a server has no free place afterwards.
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::first_token::{Kind, Server, model_file, servers};
+use crate::servers::{Arguments, Kind, Random, Server, servers};
 use crate::workspace::Workspace;
 
-/// Places of each server, and the requests that are under way at once before the clients come and go.
+/// Places of each server, and the requests that are under way at once in the first part.
 const PLACES: usize = 8;
 /// Tokens of context for each place.
 const TOKENS_EACH: usize = 2048;
 /// Tokens of each answer.
 const ANSWER: usize = 16;
+/// Tokens of an answer whose reader leaves, and the most events that the reader waits for.
+const LEFT_ANSWER: usize = 160;
+const EVENTS: usize = 40;
 /// Words of the shortest and of the longest prompt.
 const WORDS: (usize, usize) = (20, 120);
-/// Clients that come and go, and the requests of each.
+/// Clients that come and go together, the requests of each, and how often all of them come.
 const CLIENTS: usize = 64;
 const VISITS: usize = 4;
+const WAVES: usize = 3;
 /// The time that a server has to notice that its clients have left.
 const REST: Duration = Duration::from_secs(3);
 
-/// MiB of one server at four moments, and the seconds of both parts.
-struct Figures {
-    started: u64,
-    after_requests: u64,
-    after_clients: u64,
-    peak: u64,
-    seconds: (f64, f64),
-}
+/// The two parts, which can be measured alone.
+const REQUESTS: &str = "requests";
+const COMING: &str = "clients";
 
 /// Measures with this model. The second argument is the number of requests; the default is 1,000.
 pub(crate) fn server_memory(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    const USAGE: &str = "cargo xtask server-memory MODEL [REQUESTS]";
-    let (model, requests) = match arguments {
-        [model] => (model, 1000),
-        [model, requests] => (model, requests.parse().context(USAGE)?),
-        _ => anyhow::bail!("usage: {USAGE}"),
-    };
-    let model = model_file(model)?;
-    println!(
-        "| memory | started | after {requests} requests | after {CLIENTS} clients | peak | time of the requests | \
-         time of the clients |"
-    );
-    println!("|---|--:|--:|--:|--:|--:|--:|");
-    for server in &servers(workspace)? {
-        let Figures { started, after_requests, after_clients, peak, seconds } = measure(server, &model, requests)?;
+    let usage = "server-memory MODEL [REQUESTS] [requests|clients]";
+    let arguments = Arguments::read(arguments, usage, 1000, &[REQUESTS, COMING])?;
+    let servers = servers(workspace)?;
+    if arguments.has(REQUESTS) {
+        let n = arguments.number;
+        println!("\n| {n} requests, {PLACES} at once | started | after a half | after all | peak | time |");
+        println!("|---|--:|--:|--:|--:|--:|");
+        for kind in &servers {
+            println!("| {} | {} |", kind.name(), after_requests(kind, &arguments.model, n)?);
+        }
+    }
+    if arguments.has(COMING) {
         println!(
-            "| {} | {started} MiB | {after_requests} MiB | {after_clients} MiB | {peak} MiB | {:.0} s | {:.0} s |",
-            server.name(),
-            seconds.0,
-            seconds.1
+            "\n| {CLIENTS} clients that come and go, {WAVES} times | started | after the first time | after the last \
+             | peak | complete answers | left answers | time |"
         );
+        println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+        for kind in &servers {
+            println!("| {} | {} |", kind.name(), after_clients(kind, &arguments.model)?);
+        }
     }
     Ok(())
 }
 
-fn measure(kind: &Kind, model: &Path, requests: usize) -> Result<Figures> {
-    let server = &Server::start(kind, model, PLACES, PLACES * TOKENS_EACH)?;
-    let memory =
-        |of: Option<u64>| of.map(|bytes| bytes >> 20).context("the memory of a process is read from /proc: Linux only");
-    let started = memory(server.memory())?;
+fn start(kind: &Kind, model: &Path) -> Result<Server> {
+    // The demo model has no chat template.
+    Server::start(kind, model, PLACES, PLACES * TOKENS_EACH, &["--chat-template", "chatml"])
+}
 
+fn mib(bytes: Option<u64>) -> Result<String> {
+    let bytes = bytes.context("the memory of a process is read from /proc: Linux only")?;
+    Ok(format!("{} MiB", bytes >> 20))
+}
+
+/// Asks for complete answers. Returns a row of the table.
+fn after_requests(kind: &Kind, model: &Path, requests: usize) -> Result<String> {
+    let server = &start(kind, model)?;
+    let started = mib(server.memory())?;
     let begun = Instant::now();
-    let next = &AtomicUsize::new(0);
+    ask(server, 0..requests / 2)?;
+    let halfway = mib(server.memory())?;
+    ask(server, requests / 2..requests)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let (after, peak) = (mib(server.memory())?, mib(server.peak_memory())?);
+    Ok(format!("{started} | {halfway} | {after} | {peak} | {seconds:.0} s"))
+}
+
+/// Asks for these texts, [`PLACES`] at once.
+fn ask(server: &Server, numbers: Range<usize>) -> Result<()> {
+    let numbers = Mutex::new(numbers);
     together(PLACES, |_| {
         loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= requests {
-                return Ok(());
-            }
+            let Some(number) = numbers.lock().expect("nobody panics").next() else { return Ok(()) };
             server.text(number, words(number), ANSWER, || {})?;
         }
-    })?;
-    let of_requests = begun.elapsed().as_secs_f64();
-    let after_requests = memory(server.memory())?;
+    })
+}
 
+/// Lets clients come and go. Each visit reads its whole answer, or closes the connection somewhere in the middle, by
+/// chance. Returns a row of the table.
+fn after_clients(kind: &Kind, model: &Path) -> Result<String> {
+    let server = &start(kind, model)?;
+    let started = mib(server.memory())?;
+    let (complete, left) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
     let begun = Instant::now();
-    together(CLIENTS, |client| {
-        for visit in 0..VISITS {
-            let number = requests + client * VISITS + visit;
-            // Every second client leaves in the middle of its answer.
-            if (client + visit) % 2 == 0 {
-                server.leave(number, words(number), 10 * ANSWER)?;
-            } else {
-                server.text(number, words(number), ANSWER, || {})?;
+    let mut after = Vec::new();
+    for wave in 0..WAVES {
+        together(CLIENTS, |client| {
+            let mut random = Random((wave * CLIENTS + client) as u64 + 1);
+            for visit in 0..VISITS {
+                let number = (wave * CLIENTS + client) * VISITS + visit;
+                if random.below(2) == 0 {
+                    server.leave(number, words(number), LEFT_ANSWER, random.below(EVENTS))?;
+                    left.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    server.text(number, words(number), ANSWER, || {})?;
+                    complete.fetch_add(1, Ordering::Relaxed);
+                }
             }
-        }
-        Ok(())
-    })?;
-    thread::sleep(REST);
-    // All of its places are free again.
-    together(PLACES, |client| server.text(client, 20, ANSWER, || {}).map(|_| ()))?;
-    let of_clients = begun.elapsed().as_secs_f64();
-    let after_clients = memory(server.memory())?;
-    let peak = memory(server.peak_memory())?;
-    Ok(Figures { started, after_requests, after_clients, peak, seconds: (of_requests, of_clients) })
+            Ok(())
+        })?;
+        thread::sleep(REST);
+        // All of its places are free again.
+        together(PLACES, |client| server.text(client, WORDS.0, ANSWER, || {}).map(|_| ()))?;
+        after.push(mib(server.memory())?);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let peak = mib(server.peak_memory())?;
+    let (complete, left) = (complete.load(Ordering::Relaxed), left.load(Ordering::Relaxed));
+    let (first, last) = (&after[0], &after[WAVES - 1]);
+    Ok(format!("{started} | {first} | {last} | {peak} | {complete} | {left} | {seconds:.0} s"))
 }
 
 /// Prompts of all lengths between the shortest and the longest, in no order.

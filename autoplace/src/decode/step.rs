@@ -13,7 +13,7 @@ use super::media::first_position;
 use super::piece::{Piece, SequenceId};
 use super::prompt_order::{Asking, PromptOrder, in_order};
 use super::schedule::AdapterTurns;
-use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
+use super::sequence::{Sequence, cells, held, number_in_order, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftingPaused, Statistics};
 use crate::chat::FinishReason;
@@ -173,6 +173,9 @@ impl Step<'_> {
         asking.clear();
         for sequence in self.sequences.iter().filter(|sequence| sequence.to_compute() > 1) {
             prompts.waits(sequence.id, sequence.to_compute());
+        }
+        if !self.lent.context.kv_unified() {
+            number_in_order(self.sequences, prompts);
         }
         let wanted = |sequence: &Sequence| if sequence.scales == *scales { sequence.wanted() } else { 0 };
         let mut others = 0;

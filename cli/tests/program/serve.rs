@@ -53,8 +53,46 @@ fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
     let width = |index: usize| here[2].0[index]["embedding"].as_array().unwrap().len();
     assert_eq!(width(0), width(1), "a vector for each text, whatever the pooling");
     assert_eq!(there, here);
-    let long = json!({"prompt": "word ".repeat(2000)}).to_string();
-    assert_eq!(servers[1].post(TEXT, &long).0, 400);
+    faults_are_refused_alike(&servers);
+}
+
+/// Sends requests with faults, which the client has made wherever they are found: here, or in a worker.
+fn faults_are_refused_alike(servers: &[Server; 2]) {
+    let text = |more: Value| {
+        let mut body = json!({"prompt": "a", "max_tokens": 1});
+        body.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+        (TEXT, body)
+    };
+    let chat = |content: Value| (CHAT, json!({"messages": [{"role": "user", "content": content}]}));
+    let faults = [
+        text(json!({"prompt": "word ".repeat(2000)})),
+        text(json!({"prompt": "word ".repeat(200_000)})),
+        text(json!({"prompt": [1, 2, 1_000_000]})),
+        text(json!({"prompt": [1, -7]})),
+        text(json!({"stop": [""]})),
+        text(json!({"logprobs": 1_000_000})),
+        text(json!({"logit_bias": {"1000000": 1}})),
+        text(json!({"top_p": 2})),
+        text(json!({"mirostat": 7})),
+        text(json!({"repeat_penalty": -1})),
+        text(json!({"grammar": "root ::= \"a\" |"})),
+        text(json!({"json_schema": {"type": "nothing"}})),
+        text(json!({"json_schema": false})),
+        text(json!({"lora": [{"id": 3, "scale": 1.0}]})),
+        chat(json!("word ".repeat(2000))),
+        chat(json!([{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}])),
+        ("/v1/embeddings", json!({"input": "word ".repeat(2000)})),
+        ("/v1/embeddings", json!({"input": []})),
+        ("/tokenize", json!({"content": [1_000_000], "with_pieces": true})),
+        ("/detokenize", json!({"tokens": [1_000_000]})),
+    ];
+    for (place, body) in faults {
+        let body = body.to_string();
+        let [here, there] = servers.each_ref().map(|server| server.post(place, &body));
+        let shown = &body[..body.len().min(200)];
+        assert_eq!(here.0, 400, "{place} {shown}: {}", here.1);
+        assert_eq!(there, here, "{place} {shown}");
+    }
 }
 
 #[test]

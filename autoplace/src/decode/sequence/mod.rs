@@ -3,10 +3,12 @@
 mod batch;
 mod held;
 mod in_batch;
+mod numbers;
 mod reuse;
 mod shift;
 
 pub(crate) use held::Held;
+pub(crate) use numbers::number_in_order;
 
 use in_batch::InBatch;
 use llama_sys::{SeqId, Token, Vocab};

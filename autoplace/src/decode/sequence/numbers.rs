@@ -1,0 +1,141 @@
+//! The numbers of texts in the context.
+//!
+//! With a cache for each sequence, llama.cpp computes the next tokens of texts together if their numbers are
+//! consecutive, and in separate graphs otherwise (llama-batch.cpp, `split_equal`). Each graph reads all weights. So
+//! prompts get their numbers in the order in which they are computed: then texts that generate have consecutive
+//! numbers while others still wait, and also while they end, the oldest first.
+
+use llama_sys::SeqId;
+
+use super::Sequence;
+use crate::decode::prompt_order::PromptOrder;
+
+/// Exchanges the numbers of texts of which the context holds nothing yet, so that they follow each other in the order
+/// of their prompts. Keeps the texts in the order of their numbers.
+pub(crate) fn number_in_order(sequences: &mut [Sequence], prompts: &PromptOrder) {
+    let mut waiting: Vec<usize> = (0..sequences.len()).filter(|at| sequences[*at].holds_nothing()).collect();
+    if waiting.len() < 2 {
+        return;
+    }
+    let begun: Vec<SeqId> = sequences.iter().filter(|it| !it.holds_nothing()).map(|it| it.held.seq).collect();
+    let mut numbers: Vec<SeqId> = waiting.iter().map(|at| sequences[*at].held.seq).collect();
+    begin_beside(&mut numbers, &begun);
+    waiting.sort_by(|a, b| prompts.rank(sequences[*a].id).compare(&prompts.rank(sequences[*b].id)));
+    for (at, number) in waiting.into_iter().zip(numbers) {
+        sequences[at].held.seq = number;
+    }
+    sequences.sort_by_key(|it| it.held.seq);
+}
+
+/// Rotates ascending numbers so that the first is the next one after a begun text's, if there is such a number.
+fn begin_beside(numbers: &mut [SeqId], begun: &[SeqId]) {
+    let beside = numbers.iter().position(|number| begun.contains(&(number - 1)));
+    numbers.rotate_left(beside.unwrap_or(0));
+}
+
+impl Sequence {
+    /// Whether the context holds nothing of this text, so that it can have any other empty sequence.
+    fn holds_nothing(&self) -> bool {
+        self.held.computed == 0 && self.held.saved.is_none() && self.held.shares.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::piece::SequenceId;
+    use crate::decode::prompt_order::{Asking, in_order};
+
+    const N_UBATCH: usize = 512;
+    const ANSWER: usize = 64;
+
+    #[test]
+    fn numbers_begin_after_those_of_texts_that_have_begun() {
+        let after = |mut numbers: Vec<SeqId>, begun: &[SeqId]| {
+            begin_beside(&mut numbers, begun);
+            numbers
+        };
+        assert_eq!(after(vec![0, 1, 2], &[]), [0, 1, 2]);
+        assert_eq!(after(vec![0, 1, 4, 7], &[2, 3, 5, 6]), [4, 7, 0, 1]);
+        assert_eq!(after(vec![0, 1, 2], &[3]), [0, 1, 2], "no number follows");
+    }
+
+    /// A text of the simulation.
+    struct Text {
+        id: SequenceId,
+        number: SeqId,
+        prompt: usize,
+        computed: usize,
+    }
+
+    /// The graphs of a batch, which has so many tokens of each number: llama.cpp's `split_equal` with `sequential`.
+    fn graphs(batch: &mut [(SeqId, usize)]) -> usize {
+        let mut graphs = 0;
+        loop {
+            let (mut members, mut last) = (Vec::new(), None);
+            for (at, (number, left)) in batch.iter().enumerate() {
+                if *left > 0 && last.is_none_or(|last| *number == last + 1) {
+                    members.push(at);
+                    last = Some(*number);
+                }
+            }
+            let Some(each) = members.iter().map(|at| batch[*at].1).min() else { return graphs };
+            let each = each.min((N_UBATCH / members.len()).max(1));
+            members.iter().for_each(|at| batch[*at].1 -= each);
+            graphs += 1;
+        }
+    }
+
+    /// The graphs that prompts of these lengths and their answers take on as many sequences.
+    fn simulate(prompts: &[usize], renumbers: bool) -> usize {
+        let text = |(at, prompt): (usize, &usize)| Text {
+            id: SequenceId(at as u64),
+            number: at as SeqId,
+            prompt: *prompt,
+            computed: 0,
+        };
+        let mut texts: Vec<Text> = prompts.iter().enumerate().map(text).collect();
+        let mut order = PromptOrder::default();
+        let mut all = 0;
+        while !texts.is_empty() {
+            let waits = |it: &Text| it.computed < it.prompt;
+            texts.iter().filter(|it| waits(it)).for_each(|it| order.waits(it.id, it.prompt - it.computed));
+            if renumbers {
+                let (mut waiting, begun): (Vec<_>, Vec<_>) = texts.iter_mut().partition(|it| it.computed == 0);
+                let begun: Vec<SeqId> = begun.iter().map(|it| it.number).collect();
+                let mut numbers: Vec<SeqId> = waiting.iter().map(|it| it.number).collect();
+                begin_beside(&mut numbers, &begun);
+                waiting.sort_by(|a, b| order.rank(a.id).compare(&order.rank(b.id)));
+                waiting.into_iter().zip(numbers).for_each(|(text, number)| text.number = number);
+                texts.sort_by_key(|it| it.number);
+            }
+            let running = texts.iter().filter(|it| !waits(it)).count();
+            let ask = |it: &Text| Asking::new(order.rank(it.id), it.prompt - it.computed);
+            let mut asking: Vec<Asking> = texts.iter().filter(|it| waits(it)).map(ask).collect();
+            in_order(&mut asking, N_UBATCH - running);
+            order.computed(asking.iter().map(|it| it.given).sum());
+            let mut shares = asking.iter();
+            let mut batch = Vec::new();
+            for text in &mut texts {
+                let tokens = if waits(text) { shares.next().map_or(0, |it| it.given) } else { 1 };
+                batch.push((text.number, tokens));
+                text.computed += tokens;
+            }
+            all += graphs(&mut batch);
+            texts.retain(|it| it.computed < it.prompt + ANSWER - 1);
+        }
+        all
+    }
+
+    #[test]
+    fn prompts_of_mixed_length_take_few_graphs_in_whatever_order_they_came() {
+        // 7,868 tokens are 16 graphs, beside which the running texts take a second one; the longest prompt is complete
+        // last, and 63 graphs follow.
+        for first in 0..8 {
+            let prompt = |at: usize| 130 + (100.0 * (30_f64.powf((at * 5 % 8) as f64 / 7.0) - 1.0)) as usize;
+            let prompts: Vec<usize> = (first..first + 8).map(prompt).collect();
+            let (before, after) = (simulate(&prompts, false), simulate(&prompts, true));
+            assert!(after <= 104 && before >= after + 15, "{before} {after}: {prompts:?}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! `autoplace serve` and the llama-server of llama.cpp side by side: their programs, their processes, and requests for
+//! texts, for the verbs that measure both.
+//!
+//! In: a model, and the arguments of a verb. Out: running servers, and the times and tokens of their texts.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::llama_tools;
+use crate::workspace::{Running, Workspace, run};
+
+/// Words that make the prompts. Each is a token or two of most vocabularies.
+const WORDS: [&str; 16] = [
+    "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
+    "silver", "summer", "evening", "silence",
+];
+/// Maximum time for a server to load the model, and to answer.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// The arguments of a verb: `MODEL [NUMBER] [PART]`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    pub(crate) model: PathBuf,
+    /// How often or how much is measured.
+    pub(crate) number: usize,
+    /// Selects the parts whose names have it. All parts have the empty word.
+    part: String,
+}
+
+impl Arguments {
+    /// Reads the arguments of `usage`. `number` is the default; `parts` are the names of what can be measured alone.
+    pub(crate) fn read(arguments: &[String], usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
+        let usage = || format!("usage: cargo xtask {usage}");
+        let Some((model, rest)) = arguments.split_first() else { bail!(usage()) };
+        let mut read = Self { model: std::path::absolute(model)?, number, part: String::new() };
+        ensure!(read.model.is_file(), "{} is no file", read.model.display());
+        let mut rest = rest.iter();
+        let mut next = rest.next();
+        if let Some(number) = next.and_then(|word| word.parse().ok()) {
+            read.number = number;
+            next = rest.next();
+        }
+        if let Some(part) = next {
+            let has_part = parts.iter().any(|name| name.contains(part.as_str()));
+            ensure!(has_part, "no part has `{part}` in its name: {parts:?}\n{}", usage());
+            read.part.clone_from(part);
+        }
+        ensure!(rest.next().is_none(), usage());
+        Ok(read)
+    }
+
+    pub(crate) fn has(&self, part: &str) -> bool {
+        part.contains(&self.part)
+    }
+}
+
+/// Pseudo-random numbers, the same for both servers.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+/// Words of a prompt.
+pub(crate) fn words(seed: u64, n: usize) -> String {
+    let mut random = Random(seed);
+    (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
+}
+
+/// The seconds of one text, from the moment of the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Timed {
+    pub(crate) first: f64,
+    pub(crate) end: f64,
+    pub(crate) longest_gap: f64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) tokens: u64,
+}
+
+/// The variable that names a llama-server which is built already. It must have the options of our own build.
+const BUILT: &str = "AUTOPLACE_LLAMA_SERVER";
+
+/// Compiles both servers with the same options, or takes the llama-server that the environment names.
+pub(crate) fn servers(workspace: &Workspace) -> Result<[Kind; 2]> {
+    run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
+    let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
+    let theirs = match std::env::var_os(BUILT) {
+        Some(built) => PathBuf::from(built),
+        None => {
+            let folder = llama_tools::build(workspace, &["llama-server"])?;
+            folder.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX))
+        }
+    };
+    ensure!(theirs.is_file(), "there is no llama-server at {}", theirs.display());
+    Ok([Kind::Autoplace(ours), Kind::LlamaServer(theirs)])
+}
+
+/// A kind of server, and its program.
+pub(crate) enum Kind {
+    Autoplace(PathBuf),
+    LlamaServer(PathBuf),
+}
+
+impl Kind {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Autoplace(_) => "autoplace serve",
+            Self::LlamaServer(_) => "llama-server",
+        }
+    }
+
+    /// A server with `sequences` places that share `n_ctx` tokens, and with arguments that both servers have.
+    fn command(&self, model: &Path, port: u16, sequences: usize, n_ctx: usize, more: &[&str]) -> Command {
+        let (n_ctx, sequences, port) = (n_ctx.to_string(), sequences.to_string(), port.to_string());
+        let (program, mut arguments) = match self {
+            Self::Autoplace(program) => (program, vec!["serve"]),
+            Self::LlamaServer(program) => (program, vec!["--no-webui", "-m"]),
+        };
+        arguments.extend([model.to_str().expect("a path in UTF-8"), "--port", &port, "--parallel", &sequences]);
+        arguments.extend(["-c", &n_ctx]);
+        let mut command = Command::new(program);
+        command.args(arguments).args(more);
+        command
+    }
+}
+
+pub(crate) struct Server {
+    process: Running,
+    address: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn start(kind: &Kind, model: &Path, sequences: usize, n_ctx: usize, more: &[&str]) -> Result<Self> {
+        // The port is free again when the listener is dropped.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
+        let mut command = kind.command(model, address.port(), sequences, n_ctx, more);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
+        let process = command.spawn().with_context(|| format!("{command:?}"))?;
+        let mut server = Self { process: Running(process), address };
+        let begun = Instant::now();
+        while !server.is_ready() {
+            let ended = server.process.0.try_wait()?;
+            ensure!(ended.is_none() && begun.elapsed() < PATIENCE, "{} did not start: {}", kind.name(), log.display());
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(server)
+    }
+
+    /// The most memory that the process has held, in bytes (Linux).
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// The memory that the process holds now, in bytes (Linux).
+    pub(crate) fn memory(&self) -> Option<u64> {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, name: &str) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+    }
+
+    fn is_ready(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(self.address) else { return false };
+        let mut answer = String::new();
+        let asked = write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
+    }
+
+    /// Asks for a chat completion with this body. Returns the connection, from which the whole answer is to be read.
+    pub(crate) fn ask(&self, body: &Value) -> Result<TcpStream> {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")?;
+        write!(stream, "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len())?;
+        Ok(stream)
+    }
+
+    /// Asks for the stream of one text.
+    fn stream(&self, number: usize, words: usize, tokens: usize) -> Result<BufReader<TcpStream>> {
+        let body = json!({
+            "messages": [{"role": "user", "content": prompt(number, words)}],
+            "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "stream_options": {"include_usage": true},
+        });
+        Ok(BufReader::new(self.ask(&body)?))
+    }
+
+    /// Asks for one text, and closes the connection after so many events of its stream.
+    pub(crate) fn leave(&self, number: usize, words: usize, tokens: usize, events: usize) -> Result<()> {
+        let mut left = events;
+        let mut lines = self.stream(number, words, tokens)?.lines();
+        while left > 0 {
+            let line = lines.next().context("the stream ended early")??;
+            ensure!(!line.contains("\"error\""), "{line}");
+            left -= usize::from(line.starts_with("data: "));
+        }
+        Ok(())
+    }
+
+    /// Asks for one text and reads its stream. `begun` is called with the first token.
+    pub(crate) fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
+        let asked = Instant::now();
+        let stream = self.stream(number, words, tokens)?;
+        let mut text = Timed { first: 0.0, end: 0.0, longest_gap: 0.0, prompt_tokens: 0, tokens: 0 };
+        let mut before = 0.0;
+        for line in stream.lines() {
+            let line = line?;
+            ensure!(!line.contains("\"error\""), "{line}");
+            let Some(event) = line.strip_prefix("data: ") else { continue };
+            if event == "[DONE]" {
+                // A server may keep the connection open.
+                break;
+            }
+            let event: Value = serde_json::from_str(event).with_context(|| line.clone())?;
+            let now = asked.elapsed().as_secs_f64();
+            if event["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty()) {
+                if text.first == 0.0 {
+                    text.first = now;
+                    begun();
+                } else {
+                    text.longest_gap = text.longest_gap.max(now - before);
+                }
+                before = now;
+                text.end = now;
+            }
+            if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
+                text.prompt_tokens = usage["prompt_tokens"].as_u64().unwrap_or(0);
+                text.tokens = usage["completion_tokens"].as_u64().unwrap_or(0);
+            }
+        }
+        ensure!(text.tokens == tokens as u64, "{} tokens instead of {tokens}", text.tokens);
+        Ok(text)
+    }
+}
+
+/// A prompt of about `words` tokens that shares no beginning with another.
+fn prompt(number: usize, words: usize) -> String {
+    format!("{number}. {}", self::words(number as u64 + 1, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: [&str; 2] = ["8 prompts", "32 prompts"];
+
+    fn read(arguments: &[&str]) -> Option<(usize, String)> {
+        let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+        let arguments: Vec<String> = arguments.iter().map(|it| it.replace("FILE", &file)).collect();
+        let read = Arguments::read(&arguments, "verb MODEL [NUMBER] [PART]", 3, &PARTS).ok()?;
+        assert_eq!(read.model, Path::new(&file));
+        Some((read.number, read.part))
+    }
+
+    #[test]
+    fn a_verb_takes_a_model_and_perhaps_a_number_and_a_part() {
+        assert_eq!(read(&["FILE"]), Some((3, String::new())));
+        assert_eq!(read(&["FILE", "1"]), Some((1, String::new())));
+        assert_eq!(read(&["FILE", "32 prompts"]), Some((3, "32 prompts".to_owned())));
+        assert_eq!(read(&["FILE", "1", "prompts"]), Some((1, "prompts".to_owned())));
+    }
+
+    #[test]
+    fn arguments_that_a_verb_does_not_have_are_refused() {
+        for arguments in [&[][..], &["no such file"], &["FILE", "texts"], &["FILE", "1", "prompts", "x"]] {
+            assert_eq!(read(arguments), None, "{arguments:?}");
+        }
+    }
+}
