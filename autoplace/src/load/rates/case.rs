@@ -74,6 +74,8 @@ const N_KV: u32 = 4096;
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MAX_SMALL: u32 = 360;
+/// Number of caches in one graph. Those of a narrow model must exceed the processor's caches together.
+const MAX_CACHES: u32 = 64;
 /// Number of blocks in one graph.
 const N_BLOCKS: u32 = 32;
 
@@ -92,15 +94,15 @@ impl Scale {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
-    /// For a host with a CPU quota. Each run takes a few milliseconds, so most runs end before the quota stops them.
-    /// The lower quartile of the runs is then the speed without a quota, which plans expect
+    /// For a host with a CPU quota. The parts of each run take a few milliseconds, so most end before the quota stops
+    /// them. The lower quartile of the runs is then the speed without a quota, which plans expect
     /// (`MeasuredRates::for_share_of_time`).
     pub(super) fn for_share_of_time(self, share: f64, threads: u32) -> Self {
         if share >= 1.0 {
             return self;
         }
         let flops = self.flops.min(u64::from(threads.max(1)) * SHORT_RUN_FLOPS);
-        Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops, n_activations: N_PROMPT / 16 }
+        Self { working_set: self.working_set.min(128 << 20), flops, most_flops: flops, n_activations: N_PROMPT / 16 }
     }
 
     /// Number of matrix rows, so that two matrices fit in the working set.
@@ -322,7 +324,7 @@ fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) ->
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
     let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
     let operation = Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv, n_kv, n_tokens };
-    let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
+    let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, MAX_CACHES) };
     let flops = [4, head_size, n_head, n_kv, n_tokens].map(u64::from).into_iter().fold(1, u64::saturating_mul);
     Work(operation, n_repeat, flops)
 }
