@@ -26,7 +26,8 @@ fn words(models: &[LoadedModel]) -> String {
     if models.is_empty() {
         return "no process of this user has a model loaded by autoplace".to_owned();
     }
-    let heads = ["model", "layers on GPUs", "tok/s, predicted", "context", "loaded for", "process", "memory"];
+    let heads =
+        ["model", "layers on GPUs", "tok/s, predicted", "measured", "context", "loaded for", "process", "memory"];
     let rows = models.iter().map(row);
     let table: Vec<Vec<String>> = [heads.map(str::to_owned).to_vec()].into_iter().chain(rows).collect();
     // A file's name may contain control characters.
@@ -36,10 +37,12 @@ fn words(models: &[LoadedModel]) -> String {
 
 fn row(model: &LoadedModel) -> Vec<String> {
     let (on_gpus, layers) = model.layers;
+    let speed = |speed: Option<f64>| speed.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.1}"));
     vec![
         model.name.clone(),
         format!("{on_gpus} of {layers}"),
-        model.tokens_per_second.map_or_else(|| "-".to_owned(), |speed| format!("{speed:.1}")),
+        speed(model.tokens_per_second),
+        speed(model.measured_tokens_per_second),
         model.n_ctx.to_string(),
         age(model.since),
         process(model),

@@ -22,6 +22,9 @@ pub struct ApiError {
     pub code: Option<&'static str>,
 }
 
+/// The code of an error of a model whose worker process died.
+pub(crate) const WORKER_DIED: &str = "worker_died";
+
 impl ApiError {
     /// An error with this status. The message of a client's error repeats parts of the request, so it is cut at 8 KiB.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
@@ -108,6 +111,7 @@ impl ApiError {
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
             // The request was not sent, and the worker goes on.
             Error::Worker(WorkerError::TooLong { .. }) => Self::invalid(prompt, message),
+            Error::Worker(error) if error.is_death() => Self::new(500, message).with_code(WORKER_DIED),
             _ => Self::new(500, message),
         }
     }
@@ -205,6 +209,7 @@ impl From<embed::Error> for ApiError {
             embed::Error::Empty { index } => Self::invalid(format!("input[{index}]"), message),
             embed::Error::Busy => Self::new(503, message).with_code("overloaded"),
             embed::Error::Worker(WorkerError::TooLong { .. }) => Self::invalid("input", message),
+            embed::Error::Worker(error) if error.is_death() => Self::new(500, message).with_code(WORKER_DIED),
             _ => Self::new(500, message),
         }
     }

@@ -31,11 +31,13 @@ pub struct Demand {
     seen: Duration,
     /// Mean number of computed prompt tokens, and mean number of reply tokens.
     tokens: [f64; 2],
+    /// Number of texts in these means.
+    texts: u32,
 }
 
 impl Default for Demand {
     fn default() -> Self {
-        Self { weight: 0.0, turns: 0.0, seen: Duration::ZERO, tokens: TOKENS }
+        Self { weight: 0.0, turns: 0.0, seen: Duration::ZERO, tokens: TOKENS, texts: 0 }
     }
 }
 
@@ -50,8 +52,11 @@ impl Demand {
 
     /// Learns the tokens of a text that has ended: prompt tokens that were computed, and generated tokens.
     pub fn ended(&mut self, prompt: u32, reply: u32) {
+        self.texts = self.texts.saturating_add(1);
+        // The first texts have equal weights, so that nothing is left of the default after the first one.
+        let newest = NEWEST.max(1.0 / f64::from(self.texts));
         for (mean, tokens) in self.tokens.iter_mut().zip([prompt, reply]) {
-            *mean += NEWEST * (f64::from(tokens) - *mean);
+            *mean += newest * (f64::from(tokens) - *mean);
         }
     }
 
@@ -118,6 +123,10 @@ mod tests {
         // A time before the last request counts as no time.
         demand.count_request(at(1), true);
         assert_eq!(demand.last(), Some(at(540)));
+        demand.ended(600, 20);
+        assert_eq!(demand.tokens, [600.0, 20.0]);
+        demand.ended(400, 40);
+        assert_eq!(demand.tokens, [500.0, 30.0]);
         (0..40).for_each(|_| demand.ended(100, 10));
         assert!((demand.tokens[0] - 100.0).abs() < 1.0 && (demand.tokens[1] - 10.0).abs() < 0.2);
     }

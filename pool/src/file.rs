@@ -29,7 +29,7 @@ use toml::Spanned;
 
 use autoplace::chat::FAMILIES;
 use autoplace::memory::{KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+use autoplace::plan::{Context, GpuLayers, KvCache, MoeCache, Request};
 use autoplace::store::StoreOptions;
 
 use crate::amounts::{self, TIME, duration};
@@ -127,6 +127,7 @@ struct Raw {
 struct RawPool {
     reloads_per_minute: Option<u32>,
     ram: Option<Spanned<Size>>,
+    anticipate: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,6 +138,7 @@ struct RawModel {
     kv: Option<Spanned<String>>,
     parallel: Option<Spanned<u32>>,
     ngl: Option<u32>,
+    moe_cache: Option<Spanned<Size>>,
     embed: Option<Spanned<String>>,
     draft: Option<PathBuf>,
     mmproj: Option<Spanned<RawMmproj>>,
@@ -183,7 +185,8 @@ enum Size {
 impl RawPool {
     fn limits(&self, source: &Source<'_>) -> Result<Limits, Error> {
         let mut limits = Limits::default();
-        limits.reloads_per_minute = self.reloads_per_minute.unwrap_or(limits.reloads_per_minute);
+        limits.reloads_per_minute = self.reloads_per_minute;
+        limits.anticipate = self.anticipate.unwrap_or(limits.anticipate);
         limits.ram = self.ram.as_ref().map(|ram| source.size(ram)).transpose()?;
         Ok(limits)
     }
@@ -212,6 +215,21 @@ impl Source<'_> {
         match size.get_ref() {
             Size::Bytes(bytes) => Ok(*bytes),
             Size::Text(text) => amounts::size(text).map_err(|problem| self.error(Some(size.span()), &problem)),
+        }
+    }
+
+    /// A cache of experts: `auto`, `off`, or its bytes.
+    fn moe_cache(&self, cache: &Spanned<Size>) -> Result<MoeCache, Error> {
+        match cache.get_ref() {
+            Size::Bytes(0) => Ok(MoeCache::Off),
+            Size::Bytes(bytes) => Ok(MoeCache::Bytes(*bytes)),
+            Size::Text(text) => match text.as_str() {
+                "auto" => Ok(MoeCache::Auto),
+                "off" => Ok(MoeCache::Off),
+                text => amounts::size(text)
+                    .map(MoeCache::Bytes)
+                    .map_err(|problem| self.error(Some(cache.span()), &format!("{problem}, `auto`, or `off`"))),
+            },
         }
     }
 
@@ -265,6 +283,9 @@ impl RawModel {
         }
         if let Some(layers) = self.ngl {
             request.gpu_layers = GpuLayers::AtMost(layers);
+        }
+        if let Some(cache) = &self.moe_cache {
+            request = request.moe_cache(source.moe_cache(cache)?);
         }
         if let Some(embed) = &self.embed {
             let known = [Pooling::Model, Pooling::Mean, Pooling::Cls, Pooling::Last, Pooling::Rank];

@@ -10,8 +10,9 @@ use autoplace::plan::{self, Context, Depth, Request};
 
 use crate::held::{HeldBytes, Room, limit};
 
-/// The shares of a GPU's free bytes that a rung is planned for, in eighths.
-const EIGHTHS: [u64; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
+/// The shares that a rung is planned for of what the model takes of a GPU that it has to itself, in eighths. A small
+/// model has as many rungs as a large one.
+const EIGHTHS: [u64; 7] = [7, 6, 5, 4, 3, 2, 1];
 
 /// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
 const MAX_SUBSETS: usize = 2;
@@ -66,11 +67,20 @@ impl Ladder {
             request.context = Context::Tokens(alone.context.n_ctx);
         }
         let mut rungs = vec![Rung::new(alone, machine)];
-        for allowance in allowances(machine) {
-            if let Ok(plan) = plan(&request, &allowance) {
-                rungs.push(Rung::new(plan, machine));
+        let mut planned = |free: &dyn Fn(usize) -> u64| {
+            let plan = plan(&request, &with_free(machine, free)).ok()?;
+            rungs.push(Rung::new(plan, machine));
+            rungs.last().map(|rung| rung.held.clone())
+        };
+        for subset in subsets(machine.gpus.len()) {
+            let is_in = |index: usize| subset.contains(&index);
+            let Some(held) = planned(&|index| if is_in(index) { u64::MAX } else { 0 }) else { continue };
+            for eighths in EIGHTHS {
+                let whole = |index: usize| held.gpus[index].saturating_add(held.gpu_margins[index]);
+                planned(&|index| if is_in(index) { whole(index) / 8 * eighths } else { 0 });
             }
         }
+        planned(&|_| 0);
         Ok(Self { rungs: worth_a_choice(rungs), request })
     }
 
@@ -85,10 +95,8 @@ impl Ladder {
     }
 }
 
-/// The machine with fewer free bytes on its GPUs: for each subset of the GPUs, every share of [`EIGHTHS`]. The GPUs
-/// outside the subset have none.
-fn allowances(machine: &Machine) -> Vec<Machine> {
-    let count = machine.gpus.len();
+/// The sets of GPUs that rungs are planned for, the largest first.
+fn subsets(count: usize) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..count).collect();
     let mut subsets: Vec<Vec<usize>> = match count {
         0..=MAX_SUBSETS => {
@@ -98,16 +106,16 @@ fn allowances(machine: &Machine) -> Vec<Machine> {
         _ => all.iter().map(|&gpu| vec![gpu]).chain([all.clone()]).collect(),
     };
     subsets.sort_by_key(|subset| std::cmp::Reverse(subset.len()));
-    let with = |subset: &[usize], eighths: u64| {
-        let mut machine = machine.clone();
-        for (index, gpu) in machine.gpus.iter_mut().enumerate() {
-            let share = if subset.contains(&index) { eighths } else { 0 };
-            limit(gpu, gpu.free / 8 * share);
-        }
-        machine
-    };
-    let shares = subsets.iter().flat_map(|subset| EIGHTHS.map(|eighths| with(subset, eighths)));
-    shares.chain([with(&[], 0)]).collect()
+    subsets
+}
+
+/// The machine with at most these free bytes on each GPU.
+fn with_free(machine: &Machine, free: impl Fn(usize) -> u64) -> Machine {
+    let mut machine = machine.clone();
+    for (index, gpu) in machine.gpus.iter_mut().enumerate() {
+        limit(gpu, free(index));
+    }
+    machine
 }
 
 /// The predicted seconds of a plan's workload; without a predicted speed, the share of layers on the host.

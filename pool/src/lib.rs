@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod amounts;
+mod anticipate;
 mod demand;
 mod error;
 mod file;
@@ -13,6 +14,7 @@ mod runtime;
 mod search;
 mod spec;
 mod state;
+mod succession;
 
 pub use demand::{DEMAND_WINDOW, Demand};
 pub use error::Error;
@@ -23,3 +25,4 @@ pub use plan::{DeviceLeft, PlannedModel, PoolPlan, Step};
 pub use runtime::{ModelHandle, ModelRequest, ModelStatus, Pool, PoolBuilder, Residence};
 pub use spec::{ModelSpec, check};
 pub use state::{Limits, ModelState, PoolState};
+pub use succession::Succession;

@@ -9,10 +9,11 @@ use autoplace::Plan;
 use autoplace::machine::Machine;
 use autoplace::plan::{self, Request};
 
+use crate::anticipate;
 use crate::error::Error;
 use crate::held::{HeldBytes, Room};
 use crate::ladder::{Rung, slowness};
-use crate::search::{Arrangement, cheapest, together};
+use crate::search::{Arrangement, cheapest, order, together};
 use crate::state::{ModelState, PoolState};
 
 /// The steps that make room for a model, in their order, and the placements after the last step.
@@ -121,8 +122,8 @@ impl PoolPlan {
     /// smaller, unload idle models, shrink others, or wait for texts to end. The prediction uses the demand of the last
     /// ten minutes.
     ///
-    /// `plan` makes a plan for the model with this index in the state. It is called once more for the model of the last
-    /// step, because the exact bytes that the others leave lie between two rungs of its [ladder](crate::Ladder).
+    /// `plan` makes a plan for the model with this index in the state. It is called once more for each model that
+    /// changes, because the exact bytes that the others leave lie between two rungs of its [ladder](crate::Ladder).
     ///
     /// # Errors
     ///
@@ -145,6 +146,32 @@ impl PoolPlan {
             (None, Some(time)) if cheapest(state, index, false).is_some() => Ok(Self::hold_off(state, wanted, time)),
             (None, _) => Err(no_room(state, index)),
         }
+    }
+
+    /// Decides what to load before the next request, which usually follows the last one, and which models make room for
+    /// it. `plan` is as in [`decide`](Self::decide). `None` if the next two requests are expected to wait as long, if
+    /// requests wait now, if [`Limits::anticipate`](crate::Limits::anticipate) is off, or if enough models were
+    /// reloaded lately. Models with running texts stay as they are.
+    pub fn anticipate(
+        state: &PoolState,
+        mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
+    ) -> Option<Self> {
+        let is_idle = state.models.iter().all(|model| model.waiting == 0);
+        if !state.limits.anticipate || !is_idle || !state.is_within() {
+            return None;
+        }
+        let mut arrangement = anticipate::for_the_next(state)?;
+        let moved = arrangement.order.iter().filter(|&&index| state.models[index].loaded.is_some()).count();
+        if !state.may_anticipate(moved) {
+            return None;
+        }
+        polish(state, &mut arrangement, &mut plan);
+        let mut decided = Self::from_arrangement(state, None, None, &arrangement, None);
+        let (last, _) = state.succession.last()?;
+        for &index in arrangement.order.iter().filter(|&&index| arrangement.choices[index].rung.is_some()) {
+            decided.reasons.push(format!("{} is expected to be wanted soon after {last}", state.models[index].name));
+        }
+        Some(decided)
     }
 
     fn from_arrangement(
@@ -220,21 +247,27 @@ impl PoolPlan {
     }
 }
 
-/// Plans the model of the last step once more, for exactly the bytes that the others leave.
+/// Plans the models that change once more, each for exactly the bytes that the others leave: that of the last step
+/// first.
 fn polish(
     state: &PoolState,
     arrangement: &mut Arrangement,
     plan: &mut impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
 ) {
-    let Some(&last) = arrangement.order.last() else { return };
-    let Some(rung) = arrangement.choices[last].rung.clone() else { return };
-    let others = arrangement.choices.iter().enumerate().filter(|(index, _)| *index != last);
-    let others = others.filter_map(|(_, choice)| choice.rung.as_ref());
-    let room = others.into_iter().try_fold(Room::new(&state.machine), |room, other| room.with(&other.held));
-    let request = state.models[last].ladder.request();
-    let better = room.and_then(|room| room.better(&state.machine, &rung, |machine| plan(last, request, machine)));
-    if better.is_some() {
-        arrangement.choices[last].rung = better;
+    for index in arrangement.order.clone().into_iter().rev() {
+        let Some(rung) = arrangement.choices[index].rung.clone() else { continue };
+        let others = arrangement.choices.iter().enumerate().filter(|(other, _)| *other != index);
+        let others = others.filter_map(|(_, choice)| choice.rung.as_ref());
+        let room = others.into_iter().try_fold(Room::new(&state.machine), |room, other| room.with(&other.held));
+        let request = state.models[index].ladder.request();
+        let better = room.and_then(|room| room.better(&state.machine, &rung, |machine| plan(index, request, machine)));
+        let Some(better) = better else { continue };
+        arrangement.choices[index].rung = Some(better);
+        match order(state, &arrangement.choices) {
+            Some(order) => arrangement.order = order,
+            // It fits beside the others only at the end.
+            None => arrangement.choices[index].rung = Some(rung),
+        }
     }
 }
 

@@ -62,13 +62,19 @@ pub(crate) fn together(state: &PoolState, wanted: usize) -> Vec<usize> {
 /// for another.
 pub(crate) fn cheapest(state: &PoolState, wanted: Option<usize>, is_held_off: bool) -> Option<Arrangement> {
     let together = wanted.map(|wanted| together(state, wanted)).unwrap_or_default();
-    let mut options: Vec<Options> = (0..state.models.len())
-        .map(|model| Options { model, choices: choices(state, model, wanted, &together, is_held_off) })
-        .collect();
+    let choices = |model: usize| choices(state, model, wanted, &together, is_held_off);
+    cheapest_of(state, (0..state.models.len()).map(choices).collect(), &together)
+}
+
+/// The cheapest arrangement of these choices, which each model has in the order of their prices; `None` if none fits.
+/// The models `first` are arranged first.
+pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &[usize]) -> Option<Arrangement> {
+    let options = choices.into_iter().enumerate().map(|(model, choices)| Options { model, choices });
+    let mut options: Vec<Options> = options.collect();
     // The wanted models come first, then the largest, so that an arrangement that does not fit is dropped early.
     options.sort_by_key(|option| {
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
-        (!together.contains(&option.model), std::cmp::Reverse(held), option.model)
+        (!first.contains(&option.model), std::cmp::Reverse(held), option.model)
     });
     let least: Vec<f64> = options.iter().map(|it| it.choices.first().map_or(f64::INFINITY, |it| it.price)).collect();
     let mut to_go = vec![0.0; options.len() + 1];
@@ -138,7 +144,7 @@ impl Search<'_> {
 
 /// An order of the changes in which the loaded models fit after each change; models are unloaded and shrunk before
 /// others are loaded.
-fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<usize>> {
+pub(crate) fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<usize>> {
     let mut now: Vec<Option<&Rung>> = state.models.iter().map(|model| model.loaded.as_ref()).collect();
     let mut left: Vec<usize> = (0..choices.len()).filter(|&index| choices[index].is_change).collect();
     left.sort_by_key(|&index| (choices[index].rung.is_some(), now[index].is_none(), index));
@@ -217,8 +223,11 @@ fn choices(
             if is_needed && !model.keep && !must_be_loaded && model.waiting == 0 {
                 // Both models are loaded again each time that requests alternate between them.
                 let turns = model.demand.turns(now);
-                let (swaps, swap) = match wanted.map(|wanted| &state.models[wanted]) {
-                    Some(wanted) => (turns.min(wanted.demand.turns(now)), load + wanted.load_seconds(machine)),
+                let (swaps, swap) = match wanted {
+                    Some(wanted) => (
+                        turns.min(state.models[wanted].demand.turns(now)),
+                        state.reload_seconds(index, wanted) + state.reload_seconds(wanted, index),
+                    ),
                     None => (turns, load),
                 };
                 let bare = Room::new(machine);

@@ -9,9 +9,20 @@ use autoplace::machine::{DiskRate, Machine};
 use crate::demand::{DEMAND_WINDOW, Demand};
 use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
+use crate::succession::Succession;
+
+/// Models that may be unloaded or moved for others in a minute, however long their loads take; seconds of a minute that
+/// their loads may take together; and the most that may be.
+pub(crate) const RELOADS: u32 = 6;
+const RELOADING: f64 = 30.0;
+const MOST_RELOADS: u32 = 30;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
+
+/// Assumed bytes per second of a second load, whose file the host's memory still has: half of what the author of
+/// llama-swap measured (reddit.com/r/LocalLLaMA/comments/1jz3tkv).
+const CACHED_BYTES: f64 = 4.5e9;
 
 /// The models of a machine at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +35,8 @@ pub struct PoolState {
     pub now: Duration,
     /// The recent times at which models were unloaded or moved for others, in any order.
     pub reloads: Vec<Duration>,
+    /// Which model is requested after which.
+    pub succession: Succession,
     /// The limits of the pool.
     pub limits: Limits,
 }
@@ -34,16 +47,19 @@ pub struct PoolState {
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits.
-    pub reloads_per_minute: u32,
+    /// the room that is left, or waits. `None`: six, or more if so many loads take less than half of the minute.
+    pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.
     pub ram: Option<u64>,
+    /// Whether a model that usually follows the last one is loaded before it is requested, and others make room for it
+    /// while nobody uses them.
+    pub anticipate: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { reloads_per_minute: 6, ram: None }
+        Self { reloads_per_minute: None, ram: None, anticipate: true }
     }
 }
 
@@ -51,7 +67,7 @@ impl Limits {
     /// Sets the maximum number of models per minute that are unloaded or moved for others.
     #[must_use]
     pub const fn reloads_per_minute(mut self, reloads: u32) -> Self {
-        self.reloads_per_minute = reloads;
+        self.reloads_per_minute = Some(reloads);
         self
     }
 
@@ -59,6 +75,13 @@ impl Limits {
     #[must_use]
     pub const fn ram(mut self, bytes: u64) -> Self {
         self.ram = Some(bytes);
+        self
+    }
+
+    /// Sets whether models are loaded before they are requested.
+    #[must_use]
+    pub const fn anticipate(mut self, anticipate: bool) -> Self {
+        self.anticipate = anticipate;
         self
     }
 
@@ -99,6 +122,10 @@ pub struct ModelState {
     pub beside: Vec<String>,
     /// How long its last load took; `None` before the first, whose time is predicted.
     pub load_time: Option<Duration>,
+    /// Number of its loads. The first one has read the file from the disk; later ones may find it in memory.
+    pub loads: u32,
+    /// Whether it may be loaded before it is requested: not if that has failed, or if somebody has unloaded it.
+    pub may_be_loaded: bool,
 }
 
 impl ModelState {
@@ -117,15 +144,27 @@ impl ModelState {
             priority: 1.0,
             beside: Vec::new(),
             load_time: None,
+            loads: 0,
+            may_be_loaded: true,
         }
     }
 
-    /// Seconds of a load: those of the last load, or the bytes of the file at the disk's rate.
+    /// Seconds of a load: those of the last load, or the bytes of the file at the disk's rate. A second load is
+    /// expected to find the file in the host's memory, if that is large enough.
     pub fn load_seconds(&self, machine: &Machine) -> f64 {
         let rate = machine.host.disk.unwrap_or(DiskRate::UNKNOWN).bytes_per_second.max(1);
         let bytes = self.ladder.rungs().first().map_or(0, |rung| rung.plan.model.file_bytes);
         let predicted = LOAD_SECONDS + bytes as f64 / rate as f64;
-        self.load_time.map_or(predicted, |time| time.as_secs_f64())
+        let last = self.load_time.map_or(predicted, |time| time.as_secs_f64());
+        if self.loads == 1 && bytes <= machine.host.available {
+            return last.min(LOAD_SECONDS + bytes as f64 / CACHED_BYTES);
+        }
+        last
+    }
+
+    /// Predicted seconds of a request of the mean size in the fastest placement.
+    pub(crate) fn fastest_seconds(&self) -> f64 {
+        self.ladder.rungs().first().map_or(0.0, |rung| self.demand.seconds(&rung.plan))
     }
 
     /// Expected requests during [`DEMAND_WINDOW`], multiplied by the priority, without those that wait already.
@@ -137,7 +176,14 @@ impl ModelState {
 impl PoolState {
     /// An empty pool on this machine.
     pub fn new(machine: Machine) -> Self {
-        Self { machine, models: Vec::new(), now: Duration::ZERO, reloads: Vec::new(), limits: Limits::default() }
+        Self {
+            machine,
+            models: Vec::new(),
+            now: Duration::ZERO,
+            reloads: Vec::new(),
+            succession: Succession::default(),
+            limits: Limits::default(),
+        }
     }
 
     /// The index of the model with this name.
@@ -151,6 +197,25 @@ impl PoolState {
         loaded.into_iter().try_fold(Room::new(&self.machine), |room, rung| room.with(&rung.held)).is_some()
     }
 
+    /// Whether so many models may be unloaded or moved for a request that has not come: two of those that are allowed
+    /// in a minute are left for requests that have.
+    pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
+        let recent = self.reloads.iter().filter(|&&at| at + Duration::from_secs(60) > self.now).count();
+        recent + reloads + 2 <= self.allowed_reloads()
+    }
+
+    /// How many models may be unloaded or moved for others in a minute.
+    fn allowed_reloads(&self) -> usize {
+        if let Some(stated) = self.limits.reloads_per_minute {
+            return stated as usize;
+        }
+        // What was loaded before is loaded again when it is wanted: those loads are what a reload costs.
+        let loaded = self.models.iter().filter(|model| model.loads > 0);
+        let longest = loaded.map(|model| model.load_seconds(&self.machine)).fold(0.0, f64::max);
+        let in_time = if longest > 0.0 { (RELOADING / longest) as usize } else { 0 };
+        in_time.clamp(RELOADS as usize, MOST_RELOADS as usize)
+    }
+
     /// The time until a model may be unloaded or moved for others; `None` if it may be now.
     pub(crate) fn held_off(&self) -> Option<Duration> {
         const MINUTE: Duration = Duration::from_secs(60);
@@ -158,7 +223,7 @@ impl PoolState {
             self.reloads.iter().filter_map(|&at| (at + MINUTE).checked_sub(self.now)).collect();
         left.retain(|left| !left.is_zero());
         left.sort_unstable();
-        let bound = self.limits.reloads_per_minute as usize;
+        let bound = self.allowed_reloads();
         // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }

@@ -545,6 +545,15 @@ impl ModelBuilder {
         }
     }
 
+    /// How often a cache of experts holds the expert that a text of this model uses, as these options know it: from
+    /// the user's cache or their [folder](Self::headroom_folder), as a load by them does; the default if no text was
+    /// seen. [`plan`](Self::plan) and [`load`](Self::load) use it by themselves: it is for a
+    /// [`Planner`](plan::Planner) of your own. `file_bytes`: the bytes of the model's file.
+    pub fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> plan::speed::ExpertHits {
+        let options = self.options().ok();
+        options.and_then(|options| options.expert_hits(machine, file_bytes)).unwrap_or_default()
+    }
+
     /// Changes by which more of the model is on GPUs, or by which it fits at all: other types of keys and values, a
     /// shorter context, programs to close, another quantisation, another card. Each change was planned. If nothing
     /// fits, the error of [`plan`](Self::plan) or [`load`](Self::load) has the same [advice](Error::advice).

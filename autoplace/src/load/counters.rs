@@ -1,7 +1,7 @@
 //! Running totals of a model's generation. The generating thread writes them; a sentinel reads them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,13 @@ use super::depth::{DepthFollower, DepthMove};
 use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::moves::LoadTimes;
+use super::present::LoadedNotice;
 use super::threads::{Follower, Pacer, Threads};
 use crate::plan::Plan;
 use crate::sync::lock;
+
+/// The number of tokens after which other processes may be told the speed again.
+const SAID_EVERY: u64 = 32;
 
 /// Running totals of single-token generation, without prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,8 +57,8 @@ impl ExpertUses {
 
 /// Running totals of a model over all its streams.
 ///
-/// There is one writer at a time, because the model's one context is lent to one user. A token costs three loads and
-/// stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is little
+/// There is one writer at a time, because the model's one context is lent to one user. A token costs four loads and
+/// three stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is little
 /// beside the dozens in a speed.
 #[derive(Debug, Default)]
 pub(crate) struct GenerationCounters {
@@ -79,6 +83,8 @@ pub(crate) struct GenerationCounters {
     follows_depth: AtomicBool,
     depth: Mutex<DepthFollower>,
     moving: Mutex<Moving>,
+    /// The notice in which other processes read the speed; it belongs to the loaded model.
+    notice: Mutex<Weak<LoadedNotice>>,
 }
 
 /// The move by depth that is under way, and the callbacks for its progress.
@@ -140,6 +146,11 @@ impl GenerationCounters {
     pub(super) fn expert_locality(&self) -> Option<f64> {
         let seen = lock(&self.experts).as_ref().and_then(ExpertMeter::locality);
         seen.or_else(|| *lock(&self.known_locality))
+    }
+
+    /// Sets the notice in which other processes read the speed.
+    pub(super) fn said_in(&self, notice: Option<&Arc<LoadedNotice>>) {
+        *lock(&self.notice) = notice.map(Arc::downgrade).unwrap_or_default();
     }
 
     /// Sets the meter that corrects the rates of the devices.
@@ -209,6 +220,18 @@ impl GenerationCounters {
         add(&self.nanoseconds, nanoseconds);
         add(&self.depths, depth as u64);
         add(&self.tokens, 1);
+        if self.tokens.load(Ordering::Relaxed).is_multiple_of(SAID_EVERY) {
+            self.say_speed();
+        }
+    }
+
+    /// Tells other processes the speed, unless they were told a moment ago.
+    #[cold]
+    fn say_speed(&self) {
+        let notice = lock(&self.notice).upgrade();
+        if let Some(notice) = notice {
+            notice.say_speed(self.generated());
+        }
     }
 
     /// Marks a batch as running until the guard is dropped.

@@ -4,7 +4,7 @@
 //! [`ExpertHits`](crate::plan::speed::ExpertHits), for later plans of this model and, in the user's cache, of later
 //! programs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::ExpertUses;
 use super::devices::is_simulated;
@@ -67,13 +67,6 @@ impl Drop for ExpertMeter {
             cache.put_expert_use((file, *bytes), ExpertUse::new(locality, self.uses.total()));
         }
     }
-}
-
-/// How often a cache of experts held the expert that texts of this file used, from the user's cache; the default if
-/// nothing is known.
-pub fn expert_hits(path: &Path, file_bytes: u64) -> ExpertHits {
-    let known = MeasurementCache::user().expert_use((path, file_bytes));
-    known.map_or_else(ExpertHits::default, |known| ExpertHits::new(known.locality()))
 }
 
 impl LoadOptions {

@@ -288,7 +288,7 @@ impl<'a> LoadLoop<'a> {
         let (plan, machine) = (&loaded.placed.plan, &loaded.placed.machine);
         loaded.meter = UseMeter::for_load(self.options, &self.profile, plan, machine);
         loaded.experts = ExpertMeter::for_load(self.options, plan, machine);
-        loaded.native.said = self.options.leases.say_loaded(plan);
+        loaded.native.said = self.options.leases.say_loaded(plan).map(Arc::new);
         loaded
     }
 }

@@ -10,9 +10,9 @@ use super::expert_meter::ExpertMeter;
 use super::in_use::UseMeter;
 use super::media::MediaEncoder;
 use super::moves::LoadTimes;
-use super::notice::Notice;
 use super::options::Verify;
 use super::placed::Placed;
+use super::present::LoadedNotice;
 use super::{Error, native};
 use crate::memory;
 
@@ -53,7 +53,7 @@ pub(super) struct Native {
     pub(super) media: Option<Arc<MediaEncoder>>,
     pub(super) verify: Verify,
     /// Tells other processes that the model is loaded.
-    pub(super) said: Option<Notice>,
+    pub(super) said: Option<Arc<LoadedNotice>>,
 }
 
 /// The loaded drafters, lent together with the model's context.

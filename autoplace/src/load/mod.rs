@@ -78,7 +78,6 @@ pub use devices::{build_name, detect};
 pub(crate) use devices::{gpu_of, memory, named, worker_build};
 pub use disk::measure_disk;
 pub use error::{Attempt, AttemptFailure, Error, Stage};
-pub use expert_meter::expert_hits;
 pub use in_use::speed_model;
 pub use leases::Leases;
 pub(crate) use lent::LentWorker;

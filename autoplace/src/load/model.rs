@@ -337,8 +337,12 @@ impl LoadOptions {
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
         let loaded = LoadLoop::new(&self, self.read()?, FirstAttempt::Fresh, progress)?.load()?;
         let Loaded { native, context, drafts, placed, meter, experts, times } = loaded;
+        let said = native.said.clone();
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
+        model.counters().said_in(said.as_ref());
+        // The slot alone keeps the notice.
+        drop(said);
         let report = model.report();
         model.counters().paced_by(&report.threads);
         model.counters().placed_by(&report.plan, report.time, times);

@@ -34,12 +34,16 @@ impl Notice {
         let lock = File::options().write(true).create(true).truncate(true).open(&lock_path)?;
         lock.try_lock().map_err(io::Error::other)?;
         let notice = Self { lock, lock_path, path };
-        // Others find the whole content or none.
-        let new = at("new");
-        let content = serde_json::to_vec(content).map_err(io::Error::other)?;
-        let written = fs::write(&new, content).and_then(|()| fs::rename(&new, &notice.path));
-        written.inspect_err(|_| drop(fs::remove_file(&new)))?;
+        notice.rewrite(content)?;
         Ok(notice)
+    }
+
+    /// Replaces the content. Others find the whole content, old or new.
+    pub(super) fn rewrite(&self, content: &impl Serialize) -> io::Result<()> {
+        let new = self.path.with_extension("new");
+        let content = serde_json::to_vec(content).map_err(io::Error::other)?;
+        let written = fs::write(&new, content).and_then(|()| fs::rename(&new, &self.path));
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
     }
 }
 
@@ -87,6 +91,9 @@ mod tests {
         assert_eq!(read::<String>(folder), Vec::<String>::new());
         let notice = Notice::write(folder, &"here").unwrap();
         assert_eq!(read::<String>(folder), ["here"]);
+        notice.rewrite(&"there").unwrap();
+        assert_eq!(read::<String>(folder), ["there"]);
+        notice.rewrite(&"here").unwrap();
         // Files that a killed process has left: their lock is free, or missing.
         for (name, has_lock) in [("1-0", true), ("2-0", false)] {
             let left = folder.join(format!("{name}.json"));

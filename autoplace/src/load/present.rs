@@ -2,18 +2,24 @@
 //! lacks memory, tells the user's other processes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::counters::Generated;
 use super::leases::Leases;
 use super::notice::{self, Notice};
 use crate::plan::{Placement, Plan};
+use crate::sync::lock;
 
 /// The folders below that of the leases.
 const LOADED: &str = "loaded";
 const LACKING: &str = "lacking";
+
+/// The pause between two reports of a measured speed.
+const SPEED_PAUSE: Duration = Duration::from_secs(2);
 
 /// Whether this process is a worker.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
@@ -45,6 +51,9 @@ pub struct LoadedModel {
     pub devices: Vec<DeviceBytes>,
     /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
     pub tokens_per_second: Option<f64>,
+    /// Measured tokens per second of its last texts that generated alone, without their prompts; `None` before the
+    /// first 32 such tokens.
+    pub measured_tokens_per_second: Option<f64>,
     /// Tokens of its context.
     pub n_ctx: u32,
     /// Whether its process unloads it for others that lack memory, when nobody uses it: a pool does.
@@ -81,6 +90,7 @@ impl LoadedModel {
             layers: (plan.n_gpu_layers, plan.layers()),
             devices: plan.gpus().chain(plan.host()).map(on).collect(),
             tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
+            measured_tokens_per_second: None,
             n_ctx: plan.context.n_ctx,
             makes_room,
         }
@@ -101,10 +111,13 @@ const fn parent() -> Option<u32> {
 impl Leases {
     /// Says that a model is loaded by this plan, until the result is dropped. A failure is not one of the load: others
     /// do not see it then.
-    pub(super) fn say_loaded(&self, plan: &Plan) -> Option<Notice> {
+    pub(super) fn say_loaded(&self, plan: &Plan) -> Option<LoadedNotice> {
         let folder = self.private_folder().ok()??.join(LOADED);
-        let notice = Notice::write(&folder, &LoadedModel::now(plan, self.makes_room));
-        notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()
+        let model = LoadedModel::now(plan, self.makes_room);
+        let notice = Notice::write(&folder, &model);
+        let notice =
+            notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()?;
+        Some(LoadedNotice { notice, said: Mutex::new(Said { model, last: None }) })
     }
 
     /// Says to the pools of this user's other processes that memory is lacked, until the result is dropped: they may
@@ -113,6 +126,40 @@ impl Leases {
         let folder = self.private_folder().ok()??.join(LACKING);
         let notice = Notice::write(&folder, lack);
         notice.inspect_err(|error| tracing::debug!(%error, "other pools are not asked for memory")).ok().map(LackNotice)
+    }
+}
+
+/// Tells other processes that a model is loaded, and how fast its texts are. Dropping it withdraws the notice.
+#[derive(Debug)]
+pub(super) struct LoadedNotice {
+    notice: Notice,
+    said: Mutex<Said>,
+}
+
+/// What the notice says now.
+#[derive(Debug)]
+struct Said {
+    model: LoadedModel,
+    /// The totals at the last report, and its time.
+    last: Option<(Generated, Instant)>,
+}
+
+impl LoadedNotice {
+    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated.
+    pub(super) fn say_speed(&self, total: Generated) {
+        let mut said = lock(&self.said);
+        if said.last.is_some_and(|(_, at)| at.elapsed() < SPEED_PAUSE) {
+            return;
+        }
+        let (before, _) = said.last.unwrap_or((Generated::default(), Instant::now()));
+        said.last = Some((total, Instant::now()));
+        let (tokens, time) = (total.tokens.saturating_sub(before.tokens), total.time.saturating_sub(before.time));
+        if tokens > 0 && !time.is_zero() {
+            said.model.measured_tokens_per_second = Some(tokens as f64 / time.as_secs_f64());
+            if let Err(error) = self.notice.rewrite(&said.model) {
+                tracing::debug!(%error, "other programs do not see this model's speed");
+            }
+        }
     }
 }
 
@@ -175,6 +222,14 @@ mod tests {
         let [model] = &loaded_models(&leases)[..] else { panic!() };
         assert_eq!((&model.name, model.process), (&plan().model.name, std::process::id()));
         assert_eq!((model.devices.len(), model.application, model.makes_room), (plan().placements.len(), None, false));
+        assert_eq!(model.measured_tokens_per_second, None);
+        // Fifty tokens in half a second.
+        let total = Generated { tokens: 50, time: Duration::from_millis(500), depths: 0 };
+        loaded.say_speed(total);
+        assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));
+        // A second report follows only after a pause.
+        loaded.say_speed(Generated { tokens: 60, ..total });
+        assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));
         assert_eq!(memory_lacks(&leases), []);
         let lack = MemoryLack { pool: "1-1".into(), devices: vec![DeviceBytes { name: "card".into(), bytes: 5 }] };
         let said = leases.announce_lack(&lack).unwrap();

@@ -215,6 +215,7 @@ impl Model {
         });
         let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), progress)?;
         let Loaded { native, context, drafts, placed, meter, experts, times } = attempts.at_depth(live).load()?;
+        self.counters().said_in(native.said.as_ref());
         slot.refill(native, drafts);
         self.counters().paced_by(&placed.report.threads);
         self.counters().placed_by(&placed.plan, placed.report.time, times);

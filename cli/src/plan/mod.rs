@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     if described.is_none() {
         planner = planner
             .move_rates(load::move_rates(&model, profile.file_bytes, &machine))
-            .expert_hits(load::expert_hits(&model, profile.file_bytes));
+            .expert_hits(Model::builder(&model).expert_hits(&machine, profile.file_bytes));
     }
     for beside in &args.with {
         planner = planner.beside(companion(beside, args, &header)?);

@@ -1,6 +1,6 @@
 //! `autoplace ps`: the models that this user's processes have loaded.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use crate::cli_support::{User, demo, text};
@@ -38,7 +38,23 @@ fn a_model_that_is_served_is_listed_until_its_server_ends_or_is_killed() {
         let id = Some(u64::from(server.id()));
         assert_eq!(if isolated.is_empty() { process } else { application }, id, "{models:?}");
         assert_eq!((&models[0]["n_ctx"], &models[0]["program"]), (&256.into(), &"autoplace".into()));
+        assert!(models[0]["measured_tokens_per_second"].is_null(), "{models:?}");
+        let address = line.rsplit_once("http://").unwrap().1.trim().trim_end_matches('/').to_owned();
+        let body = r#"{"prompt": "And it came to pass", "max_tokens": 100, "ignore_eos": true}"#;
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let measured = listed()[0]["measured_tokens_per_second"].as_f64();
+        assert!(measured.is_some_and(|speed| speed > 0.0), "{:?}", listed());
         let said = text(&command(&["ps"]).output().unwrap().stdout);
+        assert!(said.contains(&format!("{:.1}", measured.unwrap())), "{said}");
         assert!(said.contains(&server.id().to_string()), "{said}");
         let doctor = text(&command(&["doctor"]).output().unwrap().stdout);
         assert!(doctor.contains("loaded by autoplace"), "{doctor}");

@@ -250,6 +250,38 @@ fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
     assert!(server.said().contains("mmproj-f16.gguf"), "{}", server.said());
 }
 
+/// Each text may go on in two further workers; after these, the request is given to the model again.
+#[cfg(unix)]
+#[test]
+fn a_request_whose_workers_are_killed_again_and_again_is_answered_all_the_same() {
+    const KILLS: usize = 4;
+
+    let place = Place::new("[models.a]\nmodel = \"DEMO\"\nctx = 4096\n");
+    let server = Server::start_pool(&["--models", &place.file()]);
+    let asked = json!({
+        "model": "a", "prompt": "In the beginning", "max_tokens": 3000, "temperature": 0, "ignore_eos": true,
+    });
+    let (status, alone) = server.post(TEXT, &asked.to_string());
+    assert_eq!(status, 200, "{alone}");
+    let process = || model(&server, "a")["placement"]["process"].as_u64();
+    thread::scope(|scope| {
+        let answer = scope.spawn(|| server.post(TEXT, &asked.to_string()));
+        let mut killed = Vec::new();
+        until("the workers are killed", || model(&server, "a")["in_use"].as_u64() > Some(0));
+        while killed.len() < KILLS {
+            assert!(!answer.is_finished(), "the text has ended after {} kills", killed.len());
+            if let Some(process) = process().filter(|process| !killed.contains(process)) {
+                let kill = std::process::Command::new("kill").args(["-KILL", &process.to_string()]).status();
+                assert!(kill.unwrap().success());
+                killed.push(process);
+            }
+        }
+        let (status, answer) = answer.join().unwrap();
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["choices"][0]["text"], alone["choices"][0]["text"]);
+    });
+}
+
 #[test]
 fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
     let place = Place::new("[models.a]\nmodel = \"DEMO\"\ncontext = 5\n");

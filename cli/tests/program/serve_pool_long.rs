@@ -2,7 +2,8 @@
 //! killed workers, and a limit that is lowered meanwhile. Prints the figures of `benches/results`.
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (the demo model otherwise), `AUTOPLACE_POOL_REQUESTS` the number of
-//! requests (1,000 otherwise).
+//! requests (1,000 otherwise), `AUTOPLACE_POOL_KILLS` the chance, in percent, that a worker is killed in each tenth of a
+//! second (2 otherwise: one in five seconds).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,6 +77,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
         models = vec![FILE.to_owned(); 3];
     }
     let count: usize = std::env::var("AUTOPLACE_POOL_REQUESTS").ok().map_or(1000, |count| count.parse().unwrap());
+    let kills: u64 = std::env::var("AUTOPLACE_POOL_KILLS").ok().map_or(2, |percent| percent.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     let (held, texts) = alone(&models, folder);
@@ -127,7 +129,7 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
                 let loaded = listed["data"].as_array().into_iter().flatten();
                 let loaded = loaded.filter(|model| model["status"]["value"] == "loaded").count() as u64;
                 *most_loaded.lock().unwrap().entry(loaded).or_default() += 1;
-                if dice.percent(2) {
+                if dice.percent(kills) {
                     let workers = children(server.id());
                     if let Some(worker) = workers.first() {
                         let kill = Command::new("kill").args(["-KILL", worker]).status();

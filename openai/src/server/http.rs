@@ -83,7 +83,7 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
 /// The body of a request that is declared as JSON. A page in a browser cannot send such a request to another site
 /// unasked.
 pub(super) struct Body {
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
     pub(super) under_way: UnderWay,
     /// The name that the request's model goes by in its body, if a router has chosen the model by it.
     pub(super) asked: Option<String>,
@@ -93,6 +93,13 @@ pub(super) struct Body {
 impl Body {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The same body once more, with the same resources.
+    pub(super) fn again(&self) -> Self {
+        let UnderWay { connection, room, .. } = &self.under_way;
+        let under_way = UnderWay { connection: Arc::clone(connection), room: Arc::clone(room), kept: None };
+        Self { bytes: Arc::clone(&self.bytes), under_way, asked: None }
     }
 }
 
@@ -115,7 +122,8 @@ impl Carried {
 /// The resources that a request holds until it is answered.
 pub(super) struct UnderWay {
     connection: Arc<Connection>,
-    _room: SemaphorePermit<'static>,
+    #[cfg_attr(not(feature = "pool"), allow(dead_code, reason = "it is held"))]
+    room: Arc<SemaphorePermit<'static>>,
     /// Keeps the request's model loaded while a thread works on the request, even if its client no longer waits.
     #[cfg(feature = "pool")]
     pub(super) kept: Option<autoplace_pool::ModelHandle>,
@@ -151,11 +159,11 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request's body is incomplete"))??;
         let under_way = UnderWay {
             connection,
-            _room: room,
+            room: Arc::new(room),
             #[cfg(feature = "pool")]
             kept: None,
         };
-        Ok(Self { bytes, under_way, asked: None })
+        Ok(Self { bytes: Arc::new(bytes), under_way, asked: None })
     }
 }
 

@@ -156,6 +156,7 @@ impl Shared {
                         since: SystemTime::now(),
                     });
                     entry.load_time = Some(started.elapsed());
+                    entry.loads = entry.loads.saturating_add(1);
                     (entry.failure, entry.is_parked) = (None, false);
                     Ok(())
                 }
@@ -196,6 +197,7 @@ impl Shared {
             match moved {
                 Ok(()) => {
                     entry.load_time = Some(started.elapsed());
+                    entry.loads = entry.loads.saturating_add(1);
                     Ok(())
                 }
                 Err(error) => {

@@ -146,6 +146,7 @@ impl Drop for ModelHandle {
     fn drop(&mut self) {
         let now = self.shared.now();
         self.shared.change(|state| {
+            state.may_anticipate |= self.is_use;
             if let Some(entry) = state.entry(self.id) {
                 entry.handles = entry.handles.saturating_sub(1);
                 entry.used = if self.is_use { now } else { entry.used };

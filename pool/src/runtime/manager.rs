@@ -11,8 +11,10 @@ use super::place::plan_error;
 use super::state::{Answer, Entry, Id, Shared, State};
 use super::ticket::Ticket;
 use crate::error::Error;
+use crate::ladder::slowness;
 use crate::plan::{PoolPlan, Step};
 use crate::spec::ModelSpec;
+use crate::state::PoolState;
 
 /// Maximum number of decisions for one request, if the state changes while they are carried out.
 const TRIES: u32 = 4;
@@ -25,6 +27,8 @@ enum Task {
     Preload(Id),
     /// Unload an idle model.
     Unload(Id),
+    /// Load what is expected to be wanted next.
+    Anticipate,
     /// Check the machine's memory.
     Look,
     Close,
@@ -40,6 +44,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Task::Prepare(id) => prepare(shared, id),
             Task::Preload(id) => preload(shared, id),
             Task::Unload(id) => shared.unload(id),
+            Task::Anticipate => anticipate(shared),
             Task::Look => {
                 looked = shared.now();
                 look(shared);
@@ -83,6 +88,9 @@ fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
         }
         if let Some(task) = task(&state, now) {
             return task;
+        }
+        if std::mem::take(&mut state.may_anticipate) && state.is_worth_anticipating(now) {
+            return Task::Anticipate;
         }
         let look = shared.settings.look;
         let rest = (looked + look).saturating_sub(now);
@@ -263,6 +271,50 @@ fn preload(shared: &Arc<Shared>, id: Id) {
     }
 }
 
+/// The least chance to be wanted next of a model for which the pool decides anew. A decision asks the machine for its
+/// free memory, which takes too long for each request.
+const LIKELY: f64 = 0.25;
+
+impl State {
+    /// Whether a model that is not loaded, or that is not in its fastest placement, is likely to be wanted next.
+    fn is_worth_anticipating(&self, now: Duration) -> bool {
+        let Some((last, _)) = self.succession.last().filter(|_| self.limits.anticipate && self.waiters.is_empty())
+        else {
+            return false;
+        };
+        let all: f64 = self.entries.iter().map(|entry| entry.demand.rate(now)).sum();
+        let is_likely = |entry: &&Entry| {
+            let share = if all > 0.0 { entry.demand.rate(now) / all } else { 0.0 };
+            self.succession.chance(last, &entry.label, share) >= LIKELY
+        };
+        let is_slow = |entry: &Entry| {
+            let fastest = entry.ladder.as_ref().and_then(|ladder| ladder.rungs().first());
+            match (&entry.loaded, fastest) {
+                (Some(loaded), Some(fastest)) => slowness(&loaded.rung.plan) > 1.1 * slowness(&fastest.plan),
+                (None, Some(_)) => entry.may_be_loaded(),
+                (_, None) => false,
+            }
+        };
+        self.entries.iter().filter(is_likely).any(is_slow)
+    }
+}
+
+/// Loads the model that usually follows the last one, before it is wanted.
+fn anticipate(shared: &Arc<Shared>) {
+    let Ok(machine) = shared.bare_machine() else { return };
+    let (pool, specs) = input(shared, &machine);
+    let plan = PoolPlan::anticipate(&pool, |index, request, machine| {
+        let spec = &specs[index];
+        shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
+    });
+    let Some(plan) = plan else { return };
+    decided(shared, &plan);
+    // A text that has begun meanwhile is not waited for: the next one that ends brings the pool here again.
+    if let Err(stopped) = shared.carry_out(&plan, &machine, Duration::ZERO) {
+        tracing::debug!("nothing is loaded for the next request: {stopped:?}");
+    }
+}
+
 /// The model, and the models that must be loaded with it.
 fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
     let mut all = vec![id];
@@ -276,22 +328,30 @@ fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
     all
 }
 
+/// The input of a decision, and the specifications of its models.
+fn input(shared: &Arc<Shared>, machine: &Machine) -> (PoolState, Vec<ModelSpec>) {
+    let state = shared.lock();
+    let (pool, ids) = state.pool_state(machine, shared.now(), shared);
+    let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
+    let specs = specs.map(|entry| entry.spec.clone()).collect();
+    (pool, specs)
+}
+
+/// Logs the reasons of a plan, and keeps it as the pool's last one.
+fn decided(shared: &Shared, plan: &PoolPlan) {
+    plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
+    let plan = Arc::new(plan.clone());
+    shared.change(|state| state.last_plan = Some(plan));
+}
+
 fn decide(shared: &Arc<Shared>, machine: &Machine, wanted: Option<&str>) -> Result<PoolPlan, Error> {
-    let (pool, specs) = {
-        let state = shared.lock();
-        let (pool, ids) = state.pool_state(machine, shared.now(), shared);
-        let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
-        let specs: Vec<ModelSpec> = specs.map(|entry| entry.spec.clone()).collect();
-        (pool, specs)
-    };
+    let (pool, specs) = input(shared, machine);
     let plan = PoolPlan::decide(&pool, wanted, |index, request, machine| {
         let spec = &specs[index];
         shared.probed(spec, request, machine).map_err(|error| plan_error(spec, error))
     })?;
     if !plan.steps.is_empty() {
-        plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
-        let plan = Arc::new(plan.clone());
-        shared.change(|state| state.last_plan = Some(plan));
+        decided(shared, &plan);
     }
     Ok(plan)
 }

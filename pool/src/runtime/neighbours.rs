@@ -12,6 +12,7 @@ use autoplace::machine::Machine;
 
 use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
+use crate::state::RELOADS;
 
 /// How long a pool waits for others to give memory: two looks of theirs, and a little.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -130,7 +131,7 @@ impl Shared {
 /// Whether as many models were unloaded or moved in the last minute as the pool may.
 fn held_off(state: &State, now: Duration) -> bool {
     let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
-    recent >= state.limits.reloads_per_minute as usize
+    recent >= state.limits.reloads_per_minute.unwrap_or(RELOADS) as usize
 }
 
 /// Whether the model is loaded, and nobody uses, wants or needs it.

@@ -70,6 +70,7 @@ impl Shared {
             && spec.mmproj.is_none()
             && spec.lora.is_empty()
             && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
+        let hits = self.builder(spec, &spec.request, machine).expert_hits(machine, profile.file_bytes);
         let mut failed = None;
         let mut first = Some(alone);
         let ladder = Ladder::new(machine, &spec.request, |request, machine| {
@@ -79,7 +80,6 @@ impl Shared {
             if is_estimated {
                 let mut request = request.clone();
                 request.prompt_store = prompt_store;
-                let hits = load::expert_hits(&path, profile.file_bytes);
                 return Planner::new(&profile, machine).request(request).expert_hits(hits).plan();
             }
             self.probed(spec, request, machine).map_err(|error| match error {
@@ -106,6 +106,7 @@ impl State {
         pool.now = now;
         pool.limits = self.limits;
         pool.reloads.clone_from(&self.reloads);
+        pool.succession.clone_from(&self.succession);
         let mut ids = Vec::new();
         for entry in &self.entries {
             if entry.is_removed && entry.loaded.is_none() {
@@ -138,7 +139,8 @@ impl State {
         model.keep = entry.spec.keep && !entry.is_removed;
         model.priority = entry.spec.priority;
         model.beside.clone_from(&entry.spec.beside);
-        model.load_time = entry.load_time;
+        (model.load_time, model.loads) = (entry.load_time, entry.loads);
+        model.may_be_loaded = entry.may_be_loaded();
         model
     }
 }

@@ -19,6 +19,7 @@ use crate::ladder::{Ladder, Rung};
 use crate::plan::PoolPlan;
 use crate::spec::ModelSpec;
 use crate::state::Limits;
+use crate::succession::Succession;
 
 /// Identifies a model of the pool.
 pub(super) type Id = u64;
@@ -44,6 +45,10 @@ pub(super) struct State {
     pub(super) is_closed: bool,
     /// The model of the last request.
     pub(super) last_wanted: Option<Id>,
+    /// Which model is requested after which.
+    pub(super) succession: Succession,
+    /// Whether a request has come, or a text has ended, since the pool last decided about the next request.
+    pub(super) may_anticipate: bool,
     next_id: Id,
 }
 
@@ -88,6 +93,10 @@ pub(super) struct Entry {
     /// Whether the specification was removed.
     pub(super) is_removed: bool,
     pub(super) load_time: Option<Duration>,
+    /// Number of its loads and re-placements.
+    pub(super) loads: u32,
+    /// Whether it was unloaded because somebody has asked for that, and nobody has wanted it since.
+    pub(super) is_dismissed: bool,
     /// When other pools were last asked for memory for it.
     pub(super) asked: Option<Duration>,
     /// Whether the model is yet to be loaded because the pool has started.
@@ -145,9 +154,16 @@ impl Entry {
             is_parked: false,
             is_removed: false,
             load_time: None,
+            loads: 0,
+            is_dismissed: false,
             retry_at: now,
             failure: None,
         }
+    }
+
+    /// Whether the model may be loaded without a request.
+    pub(super) const fn may_be_loaded(&self) -> bool {
+        !self.is_removed && !self.is_parked && !self.is_dismissed && self.failure.is_none()
     }
 
     /// Whether a handle can be given now.
@@ -205,7 +221,7 @@ impl Shared {
             let entry = state.named(name)?;
             let is_loaded = entry.loaded.is_some();
             entry.must_leave = is_loaded;
-            entry.is_parked = false;
+            (entry.is_parked, entry.is_dismissed) = (false, true);
             Ok(is_loaded)
         })
     }

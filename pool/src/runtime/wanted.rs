@@ -29,8 +29,12 @@ impl ModelRequest {
             let entry = state.named(name)?;
             let id = entry.id;
             entry.demand.count_request(now, last != Some(id));
+            entry.is_dismissed = false;
             let handle = if entry.is_ready() { ModelHandle::give(shared, entry, now) } else { None };
+            let label = entry.label.clone();
             state.last_wanted = Some(id);
+            state.succession.wanted(&label, now);
+            state.may_anticipate = true;
             if handle.is_some() {
                 return Ok(handle);
             }

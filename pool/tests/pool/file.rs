@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use autoplace::memory::{KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+use autoplace::plan::{Context, GpuLayers, KvCache, MoeCache, Request};
 use autoplace::store::StoreOptions;
 use autoplace_pool::PoolFile;
 
@@ -14,6 +14,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         [pool]
         reloads_per_minute = 3
         ram = "12GiB"
+        anticipate = false
 
         [models.coder]
         model = "models/coder.gguf"
@@ -21,6 +22,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         kv = "q8_0"
         parallel = 2
         ngl = 20
+        moe_cache = "4GiB"
         draft = "draft.gguf"
         mmproj = "mmproj-f16.gguf"
         lora = ["style.gguf"]
@@ -40,13 +42,15 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         idle = 90
     "#;
     let pool = PoolFile::parse(text, "/etc/autoplace/pool.toml").unwrap();
-    assert_eq!((pool.limits.reloads_per_minute, pool.limits.ram), (3, Some(12 << 30)));
+    assert_eq!((pool.limits.reloads_per_minute, pool.limits.ram), (Some(3), Some(12 << 30)));
+    assert!(!pool.limits.anticipate);
     let [coder, embedder] = &pool.models[..] else { panic!("{pool:?}") };
     assert_eq!(coder.model, Path::new("/etc/autoplace/models/coder.gguf"));
     assert_eq!(coder.draft.as_deref(), Some(Path::new("/etc/autoplace/draft.gguf")));
     assert_eq!(coder.mmproj.as_deref(), Some(Path::new("/etc/autoplace/mmproj-f16.gguf")));
     assert_eq!((embedder.mmproj.as_deref(), embedder.finds_mmproj), (None, false));
     assert_eq!((coder.request.context, coder.request.gpu_layers), (Context::Tokens(16384), GpuLayers::AtMost(20)));
+    assert_eq!((coder.request.moe_cache, embedder.request.moe_cache), (MoeCache::Bytes(4 << 30), MoeCache::Auto));
     assert_eq!((coder.request.params.type_k, coder.request.params.n_seq_max), (KvType::Q8_0, 2));
     assert_eq!((coder.keep, coder.idle, coder.priority), (true, Some(Duration::from_secs(1800)), 2.5));
     assert_eq!(coder.lora, [Path::new("/etc/autoplace/style.gguf")]);
@@ -128,6 +132,7 @@ fn an_error_names_the_file_the_line_the_key_and_what_is_valid() {
         (format!("{model}idle = -1\n"), 3, &["`idle`", "number of seconds"]),
         (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is not a time"]),
         (format!("{model}cache_ram = \"much\"\n"), 3, &["`cache_ram`", "not a size", "24GiB"]),
+        (format!("{model}moe_cache = \"lots\"\n"), 3, &["`moe_cache`", "not a size", "`auto`, or `off`"]),
         (format!("{model}embed = \"mean\"\ncache_ram = 5\n"), 4, &["`cache_ram`", "vectors"]),
         (format!("{model}priority = 0\n"), 1, &["models.a", "above 0"]),
         (format!("{model}priority = nan\n"), 1, &["above 0"]),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autoplace::machine::{Machine, gib};
 use autoplace::plan::Request;
-use autoplace_pool::{Error, Limits, PoolPlan, PoolState, Rung, Step};
+use autoplace_pool::{Error, Limits, PoolPlan, PoolState, Rung, Step, Succession};
 use test_support::random_weights::Dice;
 
 use crate::models::{MODELS, machine, model, planned, pool, request};
@@ -249,6 +249,79 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
     assert!(plan.model("14b").is_some(), "{plan}");
 }
 
+/// A chat model and one for titles, which follows it after twenty seconds; the next chat follows after forty more. Both
+/// are loaded from the host's memory.
+fn chat_and_titles() -> PoolState {
+    let mut state = pool(&desktop(), &["32b", "3b"], CTX);
+    for (model, seconds) in state.models.iter_mut().zip([2.7, 0.7]) {
+        (model.load_time, model.loads) = (Some(Duration::from_secs_f64(seconds)), 2);
+    }
+    for turn in 0..10 {
+        for (index, at) in [(0, 60 * turn), (1, 60 * turn + 20)] {
+            let at = Duration::from_secs(at);
+            state.models[index].demand.wanted(at, true);
+            let name = state.models[index].name.clone();
+            state.succession.wanted(&name, at);
+        }
+    }
+    let plan = decide(&state, Some("3b")).unwrap();
+    carry_out(&mut state, &plan);
+    state.now = Duration::from_secs(561);
+    state
+}
+
+fn anticipate(state: &PoolState) -> Option<PoolPlan> {
+    PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine))
+}
+
+#[test]
+fn the_model_that_usually_follows_is_loaded_before_it_is_wanted() {
+    let mut state = chat_and_titles();
+    // A title was written: the next request is for the chat model.
+    let plan = anticipate(&state).unwrap();
+    assert_eq!(names(&plan.steps), ["unload 3b", "load 32b"], "{plan}");
+    assert!(plan.reasons.iter().any(|reason| reason == "32b is expected to be wanted soon after 3b"), "{plan}");
+    carry_out(&mut state, &plan);
+    assert!(anticipate(&state).is_none());
+    // The chat model has answered: a title follows.
+    state.succession.wanted("32b", Duration::from_secs(600));
+    state.now = Duration::from_secs(612);
+    let plan = anticipate(&state).unwrap();
+    assert_eq!(names(&plan.steps), ["unload 32b", "load 3b"], "{plan}");
+}
+
+#[test]
+fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_allowed() {
+    let state = chat_and_titles();
+    assert!(anticipate(&state).is_some());
+    let without = |change: fn(&mut PoolState)| {
+        let mut state = state.clone();
+        change(&mut state);
+        anticipate(&state)
+    };
+    assert_eq!(without(|state| state.limits = Limits::default().anticipate(false)), None);
+    assert_eq!(without(|state| state.models[1].waiting = 1), None);
+    assert_eq!(without(|state| state.models[0].may_be_loaded = false), None);
+    // Two of the reloads of a minute are left for requests that have come.
+    let after = |reloads: usize| {
+        let mut state = state.clone();
+        state.limits = Limits::default().reloads_per_minute(6);
+        state.reloads = vec![state.now; reloads];
+        anticipate(&state)
+    };
+    assert_eq!(after(4), None);
+    assert!(after(3).is_some());
+    // Nothing is known of what follows.
+    assert_eq!(without(|state| state.succession = Succession::default()), None);
+    // A model that writes, or that is kept, stays loaded.
+    for change in
+        [|state: &mut PoolState| state.models[1].texts = 1, |state: &mut PoolState| state.models[1].keep = true]
+    {
+        let plan = without(change);
+        assert!(plan.as_ref().is_none_or(|plan| plan.model("3b").is_some()), "{plan:?}");
+    }
+}
+
 /// Random sequences of requests, texts and other programs on three machines.
 #[test]
 fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
@@ -319,6 +392,23 @@ fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
             if let Some(name) = name.filter(|_| !is_held_off) {
                 assert!(plan.model(&name).is_some(), "case {number}: {name} is not there\n{plan}");
             }
+            // Whatever is loaded for the next request keeps the same promises.
+            if let Some(wanted) = wanted {
+                let name = state.models[wanted].name.clone();
+                state.succession.wanted(&name, state.now);
+                state.models.iter_mut().for_each(|model| model.waiting = 0);
+            }
+            let next = PoolPlan::anticipate(&state, |index, request, machine| {
+                planned(&state.models[index].name, request, machine)
+            });
+            let plan = match next {
+                Some(next) => {
+                    *steps.entry("anticipate".to_owned()).or_insert(0) += 1;
+                    carry_out(&mut state, &next);
+                    next
+                }
+                None => plan,
+            };
             for model in state.models.iter().filter(|model| model.loaded.is_some()) {
                 for beside in &model.beside {
                     assert!(plan.model(beside).is_some(), "case {number}: {beside} is missing\n{plan}");

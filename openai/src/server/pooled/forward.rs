@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use hyper::body::{Frame, SizeHint};
 use serde::Deserialize;
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::{Pooled, Routed, api_error, names, waiting};
+use crate::error::WORKER_DIED;
 use crate::server::http::{Body, Carried, Failed, blocking};
 use crate::server::paths::{self, Known};
 use crate::server::{NO_EMBEDDER, embed, not_allowed, not_found, routes};
@@ -209,25 +210,55 @@ impl Turn {
         self.head.uri.path()
     }
 
-    /// The answer of the model's routes. The model stays loaded until the answer has been sent.
-    pub(super) async fn answered(self, handle: ModelHandle) -> Result<Response, Failed> {
-        let Self { pooled, name, begun, head, body, place } = self;
-        let waited = begun.elapsed();
-        let (of, routed) = (handle.clone(), Arc::clone(&pooled));
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If its worker dies
+    /// before anything of the answer was sent, and is not replaced by itself, the model is loaded again and gets the
+    /// request once more.
+    pub(super) async fn answered(self, mut handle: ModelHandle) -> Result<Response, Failed> {
+        let mut deaths = 0;
+        loop {
+            let waited = self.begun.elapsed();
+            let (mut response, totals) = match self.answer_of(&handle).await {
+                Ok(answer) => answer,
+                Err(Failed(error)) if is_death(&error) => (Failed(error).into_response(), None),
+                Err(error) => return Err(error),
+            };
+            if response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
+                deaths += 1;
+                tracing::warn!("{}: its worker died during a request, which it gets again", self.name);
+                // The pool replaces a dead worker when nobody holds its model.
+                drop((response, handle));
+                handle = self.pooled.of.pool.get(&self.name).await.map_err(|error| api_error(&error))?;
+                continue;
+            }
+            if let Ok(seconds) = HeaderValue::from_str(&format!("{:.3}", waited.as_secs_f64())) {
+                response.headers_mut().insert("x-autoplace-waited", seconds);
+            }
+            let kept = Kept { totals, handle, _place: self.place };
+            return Ok(response.map(|body| HttpBody::new(Answer { body, _kept: kept })));
+        }
+    }
+
+    /// The answer of the routes of this loaded model, and what counts its texts.
+    async fn answer_of(&self, handle: &ModelHandle) -> Result<(Response, Option<Arc<Totals>>), Failed> {
+        let (of, routed) = (handle.clone(), Arc::clone(&self.pooled));
         let model = blocking(move || of.attached(|handle| routed.serve_model(handle))).await?;
-        let mut request = Request::from_parts(head, HttpBody::empty());
-        if let Some(mut body) = body {
+        let mut request = Request::from_parts(self.head.clone(), HttpBody::empty());
+        if let Some(body) = &self.body {
+            let mut body = body.again();
             body.under_way.kept = Some(handle.clone());
-            body.asked = Some(name);
+            body.asked = Some(self.name.clone());
             request.extensions_mut().insert(Carried::new(body));
         }
-        let Ok(mut response) = Router::clone(&model.routes).oneshot(request).await;
-        if let Ok(seconds) = HeaderValue::from_str(&format!("{:.3}", waited.as_secs_f64())) {
-            response.headers_mut().insert("x-autoplace-waited", seconds);
-        }
-        let kept = Kept { totals: model.totals.clone(), handle, _place: place };
-        Ok(response.map(|body| HttpBody::new(Answer { body, _kept: kept })))
+        let Ok(response) = Router::clone(&model.routes).oneshot(request).await;
+        Ok((response, model.totals.clone()))
     }
+}
+
+/// How often a request is given to its model again because the model's worker has died.
+const MAX_DEATHS: u32 = 4;
+
+fn is_death(error: &ApiError) -> bool {
+    error.code == Some(WORKER_DIED)
 }
 
 /// The routes that serve a loaded model. The pool drops it before it unloads the model.
@@ -238,13 +269,14 @@ struct ServedModel {
 
 impl Routed {
     fn serve_model(&self, handle: &ModelHandle) -> Result<ServedModel, ApiError> {
-        let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
+        let named = |error: ApiError| ApiError { message: format!("{}: {}", handle.name(), error.message), ..error };
         if let Some(pooling) = handle.placement().context.embeddings {
-            let embedder = (self.of.embedder)(handle.embedder().map_err(|error| failed(&error))?);
+            let embedder = (self.of.embedder)(handle.embedder().map_err(|error| named(error.into()))?);
             let embedding = (handle.name().to_owned(), Arc::new(Mutex::new(embedder)));
             return Ok(ServedModel { routes: embedding_routes(embedding, pooling == Pooling::Rank), totals: None });
         }
-        let engine = (self.of.engine)(Engine::builder(handle)).start().map_err(|error| failed(&error))?;
+        let engine = (self.of.engine)(Engine::builder(handle)).start();
+        let engine = engine.map_err(|error| named(ApiError { param: None, ..ApiError::of_generation(&error, "") }))?;
         let api = Api::new(handle, &engine, handle.name()).sharing(&self.numbers, &self.responses, self.created);
         let api = (self.of.api)(handle, api)?;
         let totals = Some(Arc::clone(&api.totals));

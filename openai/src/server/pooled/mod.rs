@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::{MORE_CONNECTIONS, Server, connections};
+use crate::error::WORKER_DIED;
 use crate::responses::Store;
 use crate::shape::now;
 use crate::{Api, ApiError};
@@ -168,6 +169,9 @@ fn api_error(error: &PoolError) -> ApiError {
         PoolError::Unknown { name, known } => unknown(name, known),
         PoolError::NoRoom { .. } | PoolError::TimedOut { .. } => {
             ApiError::new(503, error.to_string()).with_code("overloaded")
+        }
+        PoolError::Load { source, .. } if matches!(&**source, autoplace::load::Error::Worker(error) if error.is_death()) => {
+            ApiError::new(500, error.to_string()).with_code(WORKER_DIED)
         }
         PoolError::Closed => ApiError::new(503, error.to_string()).with_code("shutting_down"),
         _ => ApiError::new(500, error.to_string()).with_code("model_not_loaded"),

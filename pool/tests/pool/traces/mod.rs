@@ -1,6 +1,7 @@
 //! Five traces in virtual time, under the pool's rule and those of llama-swap, Ollama and llama-server's router. Prints
 //! the table of `benches/results/2026-11-29-virtual/pool.md`.
 
+mod bounds;
 mod ours;
 mod rivals;
 mod sim;
@@ -13,7 +14,7 @@ use test_support::random_weights::Dice;
 use crate::models::{machine, model};
 use ours::Ours;
 use rivals::{LlamaSwap, Ollama, Router};
-use sim::{Report, Rule, TracedModel, Wish};
+use sim::{Caching, Report, Rule, TracedModel, Wish};
 
 /// A trace: its name, its machine, its models, and its requests.
 struct Trace {
@@ -151,14 +152,15 @@ fn random(seed: u64) -> Trace {
 
 /// Runs the traces and prints their table. For each trace, returns the seconds that requests waited under the pool's
 /// rule, llama-swap's, Ollama's and the router's.
-fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
+fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
     println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
     println!("|---|---|--:|--:|--:|--:|--:|--:|");
     let mut waited = Vec::new();
     for Trace { name, machine, models, wishes } in traces {
-        let run = |rule: &mut dyn Rule| sim::run(&machine, &models, &wishes, rule);
-        let pool = run(&mut Ours::new((&machine, &models), false));
-        let moving = run(&mut Ours::new((&machine, &models), true));
+        let trace = (machine, &models[..], &wishes[..]);
+        let run = |rule: &mut dyn Rule| sim::run(trace, caching, rule);
+        let pool = run(&mut Ours::new((machine, models), false));
+        let moving = run(&mut Ours::new((machine, models), true));
         let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
         let row = |trace: &str, rule: &str, report: &Report| {
             println!(
@@ -175,6 +177,10 @@ fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
+        row("", "bound: room for all models", &bounds::with_room_for_all(trace));
+        if let Some(fixed) = bounds::best_fixed(trace) {
+            row("", "the best fixed placements", &fixed);
+        }
         let [swap, ollama, router] = rivals.map(|report| report.waited);
         waited.push([pool.waited, swap, ollama, router]);
     }
@@ -183,7 +189,7 @@ fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
 
 #[test]
 fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_much_longer_than_by_the_best_rule() {
-    let waited = run([chat_and_titles(1), slow_and_fast(4)]);
+    let waited = run(&[chat_and_titles(1), slow_and_fast(4)], Caching::Nothing);
     let [pool, swap, ollama, _] = waited[0];
     assert!(pool <= 0.5 * swap.min(ollama), "{waited:?}");
     for [pool, rivals @ ..] in waited.clone() {
@@ -192,15 +198,19 @@ fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_mu
     }
 }
 
-/// Prints the table of five traces by these seeds.
+/// Prints the tables of five traces by these seeds: without a page cache, and with one.
 fn five(seeds: [u64; 5]) {
     let [chat, coding, users, hard, any] = seeds;
-    let waited = run([chat_and_titles(chat), agent(coding), hundred_users(users), slow_and_fast(hard), random(any)]);
-    let best = |[pool, rivals @ ..]: &[f64; 4]| pool / rivals.iter().copied().fold(f64::INFINITY, f64::min);
-    let over: Vec<f64> = waited.iter().map(best).collect();
-    let mut sorted = over.clone();
-    sorted.sort_by(f64::total_cmp);
-    println!("\nwaiting by the pool over that by the best other rule: {over:.2?}, the median {:.2}", sorted[2]);
+    let traces = [chat_and_titles(chat), agent(coding), hundred_users(users), slow_and_fast(hard), random(any)];
+    for caching in [Caching::Nothing, Caching::Pages] {
+        println!("\n{caching:?}\n");
+        let waited = run(&traces, caching);
+        let best = |[pool, rivals @ ..]: &[f64; 4]| pool / rivals.iter().copied().fold(f64::INFINITY, f64::min);
+        let over: Vec<f64> = waited.iter().map(best).collect();
+        let mut sorted = over.clone();
+        sorted.sort_by(f64::total_cmp);
+        println!("\nwaiting by the pool over that by the best other rule: {over:.2?}, the median {:.2}", sorted[2]);
+    }
 }
 
 #[test]
@@ -213,7 +223,7 @@ fn five_traces() {
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {
-    five([101, 102, 103, 104, 105]);
+    five([201, 202, 203, 204, 205]);
 }
 
 /// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.

@@ -19,6 +19,8 @@ pub(crate) struct Ours {
     held_until: f64,
     /// The model of the last request.
     last: Option<usize>,
+    /// Whether a request has come, or one has ended, since the last decision about the next request.
+    may_anticipate: bool,
 }
 
 impl Ours {
@@ -27,7 +29,15 @@ impl Ours {
         let mut state = PoolState::new(system.0.clone());
         state.models = system.1.iter().map(|model| ModelState::new(model.name, model.ladder.clone())).collect();
         state.models.iter_mut().for_each(|model| model.moves = moves);
-        Self { state, steps: VecDeque::new(), plan: None, looked: 0.0, held_until: 0.0, last: None }
+        Self {
+            state,
+            steps: VecDeque::new(),
+            plan: None,
+            looked: 0.0,
+            held_until: 0.0,
+            last: None,
+            may_anticipate: false,
+        }
     }
 
     fn look(&mut self, system: &System) {
@@ -37,6 +47,8 @@ impl Ours {
             model.waiting = system.queue.iter().filter(|&&wish| system.wishes[wish].model == index).count() as u32;
             model.texts = system.texts(index) as u32;
             model.ends_in = Duration::from_secs_f64(system.ends_in(index));
+            model.load_time = system.took[index].map(Duration::from_secs_f64);
+            model.loads = system.loads[index];
         }
     }
 
@@ -50,6 +62,17 @@ impl Ours {
         let plan = plan.unwrap();
         self.steps = plan.steps.iter().cloned().collect();
         self.plan = Some(plan);
+    }
+
+    fn anticipate(&mut self, system: &System) {
+        self.look(system);
+        let state = &self.state;
+        let plan =
+            PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
+        if let Some(plan) = plan {
+            self.steps = plan.steps.iter().cloned().collect();
+            self.plan = Some(plan);
+        }
     }
 
     fn index(&self, name: &str) -> usize {
@@ -126,6 +149,12 @@ impl Rule for Ours {
                 None => Action::Wait((self.held_until > system.now).then_some(self.held_until)),
             };
         }
+        if std::mem::take(&mut self.may_anticipate) && system.queue.is_empty() {
+            self.anticipate(system);
+            if let Some(action) = self.step(system) {
+                return action;
+            }
+        }
         if system.now >= self.looked + LOOK {
             self.looked = system.now;
             self.decide(system, None);
@@ -143,11 +172,16 @@ impl Rule for Ours {
         let wish = system.wishes[wish];
         let is_turn = self.last != Some(wish.model);
         self.last = Some(wish.model);
-        self.state.models[wish.model].demand.count_request(Duration::from_secs_f64(wish.at), is_turn);
+        let at = Duration::from_secs_f64(wish.at);
+        self.state.models[wish.model].demand.count_request(at, is_turn);
+        let name = self.state.models[wish.model].name.clone();
+        self.state.succession.wanted(&name, at);
+        self.may_anticipate = true;
     }
 
     fn ended(&mut self, system: &System, wish: usize) {
         let wish = system.wishes[wish];
         self.state.models[wish.model].demand.ended(wish.prompt, wish.reply);
+        self.may_anticipate = true;
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Every rule runs on the same machine with the same placements and speeds, the planner's own:
 //!
-//! - loads and re-placements read the whole file (nothing is cached), one after another;
+//! - loads and re-placements read the whole file, one after another: from the disk, or, with a [page
+//!   cache](Caching::Pages), what the host's memory still has of it from there;
 //! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
 //!   the machine evenly;
 //! - a text whose model is re-placed pauses.
@@ -42,6 +43,20 @@ pub(crate) enum Action {
     Wait(Option<f64>),
 }
 
+/// What the host's memory keeps of the files that were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caching {
+    /// Nothing: each load reads its whole file from the disk, as on a machine whose memory others use.
+    Nothing,
+    /// What the loaded models leave of the host's memory holds the files that were read last, as an operating system
+    /// does.
+    Pages,
+}
+
+/// Bytes per second of a load from the page cache: "RAM: ~9GB/sec" beside DDR4 at 2666 MT/s, by the author of
+/// llama-swap (reddit.com/r/LocalLLaMA/comments/1jz3tkv).
+const WARM: f64 = 9e9;
+
 /// A rule by which models are loaded and unloaded.
 pub(crate) trait Rule {
     fn next(&mut self, system: &System) -> Action;
@@ -51,6 +66,11 @@ pub(crate) trait Rule {
 
     /// A request has ended.
     fn ended(&mut self, _: &System, _: usize) {}
+
+    /// Whether models that compute at the same time slow each other down.
+    fn is_shared(&self) -> bool {
+        true
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -85,6 +105,15 @@ pub(crate) struct System {
     pub(crate) queue: VecDeque<usize>,
     pub(crate) wishes: Vec<Wish>,
     pub(crate) now: f64,
+    /// How long the last load or re-placement of each model took.
+    pub(crate) took: Vec<Option<f64>>,
+    /// Number of loads and re-placements of each model.
+    pub(crate) loads: Vec<u32>,
+    caching: Caching,
+    /// The bytes of each model's file that the host's memory holds, and when the file was last read.
+    cached: Vec<(u64, f64)>,
+    /// Whether models that compute at the same time slow each other down.
+    is_shared: bool,
     reading: Option<Reading>,
     pub(crate) report: Report,
 }
@@ -95,7 +124,7 @@ pub(crate) struct Report {
     /// The sum, over all requests, of the seconds from arrival to end, less the seconds that the text takes alone in
     /// the fastest placement.
     pub(crate) waited: f64,
-    /// Bytes that loads and re-placements read.
+    /// Bytes that loads and re-placements read from the disk.
     pub(crate) read: u64,
     pub(crate) loads: u32,
     pub(crate) moves: u32,
@@ -110,9 +139,35 @@ pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
 }
 
 impl System {
-    pub(crate) fn load_seconds(&self, model: usize) -> f64 {
-        let bytes = self.models[model].ladder.rungs()[0].plan.model.file_bytes as f64;
-        LOAD_SECONDS + bytes / self.machine.host.disk.unwrap().bytes_per_second as f64
+    fn file(&self, model: usize) -> u64 {
+        self.models[model].ladder.rungs()[0].plan.model.file_bytes
+    }
+
+    fn load_seconds(&self, model: usize) -> f64 {
+        let cached = self.cached[model].0;
+        let from_disk = (self.file(model) - cached) as f64 / self.machine.host.disk.unwrap().bytes_per_second as f64;
+        LOAD_SECONDS + from_disk + cached as f64 / WARM
+    }
+
+    /// The file was read: the files that were read longest ago leave the host's memory, except the parts that loaded
+    /// models have mapped.
+    fn keep_in_memory(&mut self, model: usize) {
+        if self.caching == Caching::Nothing {
+            return;
+        }
+        self.cached[model] = (self.file(model), self.now);
+        let loaded = |model: usize| self.loaded[model].as_ref().map(|loaded| &loaded.rung);
+        let weights = |rung: &Rung| rung.plan.host().map_or(0, |host| host.footprint.weights);
+        let mapped: Vec<u64> = (0..self.models.len()).map(|model| loaded(model).map_or(0, weights)).collect();
+        let other: u64 = (0..self.models.len()).filter_map(loaded).map(|rung| rung.held.host - weights(rung)).sum();
+        let room = self.machine.host.available - other;
+        let mut by_age: Vec<usize> = (0..self.models.len()).collect();
+        by_age.sort_by(|&one, &other| self.cached[one].1.total_cmp(&self.cached[other].1));
+        for model in by_age {
+            let over = self.cached.iter().map(|(bytes, _)| bytes).sum::<u64>().saturating_sub(room);
+            let most = self.cached[model].0.saturating_sub(mapped[model]);
+            self.cached[model].0 -= over.min(most);
+        }
     }
 
     /// Whether a file is being read.
@@ -162,7 +217,7 @@ impl System {
 
     /// Advances the time to `until`, or to the first end of a text. Returns the requests that ended.
     fn pass(&mut self, until: f64) -> Vec<usize> {
-        let share = 1.0 / self.computing().max(1) as f64;
+        let share = if self.is_shared { 1.0 / self.computing().max(1) as f64 } else { 1.0 };
         let mut end = until;
         let ready: Vec<usize> = (0..self.models.len()).filter(|&model| self.is_ready(model)).collect();
         for &model in &ready {
@@ -212,8 +267,11 @@ impl System {
             }
             Action::Load(model, rung) | Action::Move(model, rung) => {
                 assert!(self.reading.is_none() && self.fits(model, &rung), "over what is free");
-                self.reading = Some(Reading { model, until: self.now + self.load_seconds(model) });
-                self.report.read += rung.plan.model.file_bytes;
+                let seconds = self.load_seconds(model);
+                self.took[model] = Some(seconds);
+                self.loads[model] += 1;
+                self.reading = Some(Reading { model, until: self.now + seconds });
+                self.report.read += self.file(model) - self.cached[model].0;
                 match &mut self.loaded[model] {
                     Some(loaded) => {
                         loaded.rung = rung;
@@ -224,6 +282,7 @@ impl System {
                         self.report.loads += 1;
                     }
                 }
+                self.keep_in_memory(model);
             }
             Action::Unload(model) => {
                 assert_eq!(self.texts(model), 0, "a text was cut off");
@@ -235,8 +294,17 @@ impl System {
 }
 
 /// Runs a trace, whose requests are sorted by time.
-pub(crate) fn run(machine: &Machine, models: &[TracedModel], wishes: &[Wish], rule: &mut dyn Rule) -> Report {
+pub(crate) fn run(
+    (machine, models, wishes): (&Machine, &[TracedModel], &[Wish]),
+    caching: Caching,
+    rule: &mut dyn Rule,
+) -> Report {
     let mut system = System {
+        took: vec![None; models.len()],
+        loads: vec![0; models.len()],
+        caching,
+        cached: vec![(0, 0.0); models.len()],
+        is_shared: rule.is_shared(),
         machine: machine.clone(),
         loaded: models.iter().map(|_| None).collect(),
         models: models.to_vec(),

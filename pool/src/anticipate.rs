@@ -1,0 +1,135 @@
+//! The cheapest arrangement for the next request, before it comes.
+//!
+//! In: what usually follows the last request, and how soon. Out: the arrangement in which the next two requests are
+//! expected to wait least, if it is worth its loads.
+
+use crate::search::{Arrangement, Choice, cheapest_of};
+use crate::state::PoolState;
+use crate::succession::exposed;
+
+/// Models that are less likely to be requested next than this are not loaded for the next request.
+const UNLIKELY: f64 = 0.05;
+
+/// A model is loaded for the next request in a placement at most so many times as slow as its fastest one. A slower one
+/// would stay for requests after the next two, of which nothing is known here.
+const NEARLY: f64 = 1.25;
+
+/// Seconds of waiting that a second of loading counts for: others may want the disk, or the card.
+const DISTURBANCE: f64 = 0.05;
+
+/// The least gain: this share of the time of its loads, and these seconds.
+const LEAST_SHARE: f64 = 0.1;
+const LEAST_SECONDS: f64 = 0.1;
+
+/// What is expected of the next two requests.
+struct Outlook<'s> {
+    state: &'s PoolState,
+    last: &'s str,
+    /// Seconds since the last request.
+    elapsed: f64,
+    /// The share of each model in all requests.
+    shares: Vec<f64>,
+}
+
+impl<'s> Outlook<'s> {
+    fn new(state: &'s PoolState) -> Option<Self> {
+        let (last, at) = state.succession.last()?;
+        let rates: Vec<f64> = state.models.iter().map(|model| model.demand.rate(state.now)).collect();
+        let all: f64 = rates.iter().sum();
+        let shares = rates.iter().map(|rate| if all > 0.0 { rate / all } else { 0.0 }).collect();
+        Some(Self { state, last, elapsed: state.now.saturating_sub(at).as_secs_f64(), shares })
+    }
+
+    fn name(&self, index: usize) -> &str {
+        &self.state.models[index].name
+    }
+
+    /// How likely the next request is for this model.
+    fn chance(&self, index: usize) -> f64 {
+        self.state.succession.chance(self.last, self.name(index), self.shares[index])
+    }
+
+    /// Expected seconds until the next request, if it is for this model. A request that is late may come at any moment.
+    fn gap(&self, index: usize) -> f64 {
+        let mean = self.state.succession.gap(self.last, self.name(index)).unwrap_or(0.0);
+        (mean - self.elapsed).max(mean / 4.0)
+    }
+
+    /// Expected seconds that the request after the next one waits because this model is not loaded then. It is loaded
+    /// as soon as the next text has ended.
+    fn later(&self, index: usize, load: f64) -> f64 {
+        let state = self.state;
+        let after = |next: usize| {
+            let (from, to) = (self.name(next), self.name(index));
+            let chance = self.chance(next) * state.succession.chance(from, to, self.shares[index]);
+            let text = state.models[next].fastest_seconds();
+            chance * exposed(load, state.succession.gap(from, to).unwrap_or(0.0) - text)
+        };
+        (0..state.models.len()).filter(|&next| next != index).map(after).sum()
+    }
+
+    /// The choices of a model, the cheapest first; of equal ones, that to stay as it is.
+    fn choices(&self, index: usize) -> Vec<Choice> {
+        let model = &self.state.models[index];
+        let chance = self.chance(index);
+        let load = model.load_seconds(&self.state.machine);
+        let fastest = model.fastest_seconds();
+        let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
+        let out = model.priority * (chance * load + self.later(index, load));
+        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
+        let stays = match &model.loaded {
+            Some(rung) => slower(model.demand.seconds(&rung.plan)),
+            None => out,
+        };
+        let stays = Choice { rung: model.loaded.clone(), is_change: false, waits: false, price: stays };
+        let mut choices = vec![stays];
+        if model.texts > 0 || model.waiting > 0 {
+            return choices;
+        }
+        if chance >= UNLIKELY && model.may_be_loaded {
+            for rung in model.ladder.rungs() {
+                let seconds = model.demand.seconds(&rung.plan);
+                let is_loaded = model.loaded.as_ref().is_some_and(|loaded| loaded.held == rung.held);
+                if is_loaded || seconds > NEARLY * fastest {
+                    continue;
+                }
+                let price = hidden + slower(seconds);
+                choices.push(Choice { rung: Some(rung.clone()), is_change: true, waits: false, price });
+            }
+        }
+        if model.loaded.is_some() && !model.keep {
+            choices.push(Choice { rung: None, is_change: true, waits: false, price: out });
+        }
+        choices.sort_by(|one, other| one.price.total_cmp(&other.price));
+        choices
+    }
+}
+
+/// The arrangement in which the next two requests are expected to wait least; `None` if the present one is as good, or
+/// if nothing is known of what follows.
+pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
+    let outlook = Outlook::new(state)?;
+    let choices: Vec<Vec<Choice>> = (0..state.models.len()).map(|index| outlook.choices(index)).collect();
+    let stays = choices.iter().flatten().filter(|choice| !choice.is_change).map(|choice| choice.price);
+    let stays: f64 = stays.sum();
+    let best = cheapest_of(state, choices, &[])?;
+    let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
+    let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
+    let is_worth = stays - best.price >= (LEAST_SHARE * loads).max(LEAST_SECONDS);
+    (is_worth && loads > 0.0).then_some(best)
+}
+
+impl PoolState {
+    /// Expected seconds of a load of the model `index` after a request for the model `after`, in as far as a request
+    /// sees them: if the one usually follows the other, the pool loads it before.
+    pub(crate) fn reload_seconds(&self, index: usize, after: usize) -> f64 {
+        let load = self.models[index].load_seconds(&self.machine);
+        if !self.limits.anticipate {
+            return load;
+        }
+        let (from, to) = (&self.models[after].name, &self.models[index].name);
+        let chance = self.succession.chance(from, to, 0.0);
+        let gap = self.succession.gap(from, to).unwrap_or(0.0) - self.models[after].fastest_seconds();
+        chance * exposed(load, gap) + (1.0 - chance) * load
+    }
+}

@@ -1,0 +1,114 @@
+//! Which model is requested after which, and how soon, learned from the requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The share of its weight that a succession keeps when the same model is followed once more.
+const FADE: f64 = 0.9;
+
+/// Below this weight a succession is forgotten.
+const FORGOTTEN: f64 = 0.01;
+
+/// The weight of the newest time in a mean time.
+const NEWEST: f64 = 0.2;
+
+/// The weight of what was not seen yet, in the sum of weights.
+const DOUBT: f64 = 1.0;
+
+/// For each model, the models that were requested after it. Times are durations since any fixed moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Succession {
+    after: BTreeMap<String, Vec<Follower>>,
+    last: Option<(String, Duration)>,
+}
+
+/// A model that was requested after another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Follower {
+    name: String,
+    weight: f64,
+    /// Mean seconds between the two requests.
+    gap: f64,
+}
+
+impl Succession {
+    /// Counts a request that came now.
+    pub fn wanted(&mut self, name: &str, now: Duration) {
+        let last = self.last.replace((name.to_owned(), now));
+        let Some((last, at)) = last else { return };
+        let gap = now.saturating_sub(at).as_secs_f64();
+        let followers = self.after.entry(last).or_default();
+        followers.iter_mut().for_each(|follower| follower.weight *= FADE);
+        followers.retain(|follower| follower.weight >= FORGOTTEN);
+        match followers.iter_mut().find(|follower| follower.name == name) {
+            Some(follower) => {
+                follower.weight += 1.0;
+                follower.gap += NEWEST * (gap - follower.gap);
+            }
+            None => followers.push(Follower { name: name.to_owned(), weight: 1.0, gap }),
+        }
+    }
+
+    /// The model of the last request, and when it came.
+    pub fn last(&self) -> Option<(&str, Duration)> {
+        self.last.as_ref().map(|(name, at)| (name.as_str(), *at))
+    }
+
+    /// How likely the request after one for `from` is for `to`, from 0 to 1. What was not seen yet is as likely as one
+    /// request that was; it is shared among all models by `share`, the share of `to` in all requests.
+    pub fn chance(&self, from: &str, to: &str, share: f64) -> f64 {
+        let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
+        let all: f64 = followers.iter().map(|follower| follower.weight).sum();
+        let seen = followers.iter().find(|follower| follower.name == to).map_or(0.0, |follower| follower.weight);
+        (seen + DOUBT * share) / (all + DOUBT)
+    }
+
+    /// Mean seconds from a request for `from` to one for `to` that follows it; `None` if none has followed lately.
+    pub fn gap(&self, from: &str, to: &str) -> Option<f64> {
+        let follower = self.after.get(from)?.iter().find(|follower| follower.name == to)?;
+        Some(follower.gap)
+    }
+}
+
+/// The expected part of a load of `load` seconds that a request sees which comes after about `gap` seconds, if the load
+/// begins now. The time until the request is taken as exponentially distributed, so that some come sooner.
+pub(crate) fn exposed(load: f64, gap: f64) -> f64 {
+    if gap <= 0.0 {
+        return load;
+    }
+    (load - gap * (1.0 - (-load / gap).exp())).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_learned_and_forgotten() {
+        let mut seen = Succession::default();
+        let at = Duration::from_secs;
+        assert_eq!((seen.last(), seen.chance("a", "b", 0.5), seen.gap("a", "b")), (None, 0.5, None));
+        for turn in 0..10 {
+            seen.wanted("a", at(100 * turn));
+            seen.wanted("b", at(100 * turn + 20));
+        }
+        assert_eq!(seen.last(), Some(("b", at(920))));
+        assert!(seen.chance("a", "b", 0.5) > 0.9 && seen.chance("a", "a", 0.5) < 0.1);
+        assert_eq!((seen.gap("a", "b"), seen.gap("b", "a"), seen.gap("b", "b")), (Some(20.0), Some(80.0), None));
+        (0..60).for_each(|turn| seen.wanted("a", at(2000 + turn)));
+        assert!(seen.chance("a", "b", 0.0) < 0.01 && seen.chance("a", "a", 0.0) > 0.8);
+        // A time before the last request counts as the same time.
+        seen.wanted("b", at(0));
+        assert_eq!(seen.gap("a", "b"), Some(16.0));
+    }
+
+    #[test]
+    fn a_request_that_comes_late_sees_nothing_of_a_load() {
+        assert_eq!((exposed(10.0, 0.0), exposed(10.0, -3.0)), (10.0, 10.0));
+        assert!(exposed(10.0, 1000.0) < 0.1);
+        assert!((3.0..4.0).contains(&exposed(10.0, 10.0)), "{}", exposed(10.0, 10.0));
+    }
+}

@@ -1,0 +1,115 @@
+//! What no rule is faster than, and what a rule without any decision reaches that knows the whole trace.
+
+use autoplace::machine::Machine;
+use autoplace_pool::Rung;
+
+use super::sim::{self, Action, Caching, Report, Rule, System, TracedModel, Wish};
+
+/// Loads each model at its first request, at a rung that never changes.
+#[derive(Debug, Clone)]
+struct Fixed {
+    rungs: Vec<Rung>,
+    /// Whether models that compute at the same time slow each other down.
+    is_shared: bool,
+}
+
+impl Rule for Fixed {
+    fn next(&mut self, system: &System) -> Action {
+        let place = system.queue.iter().position(|&wish| {
+            let model = system.wishes[wish].model;
+            system.is_ready(model) && system.has_slot(model)
+        });
+        if let Some(place) = place {
+            return Action::Begin(place);
+        }
+        let is_missing = |wish: &&usize| system.loaded[system.wishes[**wish].model].is_none();
+        let missing = system.queue.iter().find(is_missing).map(|&wish| system.wishes[wish].model);
+        match missing.filter(|_| !system.is_reading()) {
+            Some(model) => Action::Load(model, self.rungs[model].clone()),
+            None => Action::Wait(None),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+}
+
+/// The report of a machine that has room for all models at once, each at its fastest rung, and on which models do not
+/// slow each other down. A rule that begins the texts of each model in their order waits at least as long, and reads at
+/// least as much.
+pub(super) fn with_room_for_all((machine, models, wishes): (&Machine, &[TracedModel], &[Wish])) -> Report {
+    let mut machine = machine.clone();
+    machine.gpus.iter_mut().for_each(|gpu| gpu.free *= 100);
+    machine.host.available *= 100;
+    let rungs = models.iter().map(|model| model.ladder.rungs()[0].clone()).collect();
+    sim::run((&machine, models, wishes), Caching::Nothing, &mut Fixed { rungs, is_shared: false })
+}
+
+/// The report of the fixed placements beside each other with which requests wait least; `None` if the models do not
+/// fit together. All combinations of up to three models are tried; of more, one rung after another is changed for the
+/// better.
+pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<Report> {
+    let (machine, models, wishes) = trace;
+    let rung = |model: usize, index: usize| &models[model].ladder.rungs()[index];
+    let fits = |indices: &[usize]| {
+        let held = || indices.iter().enumerate().map(|(model, &index)| &rung(model, index).held);
+        let gpus = machine.gpus.iter().enumerate();
+        gpus.into_iter().all(|(gpu, it)| held().map(|held| held.gpus[gpu]).sum::<u64>() <= it.free)
+            && held().map(|held| held.host).sum::<u64>() <= machine.host.available
+    };
+    let report = |indices: &[usize]| {
+        let rungs = indices.iter().enumerate().map(|(model, &index)| rung(model, index).clone()).collect();
+        sim::run(trace, Caching::Nothing, &mut Fixed { rungs, is_shared: true })
+    };
+    let mut best: Option<(Vec<usize>, Report)> = None;
+    // All texts together take this much longer in each rung, whatever waits for whatever.
+    let extra = |model: usize, index: usize| -> f64 {
+        let of = wishes.iter().filter(|wish| wish.model == model);
+        of.map(|wish| sim::seconds(rung(model, index), wish) - sim::seconds(rung(model, 0), wish)).sum()
+    };
+    let counts: Vec<usize> = models.iter().map(|model| model.ladder.rungs().len()).collect();
+    let extras: Vec<Vec<f64>> = counts
+        .iter()
+        .enumerate()
+        .map(|(model, &count)| (0..count).map(|index| extra(model, index)).collect())
+        .collect();
+    let consider = |indices: &[usize], best: &mut Option<(Vec<usize>, Report)>| {
+        let least: f64 = indices.iter().enumerate().map(|(model, &index)| extras[model][index]).sum();
+        if !fits(indices) || best.as_ref().is_some_and(|(_, known)| least >= known.waited) {
+            return false;
+        }
+        let report = report(indices);
+        let is_better = best.as_ref().is_none_or(|(_, known)| report.waited < known.waited);
+        if is_better {
+            *best = Some((indices.to_vec(), report));
+        }
+        is_better
+    };
+    if models.len() <= 3 {
+        let mut indices = vec![0; models.len()];
+        loop {
+            consider(&indices, &mut best);
+            let Some(place) = (0..indices.len()).find(|&model| indices[model] + 1 < counts[model]) else { break };
+            indices[..place].fill(0);
+            indices[place] += 1;
+        }
+        return best.map(|(_, report)| report);
+    }
+    let smallest: Vec<usize> = counts.iter().map(|count| count - 1).collect();
+    consider(&smallest, &mut best);
+    loop {
+        let (known, _) = best.clone()?;
+        let mut is_better = false;
+        for model in 0..models.len() {
+            for index in 0..counts[model] {
+                let mut indices = known.clone();
+                indices[model] = index;
+                is_better |= consider(&indices, &mut best);
+            }
+        }
+        if !is_better {
+            return best.map(|(_, report)| report);
+        }
+    }
+}
