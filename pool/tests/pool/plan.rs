@@ -259,7 +259,7 @@ fn chat_and_titles() -> PoolState {
     for turn in 0..10 {
         for (index, at) in [(0, 60 * turn), (1, 60 * turn + 20)] {
             let at = Duration::from_secs(at);
-            state.models[index].demand.wanted(at, true);
+            state.models[index].demand.count_request(at, true);
             let name = state.models[index].name.clone();
             state.succession.wanted(&name, at);
         }
