@@ -131,7 +131,8 @@ impl Evidence {
     /// an invalid request. A model that does not fit is evidence, not an error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
         let profile = ModelProfile::from_header(&Header::open(path)?)?;
-        let planner = Planner::new(&profile, &self.machine).request(request.clone());
+        let hits = load::expert_hits(path, profile.file_bytes);
+        let planner = Planner::new(&profile, &self.machine).request(request.clone()).expert_hits(hits);
         let mut model = ModelEvidence { path: path.to_owned(), ..ModelEvidence::default() };
         match planner.plan() {
             Ok(mut plan) => {

@@ -11,12 +11,13 @@ use super::devices::is_simulated;
 use super::options::LoadOptions;
 use super::rates::MIN_MODEL_BYTES;
 use crate::machine::{ExpertUse, Machine, MeasurementCache};
-use crate::plan::Plan;
 use crate::plan::speed::ExpertHits;
+use crate::plan::{Plan, PlannedMoeCache};
 
-/// Batches after a load that do not count: an empty cache misses each expert once. The misses of a 30B model fell to
-/// their later share within 64 tokens (kekzl/imp 1359).
-const WARM_UP: u32 = 64;
+/// Uses after a load that do not count, for each expert that the cache holds: an empty cache misses each expert once,
+/// and a larger one takes longer to fill. The misses of a 30B model with 40 % of its 48 x 128 experts in the cache fell
+/// to their later share within 64 tokens, which are 24,576 uses (kekzl/imp 1359).
+const WARM_UP_USES_PER_SLOT: u64 = 10;
 /// Fewer uses say little: 50 tokens of a model with 48 layers that use 8 experts each.
 const MIN_USES: u64 = 50 * 48 * 8;
 
@@ -27,24 +28,30 @@ pub(super) struct ExpertMeter {
     share: f64,
     /// Where the figure is kept, and the file that it is kept for.
     kept: Option<(MeasurementCache, PathBuf, u64)>,
-    warm_up: u32,
+    /// Uses that do not count yet.
+    warm_up: u64,
     uses: ExpertUses,
 }
 
 impl ExpertMeter {
     /// A meter for a load by this plan; `None` without a cache of experts.
     pub(super) fn for_load(options: &LoadOptions, plan: &Plan, machine: &Machine) -> Option<Self> {
-        let share = plan.moe_cache?.share;
+        let PlannedMoeCache { share, slots, .. } = plan.moe_cache?;
         let bytes = plan.model.file_bytes;
         let cache = options.expert_cache(machine, bytes);
         let kept = cache.map(|cache| (cache, options.path.clone(), bytes));
-        Some(Self { share, kept, warm_up: WARM_UP, uses: ExpertUses::default() })
+        Some(Self::new(share, slots, kept))
+    }
+
+    /// A meter for a cache that holds `slots` experts, which are this share of those on the host.
+    fn new(share: f64, slots: u64, kept: Option<(MeasurementCache, PathBuf, u64)>) -> Self {
+        Self { share, kept, warm_up: slots.saturating_mul(WARM_UP_USES_PER_SLOT), uses: ExpertUses::default() }
     }
 
     /// Adds the uses of a batch.
     pub(super) const fn add(&mut self, uses: ExpertUses) {
         if self.warm_up > 0 {
-            self.warm_up -= 1;
+            self.warm_up = self.warm_up.saturating_sub(uses.total());
             return;
         }
         self.uses.hits += uses.hits;
@@ -88,19 +95,19 @@ impl LoadOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::{ExpertMeter, ExpertUses, MIN_USES, WARM_UP};
+    use super::{ExpertMeter, ExpertUses, MIN_USES, WARM_UP_USES_PER_SLOT};
     use crate::load::GenerationCounters;
     use crate::machine::MeasurementCache;
 
     #[test]
-    fn a_meter_leaves_the_first_batches_out_and_keeps_what_it_has_seen() {
+    fn a_meter_leaves_the_first_uses_out_and_keeps_what_it_has_seen() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.gguf");
         let cache = MeasurementCache::at(folder.path());
         let kept = Some((cache.clone(), file.clone(), 7));
-        let mut meter = ExpertMeter { share: 0.25, kept, warm_up: WARM_UP, uses: ExpertUses::default() };
-        for _ in 0..WARM_UP {
-            meter.add(ExpertUses { hits: 0, misses: MIN_USES });
+        let mut meter = ExpertMeter::new(0.25, 100, kept);
+        for _ in 0..100 {
+            meter.add(ExpertUses { hits: 0, misses: WARM_UP_USES_PER_SLOT });
         }
         assert_eq!(meter.locality(), None);
         // A quarter of the experts and three of four uses: (0.75 / 0.25 - 1) / 0.25.
@@ -112,9 +119,23 @@ mod tests {
     }
 
     #[test]
+    fn the_larger_the_cache_the_longer_its_first_misses_do_not_count() {
+        // While it fills, each cache misses as often as it holds experts; then nine of ten uses hit.
+        let learned = |slots: u64| {
+            let mut meter = ExpertMeter::new(0.25, slots, None);
+            for _ in 0..WARM_UP_USES_PER_SLOT {
+                meter.add(ExpertUses { hits: 0, misses: slots });
+            }
+            meter.add(ExpertUses { hits: 9 * MIN_USES, misses: MIN_USES });
+            meter.locality().unwrap()
+        };
+        assert_eq!([learned(400), learned(40_000)], [learned(0); 2]);
+    }
+
+    #[test]
     fn what_was_learned_outlives_a_placement_without_a_cache() {
         let counters = GenerationCounters::default();
-        let mut meter = ExpertMeter { share: 0.25, kept: None, warm_up: 0, uses: ExpertUses::default() };
+        let mut meter = ExpertMeter::new(0.25, 0, None);
         meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });
         let learned = meter.locality();
         assert!(learned.is_some());
@@ -123,7 +144,7 @@ mod tests {
         counters.experts_metered_by(None);
         assert_eq!(counters.expert_locality(), learned);
         // A new cache that has seen too few uses has the last one's locality.
-        let empty = ExpertMeter { share: 0.5, kept: None, warm_up: 0, uses: ExpertUses::default() };
+        let empty = ExpertMeter::new(0.5, 0, None);
         counters.experts_metered_by(Some(empty));
         assert_eq!(counters.expert_locality(), learned);
     }

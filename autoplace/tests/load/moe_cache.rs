@@ -165,9 +165,13 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let uses = model.expert_uses().unwrap();
     assert!(uses.hit_rate().unwrap() < cache.hits, "{uses:?} {cache:?}");
     let expected = text(&model);
+    // Both plans are compared by what the texts have shown, and not the present one by what was expected of it.
+    let better = model.better_plan().unwrap().unwrap_or_else(|| panic!("{uses:?} {before}"));
+    assert!(better.gain > 0.0 && better.plan.moe_cache.is_none(), "{better:?}");
     model.replace(None).unwrap();
     let after = model.placement();
     assert!(after.moe_cache.is_none(), "{uses:?} {after}");
+    assert_eq!(model.better_plan().unwrap(), None);
     agrees(&model, gpu.used());
     assert_eq!(text(&model), expected);
     drop(model);

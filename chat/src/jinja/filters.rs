@@ -16,8 +16,8 @@ use super::list::List;
 use super::methods::{CHANGING, DICT_METHODS, LIST_METHODS, check_format, pad, replaced};
 use super::numbers::{float_of, integer_of, truth, whole};
 use super::printing::{escaped, repr, text_of};
-use super::python;
 use super::source::{ATTRIBUTE, ITEMS, LIST, PRINTF, PRIVATE, UNSET};
+use super::{characters, python};
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
@@ -87,6 +87,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         ("upper", str::to_uppercase as fn(&str) -> String),
         ("lower", str::to_lowercase),
         ("capitalize", python::capitalize),
+        ("title", python::title_words),
     ] {
         environment.add_filter(name, move |state: &State, value: &Value| {
             let changed = change(&text_of(state, value)?);
@@ -133,7 +134,9 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
     environment.add_filter("wordcount", |state: &State, value: &Value| {
         let text = text_of(state, value)?;
-        Ok::<_, Error>(text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|it| !it.is_empty()).count())
+        Ok::<_, Error>(
+            text.split(|c: char| !(characters::is_alphanumeric(c) || c == '_')).filter(|it| !it.is_empty()).count(),
+        )
     });
     environment.add_filter("sort", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
         sort(state, value, by_name("sort", &all(given), &["reverse", "case_sensitive", "attribute"])?)

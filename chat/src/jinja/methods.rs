@@ -7,7 +7,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use super::fault::failed;
 use super::kept::{is_dict, kept, pay, walk};
 use super::list::List;
-use super::{arguments, python};
+use super::{arguments, characters, python};
 
 /// Maximum width of padding.
 const MAX_WIDTH: usize = 10_000;
@@ -54,13 +54,25 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
         "swapcase" => none().map(|()| python::swap_case(text))?.into(),
         "casefold" => none().map(|()| python::case_fold(text))?.into(),
         "istitle" => none().map(|()| python::is_title(text))?.into(),
-        "isspace" => none().map(|()| !text.is_empty() && text.chars().all(python::is_space))?.into(),
-        "isdecimal" => none().map(|()| !text.is_empty() && text.chars().all(char::is_numeric))?.into(),
-        "isprintable" => none().map(|()| !text.chars().any(char::is_control))?.into(),
+        "isupper" | "islower" => {
+            none()?;
+            let is_title = text.chars().any(characters::is_title_case);
+            let [has_upper, has_lower] =
+                [char::is_uppercase, char::is_lowercase].map(|is_cased| text.chars().any(is_cased));
+            let (wanted, other) = if method == "isupper" { (has_upper, has_lower) } else { (has_lower, has_upper) };
+            (wanted && !other && !is_title).into()
+        }
+        "isspace" => none().map(|()| consists_of(text, python::is_space))?.into(),
+        "isalpha" => none().map(|()| consists_of(text, characters::is_alpha))?.into(),
+        "isalnum" => none().map(|()| consists_of(text, characters::is_alphanumeric))?.into(),
+        "isdecimal" => none().map(|()| consists_of(text, characters::is_decimal))?.into(),
+        "isdigit" => none().map(|()| consists_of(text, characters::is_digit))?.into(),
+        "isnumeric" => none().map(|()| consists_of(text, characters::is_numeric))?.into(),
+        "isprintable" => none().map(|()| text.chars().all(characters::is_printable))?.into(),
         "isidentifier" => {
             none()?;
-            let begins = text.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_');
-            (begins && text.chars().all(|c| c.is_alphanumeric() || c == '_')).into()
+            let mut places = text.chars().enumerate();
+            (!text.is_empty() && places.all(|(at, c)| characters::is_of_identifier(c, at == 0))).into()
         }
         "strip" | "lstrip" | "rstrip" => {
             let given = bound(1, &["chars"])?;
@@ -164,6 +176,11 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
         }
         _ => return Ok(None),
     }))
+}
+
+/// Whether a text has characters, and all of them are of a class.
+fn consists_of(text: &str, is_one: impl Fn(char) -> bool) -> bool {
+    !text.is_empty() && text.chars().all(is_one)
 }
 
 /// Methods that search a slice of a text.

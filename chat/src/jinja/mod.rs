@@ -6,6 +6,7 @@
 //! [`kept`] implements.
 
 mod arguments;
+mod characters;
 mod clock;
 mod fault;
 mod filters;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
+use super::characters;
 use super::fault::failed;
 use super::kept::{is_dict, kept, pay, walk};
 use super::source::{SUM, TEXT};
@@ -91,15 +92,38 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
             }
             out.push('}');
         }
-        // minijinja's quotes and escapes equal Python's.
-        ValueKind::String => {
-            let _ = write!(out, "{value:?}");
-        }
+        ValueKind::String => repr_text(value.as_str().unwrap_or_default(), out),
         _ => {
             let _ = write!(out, "{value}");
         }
     }
     Ok(())
+}
+
+/// Python's `repr` of a text: in single quotes unless it has some and no double ones, with escapes for what cannot be
+/// printed.
+fn repr_text(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c if characters::is_printable(c) => out.push(c),
+            c => {
+                let code = u32::from(c);
+                let _ = match code {
+                    0..0x100 => write!(out, "\\x{code:02x}"),
+                    0x100..0x1_0000 => write!(out, "\\u{code:04x}"),
+                    _ => write!(out, "\\U{code:08x}"),
+                };
+            }
+        }
+    }
+    out.push(quote);
 }
 
 /// Python's `repr` of a number. A float has the fewest exact digits, and an exponent below 1e-4 and from 1e16 on.

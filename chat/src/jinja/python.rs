@@ -1,5 +1,7 @@
 //! Text rules of Python: whitespace, line ends, letter cases, and escapes in literals.
 
+use super::characters;
+
 /// `str.isspace` of a character: Unicode's whitespace and four separators among the control characters.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
@@ -62,7 +64,7 @@ pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&s
 
 /// Whether `str.title` and `istitle` treat a character as cased: it has an upper or lower form.
 fn is_cased(c: char) -> bool {
-    c.is_lowercase() || c.is_uppercase() || matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ')
+    c.is_lowercase() || c.is_uppercase() || characters::is_title_case(c)
 }
 
 /// The form of a letter at the beginning of a title.
@@ -73,40 +75,68 @@ fn title_case(c: char) -> Vec<char> {
         'Ǉ' | 'ǈ' | 'ǉ' => vec!['ǈ'],
         'Ǌ' | 'ǋ' | 'ǌ' => vec!['ǋ'],
         'Ǳ' | 'ǲ' | 'ǳ' => vec!['ǲ'],
+        // Greek vowels with an iota below them keep it there (SpecialCasing.txt).
+        '\u{1f80}'..='\u{1faf}' => char::from_u32(c as u32 | 8).into_iter().collect(),
+        '\u{1fb3}' | '\u{1fbc}' => vec!['\u{1fbc}'],
+        '\u{1fc3}' | '\u{1fcc}' => vec!['\u{1fcc}'],
+        '\u{1ff3}' | '\u{1ffc}' => vec!['\u{1ffc}'],
+        // Georgian letters have capitals, which no title begins with.
+        '\u{10d0}'..='\u{10ff}' => vec![c],
+        'ŉ' => c.to_uppercase().collect(),
         c => {
             // `ß` becomes `Ss`, and `ﬁ` becomes `Fi`.
             let mut upper = c.to_uppercase();
             let first = upper.next();
-            first.into_iter().chain(upper.flat_map(char::to_lowercase)).collect()
+            let lower = |c: char| if c == 'Ι' { vec!['\u{345}'] } else { c.to_lowercase().collect() };
+            first.into_iter().chain(upper.flat_map(lower)).collect()
         }
     }
 }
 
+/// The characters of a text, each with its lower case there: a sigma at the end of a word has another one.
+fn with_lower_case(text: &str) -> impl Iterator<Item = (char, String)> {
+    let lower: Vec<char> = text.to_lowercase().chars().collect();
+    let mut from = 0;
+    let chars: Vec<char> = text.chars().collect();
+    chars.into_iter().map(move |c| {
+        let to = from + c.to_lowercase().count();
+        let of_it = lower.get(from..to).unwrap_or_default().iter().collect();
+        from = to;
+        (c, of_it)
+    })
+}
+
 /// `str.title`: the first letter of each word in title case, the rest in lower case.
 pub(super) fn title(text: &str) -> String {
-    let lower = text.to_lowercase();
-    // Lower-cases the text as a whole (final sigma), if that keeps the number of characters.
-    let same = lower.chars().count() == text.chars().count();
-    let mut lowered = lower.chars();
     let mut out = String::new();
     let mut follows = false;
-    for c in text.chars() {
-        let low = lowered.next().filter(|_| same);
-        match (follows, low) {
-            (false, _) => out.extend(title_case(c)),
-            (true, Some(low)) => out.push(low),
-            (true, None) => out.extend(c.to_lowercase()),
+    for (c, lower) in with_lower_case(text) {
+        match follows {
+            false => out.extend(title_case(c)),
+            true => out.push_str(&lower),
         }
         follows = is_cased(c);
     }
     out
 }
 
+/// jinja2's filter `title`, which begins words behind spaces, hyphens and opening brackets (`do_title`).
+pub(super) fn title_words(text: &str) -> String {
+    let separates = |c: char| is_space(c) || "-({[<".contains(c);
+    let mut out = String::new();
+    for word in text.split_inclusive(separates) {
+        let mut chars = word.chars();
+        out.extend(chars.next().into_iter().flat_map(char::to_uppercase));
+        out.push_str(&chars.as_str().to_lowercase());
+    }
+    out
+}
+
 /// `str.capitalize`: the first letter in title case, the rest in lower case.
 pub(super) fn capitalize(text: &str) -> String {
-    let mut chars = text.chars();
-    let first = chars.next().map(title_case).unwrap_or_default();
-    first.into_iter().chain(chars.as_str().to_lowercase().chars()).collect()
+    let mut chars = with_lower_case(text);
+    let first = chars.next().map(|(c, _)| title_case(c)).unwrap_or_default();
+    first.into_iter().collect::<String>() + &chars.map(|(_, lower)| lower).collect::<String>()
 }
 
 /// `str.istitle`.
@@ -128,21 +158,24 @@ pub(super) fn is_title(text: &str) -> bool {
 
 /// `str.swapcase`.
 pub(super) fn swap_case(text: &str) -> String {
-    let swapped = text.chars().map(|c| match c.is_uppercase() {
-        true => c.to_lowercase().collect::<String>(),
-        false => c.to_uppercase().collect(),
+    let swapped = with_lower_case(text).map(|(c, lower)| match c {
+        c if c.is_uppercase() => lower,
+        c if c.is_lowercase() => c.to_uppercase().collect(),
+        c => c.to_string(),
     });
     swapped.collect()
 }
 
-/// `str.casefold`, approximated with lower and upper case.
+/// `str.casefold`: the lower case of the upper case, but for the letters of CaseFolding.txt that are their own.
 pub(super) fn case_fold(text: &str) -> String {
     let folded = text.chars().map(|c| match c {
-        'ß' | 'ẞ' => "ss".to_owned(),
-        'ς' => "σ".to_owned(),
-        // Ligatures are split.
-        '\u{fb00}'..='\u{fb06}' => c.to_uppercase().flat_map(char::to_lowercase).collect(),
-        c => c.to_lowercase().collect(),
+        'ẞ' => "ss".to_owned(),
+        'ı' => "ı".to_owned(),
+        // Cherokee folds to its capitals, which came first.
+        '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => c.to_uppercase().collect(),
+        // A capital may have no small letter whose capital it is.
+        c if c.is_uppercase() && c.to_uppercase().eq([c]) => c.to_lowercase().collect(),
+        c => c.to_uppercase().flat_map(char::to_lowercase).collect(),
     });
     folded.collect()
 }

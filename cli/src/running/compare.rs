@@ -5,8 +5,10 @@ use std::error::Error;
 use std::path::Path;
 
 use autoplace::gguf::Header;
+use autoplace::load;
 use autoplace::machine::Machine;
 use autoplace::memory::Headroom;
+use autoplace::plan::speed::ExpertHits;
 use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace_measure::{Evidence, ModelEvidence, Running};
@@ -34,7 +36,8 @@ pub(crate) fn compare(
     let request = requested(&found.seen, &profile, &mut notes)?;
     let ours = ask.over(request.clone());
     // The model runs, so its placement fits.
-    let theirs = Theirs { profile: &profile, request: request.host_parts(HostParts::None).headroom(Headroom::Tight) };
+    let request = request.host_parts(HostParts::None).headroom(Headroom::Tight);
+    let theirs = Theirs { profile: &profile, request, hits: load::expert_hits(model, profile.file_bytes) };
 
     let machine = &mut evidence.machine;
     let held = held(found, machine);
@@ -127,6 +130,7 @@ fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
 struct Theirs<'a> {
     profile: &'a ModelProfile,
     request: Request,
+    hits: ExpertHits,
 }
 
 impl Theirs<'_> {
@@ -171,7 +175,7 @@ impl Theirs<'_> {
 
     fn plan(&self, machine: &Machine, layers: u32) -> Result<Plan, plan::Error> {
         let request = self.request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
-        Planner::new(self.profile, machine).request(request).plan()
+        Planner::new(self.profile, machine).request(request).expert_hits(self.hits).plan()
     }
 
     /// The number of layers that takes as many bytes on GPUs as the program holds.
@@ -209,11 +213,16 @@ mod tests {
     use std::path::Path;
 
     use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
+    use autoplace::memory::{Place, TensorOverride};
+    use autoplace::plan::speed::ExpertHits;
+    use autoplace::plan::{MoeCache, Request};
+    use autoplace::profile::ModelProfile;
     use autoplace_measure::{Evidence, FindingCause};
     use clap::Parser;
+    use test_support::synthetic::named;
 
     use super::super::{Found, Program, Seen};
-    use super::compare;
+    use super::{Theirs, compare};
     use crate::args::{Args, Verb};
     use crate::ask::AskArgs;
     use crate::flags::Flags;
@@ -246,6 +255,22 @@ mod tests {
         let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
         let is_slower = evidence.diagnose().iter().any(|it| it.cause == FindingCause::RunsSlower);
         (running.n_gpu_layers, plan, is_slower)
+    }
+
+    #[test]
+    fn a_program_with_a_cache_of_experts_is_predicted_by_what_texts_have_shown() {
+        let sketch = named("qwen3moe Qwen3 30B A3B");
+        let profile = ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap();
+        let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap());
+        let on_host = TensorOverride::new("_exps", Place::Host);
+        let request = Request::new().n_ctx(4096).overrides(vec![on_host]).moe_cache(MoeCache::Bytes(gib(4)));
+        let speed = |locality: f64| {
+            let hits = ExpertHits::new(locality);
+            let plan = Theirs { profile: &profile, request: request.clone(), hits }.plan(&machine, 49).unwrap();
+            assert!(plan.moe_cache.is_some(), "{plan}");
+            plan.speed.unwrap().tokens_per_second
+        };
+        assert!(speed(30.0) > 1.1 * speed(3.0));
     }
 
     #[test]

@@ -32,6 +32,9 @@ pub enum Error {
     /// The API cannot express the request.
     #[error("OpenAI's API cannot be asked for {what}")]
     Inexpressible { what: &'static str },
+    /// A setting is NaN or infinite, for which JSON has no number. Nothing was sent.
+    #[error("`{parameter}` is {value}: a request has finite numbers only")]
+    NotFinite { parameter: &'static str, value: String },
     /// The arguments of a tool call are not a JSON object.
     #[error("the call of `{name}` has no object for its arguments: {arguments}")]
     Call { name: String, arguments: String },

@@ -21,16 +21,31 @@ pub struct GenerateRequest {
     settings: Map<String, Value>,
     stops: Vec<String>,
     constraint: Option<Constraint>,
+    /// The first setting that JSON has no number for.
+    not_finite: Option<Error>,
 }
 
 impl GenerateRequest {
     pub(super) fn new(endpoint: Endpoint, prompt: String) -> Self {
-        Self { endpoint, prompt, settings: Map::new(), stops: Vec::new(), constraint: None }
+        Self { endpoint, prompt, settings: Map::new(), stops: Vec::new(), constraint: None, not_finite: None }
     }
 
     fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.settings.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Sets a number as its decimals say it: 0.7, which as the nearest number of 64 bits would be 0.699999988079071.
+    /// JSON has no NaN and no infinity: the request fails with such a number.
+    fn set_decimal(mut self, name: &'static str, value: f32) -> Self {
+        let value = value.to_string();
+        match value.parse::<f64>().ok().filter(|number| number.is_finite()) {
+            Some(number) => self.set(name, number),
+            None => {
+                self.not_finite.get_or_insert(Error::NotFinite { parameter: name, value });
+                self
+            }
+        }
     }
 
     /// Sets the maximum number of tokens.
@@ -46,7 +61,7 @@ impl GenerateRequest {
 
     /// Sets the temperature; 0 always takes the likeliest token.
     pub fn temp(self, temp: f32) -> Self {
-        self.set("temperature", temp)
+        self.set_decimal("temperature", temp)
     }
 
     /// Keeps only the `k` likeliest tokens: llama.cpp's and vLLM's addition to the API.
@@ -56,23 +71,23 @@ impl GenerateRequest {
 
     /// Keeps only the likeliest tokens whose probabilities add up to `p`.
     pub fn top_p(self, p: f32) -> Self {
-        self.set("top_p", p)
+        self.set_decimal("top_p", p)
     }
 
     /// Keeps only tokens with at least this share of the likeliest token's probability: llama.cpp's and vLLM's addition
     /// to the API.
     pub fn min_p(self, p: f32) -> Self {
-        self.set("min_p", p)
+        self.set_decimal("min_p", p)
     }
 
     /// Makes tokens less likely with each occurrence.
     pub fn frequency_penalty(self, penalty: f32) -> Self {
-        self.set("frequency_penalty", penalty)
+        self.set_decimal("frequency_penalty", penalty)
     }
 
     /// Makes tokens less likely after their first occurrence.
     pub fn presence_penalty(self, penalty: f32) -> Self {
-        self.set("presence_penalty", penalty)
+        self.set_decimal("presence_penalty", penalty)
     }
 
     /// Sets the seed. The same seed gives the same text, if the server guarantees it.
@@ -89,6 +104,9 @@ impl GenerateRequest {
 
     /// The body of a request without its prompt or messages.
     pub(super) fn body(&self) -> Result<Map<String, Value>, Error> {
+        if let Some(error) = &self.not_finite {
+            return Err(error.clone());
+        }
         let mut body = self.settings.clone();
         body.insert("model".into(), self.endpoint.name()?.into());
         body.insert("stream".into(), true.into());
@@ -121,7 +139,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`] and [`Error::Thread`]. A refusal by the server arrives as
+    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A refusal by the server arrives as
     /// the first item of the stream.
     pub fn stream(self) -> Result<TextStream, Error> {
         if self.endpoint.surface == Surface::Responses {

@@ -198,6 +198,13 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
+        // Beyond 32 bits a number is infinite, and JSON has no NaN.
+        (json!({"temperature": 1e39}), "temperature"),
+        (json!({"top_p": -1e300}), "top_p"),
+        (json!({"frequency_penalty": 1e39}), "frequency_penalty"),
+        (json!({"dry_multiplier": 1e39}), "dry_multiplier"),
+        (json!({"logit_bias": {"1": 1e39}}), "logit_bias"),
+        (json!({"top_p": "NaN"}), "top_p"),
         (json!({"top_p": "high"}), "top_p"),
         (json!({"mirostat": 3}), "mirostat"),
         (json!({"repeat_last_n": -2}), "repeat_last_n"),

@@ -166,6 +166,38 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 }
 
 #[test]
+fn numbers_are_sent_as_decimals_and_what_is_no_number_is_refused() -> Outcome {
+    // The server answers with the parameters that it was sent.
+    let url = canned(|to, _, mut body| {
+        let body = body.as_object_mut().unwrap();
+        body.retain(|name, _| !["model", "messages", "prompt", "stream", "stream_options"].contains(&name.as_str()));
+        let said = json!({"choices": [{"index": 0, "text": json!(body).to_string(), "finish_reason": "stop"}]});
+        send(to, "200 OK", "text/event-stream", &format!("data: {said}\n\ndata: [DONE]\n\n"));
+    });
+    let model = Endpoint::new(&url).model("any");
+    let sent = model.generate("a").temp(0.7).top_p(0.95).min_p(1e-7).frequency_penalty(-0.1).presence_penalty(2.0);
+    let sent = sent.text()?;
+    for decimals in
+        ["\"temperature\":0.7,", "\"top_p\":0.95,", "\"frequency_penalty\":-0.1,", "\"presence_penalty\":2.0"]
+    {
+        assert!(format!("{},", sent.trim_end_matches('}')).contains(decimals), "{decimals} {sent}");
+    }
+    assert!(sent.contains("\"min_p\":1e-7"), "{sent}");
+
+    for (number, value) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+        let error = model.generate("a").top_p(0.5).temp(number).min_p(f32::NAN).text().unwrap_err();
+        assert_eq!(error, Error::NotFinite { parameter: "temperature", value: value.to_owned() });
+        assert_eq!(error.to_string(), format!("`temperature` is {value}: a request has finite numbers only"));
+        let mut chat = model.chat()?.with(|generate| generate.frequency_penalty(number));
+        let error = chat.say("a").unwrap_err();
+        assert!(matches!(error, Error::NotFinite { parameter: "frequency_penalty", .. }), "{error}");
+        assert!(chat.messages().is_empty(), "the question is taken back");
+        assert!(Endpoint::new(&url).model("any").responses().chat()?.temp(number).say("a").is_err());
+    }
+    Ok(())
+}
+
+#[test]
 fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     let url = canned(|to, request, body| {
         assert_eq!(request.header("authorization"), Some("Bearer a-key"));

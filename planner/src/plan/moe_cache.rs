@@ -12,7 +12,7 @@ use crate::memory::estimate::Assignment;
 use crate::memory::{self, ContextParams, Estimate, Place, TensorOverride};
 
 use super::fit::{CacheGain, Chosen};
-use super::search::Placements;
+use super::search::{CacheShares, Placements};
 use super::speed::{ExpertHits, MAX_CACHED_TOKENS, SpeedModel};
 use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 
@@ -21,7 +21,7 @@ const MIN_SPEEDUP: f64 = 1.1;
 /// A cache may make prompts take this much longer: nine tenths of their speed.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
 /// Searches for a cache with which prompts are fast enough, and the share of the cache that each tries next at most.
-const MAX_SEARCHES: usize = 3;
+const MAX_SEARCHES: usize = 4;
 const NEXT_SHARE: f64 = 0.85;
 
 /// The cache of experts of a plan.
@@ -32,6 +32,9 @@ pub struct PlannedMoeCache {
     pub bytes: u64,
     /// The share of the experts on the host that it holds at once, 0 to 1.
     pub share: f64,
+    /// Experts that it holds at once, each of one layer, over all GPUs.
+    #[serde(default)]
+    pub slots: u64,
     /// The share of the uses of these experts that it is expected to serve, 0 to 1.
     pub hits: f64,
     /// The share of uses below which generation would be faster without the cache; `None` if it never would.
@@ -133,10 +136,10 @@ impl Planner<'_> {
         let params = if self.machine.gpus.len() > 1 { without.params.clone() } else { self.params() };
         let (profile, machine) = (&*self.profile, &*self.machine);
         let then = self.seconds(without, model)?;
-        let mut most = 1.0;
+        let mut shares = CacheShares::ALL;
         for _ in 0..MAX_SEARCHES {
             let context = (&params, model);
-            let placements = Placements::with_cache(profile, machine, &self.request, context, most, probe)?;
+            let placements = Placements::with_cache(profile, machine, &self.request, context, shares, probe)?;
             let found = match placements.choose() {
                 Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => return Ok(None),
                 found => found?,
@@ -151,8 +154,12 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // A prompt copies the cached experts within the GPU's memory.
-            most = share * NEXT_SHARE;
+            match found.split.n_gpu_layers == profile.full_offload() {
+                // A prompt copies what the cache holds, within the GPU's memory.
+                true => shares.most = share * NEXT_SHARE,
+                // What fits is a little less than the share that was tried.
+                false => shares.above = share * 1.01,
+            }
         }
         Ok(None)
     }
@@ -160,9 +167,18 @@ impl Planner<'_> {
     /// The placement with the share of the host's experts that its cache holds; `None` if it holds none, because the
     /// CPU rearranges them or because they are all elsewhere.
     fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
+        let share = self.share_held(&chosen)?;
+        Ok((share > 0.0).then_some((chosen, share)))
+    }
+
+    /// Whether the cache of a placement holds any experts.
+    pub(super) fn holds_experts(&self, chosen: &Chosen<'_>) -> Result<bool, Error> {
+        Ok(self.share_held(chosen)? > 0.0)
+    }
+
+    fn share_held(&self, chosen: &Chosen<'_>) -> Result<f64, Error> {
         let estimate = Estimate::new(&self.profile, &chosen.room.gpus, &chosen.params)?;
-        let cache = estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment);
-        Ok((cache.share > 0.0).then_some((chosen, cache.share)))
+        Ok(estimate.overrides(&chosen.split.overrides)?.expert_cache(&chosen.assignment).share)
     }
 
     /// A placement with a cache of this many bytes.
@@ -260,6 +276,7 @@ impl Planner<'_> {
         Ok(PlannedMoeCache {
             bytes: chosen.params.moe_cache_size,
             share: rounded(cache.share),
+            slots: cache.slots,
             hits: rounded(hits),
             break_even: (break_even > 0.0).then(|| rounded(break_even)),
             speedup: rounded(gain.speedup),

@@ -109,8 +109,11 @@ impl Plan {
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
         let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));
+        // The host reads its whole layers, and none of the experts of the other layers.
+        let missed =
+            if self.moe_cache.is_some() { ", and experts that the cache lacks come over the link" } else { "" };
         format!(
-            "{begin} (all on GPUs: {}, all on the host: {on_host}); the cliff: {slow} read at {} GB/s instead of {}",
+            "{begin} (all on GPUs: {}, all on the host: {on_host}); the cliff: {slow} read at {} GB/s instead of {}{missed}",
             rounded(all),
             rates[0],
             rates[1]

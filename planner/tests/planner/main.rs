@@ -29,6 +29,7 @@ mod machine_links;
 mod machine_nvidia;
 mod machine_serialised;
 mod memory_estimate;
+mod moe_cache_exhaustive;
 #[cfg(target_os = "linux")]
 mod nvml;
 mod plan_advice;

@@ -9,30 +9,30 @@ use autoplace_planner::profile::ModelProfile;
 use test_support::shapes::LLAMA_8B;
 use test_support::synthetic::{measured, named};
 
-const A3B: &str = "qwen3moe Qwen3 30B A3B";
-const A5B: &str = "gpt-oss gpt-oss 120B";
+pub(crate) const A3B: &str = "qwen3moe Qwen3 30B A3B";
+pub(crate) const A5B: &str = "gpt-oss gpt-oss 120B";
 
 /// The cards of docs/fit.md, behind the link of the table.
-const CARDS: [(&str, &str); 4] =
+pub(crate) const CARDS: [(&str, &str); 4] =
     [("8 GiB", "RTX 4060"), ("12 GiB", "RTX 3060 12GB"), ("16 GiB", "RTX 4060 Ti 16GB"), ("24 GiB", "RTX 4090")];
 
-fn profile(title: &str) -> ModelProfile {
+pub(crate) fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&named(title).builder().header().unwrap()).unwrap()
 }
 
-fn behind(card: &str, generation: u8, lanes: u8) -> Gpu {
+pub(crate) fn behind(card: &str, generation: u8, lanes: u8) -> Gpu {
     let mut gpu = Gpu::named(card).unwrap().backend("CUDA");
     gpu.pcie = Some(PcieLink::new(PcieRate::new(generation, lanes).unwrap()));
     gpu
 }
 
 /// A host with two channels of DDR5, as in docs/fit.md.
-fn machine(gpus: impl IntoIterator<Item = Gpu>) -> Machine {
+pub(crate) fn machine(gpus: impl IntoIterator<Item = Gpu>) -> Machine {
     let host = Host::new(gib(512)).bandwidth(60_000_000_000).physical_cores(8);
     gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
 }
 
-fn planned(profile: &ModelProfile, machine: &Machine, request: Request) -> Result<Plan, Error> {
+pub(crate) fn planned(profile: &ModelProfile, machine: &Machine, request: Request) -> Result<Plan, Error> {
     Planner::new(profile, machine).request(request).plan()
 }
 
@@ -151,6 +151,21 @@ fn a_stated_placement_has_the_cache_that_is_stated_with_it_and_no_other() {
 }
 
 #[test]
+fn the_report_says_what_layers_on_the_host_and_experts_beyond_the_cache_cost() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let report = |layers: u32| {
+        let overrides = vec![TensorOverride::new("_exps", Place::Host)];
+        let request = Request::new().n_ctx(8192).n_gpu_layers(GpuLayers::Exactly(layers)).overrides(overrides);
+        planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(4)))).unwrap().to_string()
+    };
+    let (some, all) = (report(40), report(49));
+    let host =
+        "the cliff: 9 layers read at 39.0 GB/s instead of 299, and experts that the cache lacks come over the link";
+    assert!(some.contains(host), "{some}");
+    assert!(!all.contains("the cliff") && all.contains("all on the host:"), "{all}");
+}
+
+#[test]
 fn dense_models_and_models_that_fit_have_no_cache() {
     let card = || behind("RTX 3060 12GB", 4, 16);
     for (profile, machine) in [
@@ -173,6 +188,34 @@ fn texts_that_seldom_use_experts_again_get_no_cache() {
     assert!(with(ExpertHits::new(0.0)).unwrap().moe_cache.is_none());
     let more = with(ExpertHits::new(40.0)).unwrap().moe_cache.unwrap();
     assert!(more.hits > with(ExpertHits::default()).unwrap().moe_cache.unwrap().hits);
+}
+
+#[test]
+fn an_earlier_plan_is_priced_by_what_is_known_of_the_texts_today() {
+    let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
+    let planner = Planner::new(&profile, &machine).request(Request::new().n_ctx(32_768));
+    let [with, without] = [MoeCache::Auto, MoeCache::Off]
+        .map(|cache| planned(&profile, &machine, Request::new().n_ctx(32_768).moe_cache(cache)).unwrap());
+    let seconds = |planner: &Planner<'_>, plan: &Plan| planner.workload_seconds_of(plan).unwrap();
+    let today =
+        |locality: f64, plan: &Plan| seconds(&planner.clone().expert_hits(ExpertHits::new(locality)), plan).unwrap();
+    for plan in [&with, &without] {
+        assert_eq!(seconds(&planner, plan), plan.workload_seconds());
+    }
+    let planned = with.workload_seconds().unwrap();
+    assert!(today(2.0, &with) > 1.2 * planned && today(40.0, &with) < planned);
+    // Without a cache nothing depends on it.
+    assert_eq!(Some(today(2.0, &without)), without.workload_seconds());
+    // A plan with two placements takes as long as was planned, too.
+    let dense = LLAMA_8B.profile();
+    let small = self::machine([behind("RTX 4060", 4, 16)]);
+    let planner = Planner::new(&dense, &small).request(Request::new().n_ctx(32_768));
+    let pair = planner.plan().unwrap();
+    assert!(pair.by_depth.is_some());
+    let predicted = pair.workload_seconds().unwrap();
+    assert!((seconds(&planner, &pair).unwrap() / predicted - 1.0).abs() < 1e-6);
+    // Another machine has no such card.
+    assert_eq!(seconds(&Planner::new(&dense, &machine), &pair), None);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! meanwhile. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of it.
 
 mod bodies;
+mod grammars;
 mod pool;
 mod rows;
 
@@ -49,7 +50,9 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
     println!("|---|--:|--:|---|--:|--:|");
     let mut broken = Vec::new();
-    for attack in ATTACKS.iter().chain(pool::ATTACKS).filter(|attack| attack.name.contains(word)) {
+    for attack in
+        ATTACKS.iter().chain(grammars::ATTACKS).chain(pool::ATTACKS).filter(|attack| attack.name.contains(word))
+    {
         let server = Server::start(&target, attack.setup)?;
         // Includes one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);

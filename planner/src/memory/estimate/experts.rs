@@ -102,6 +102,8 @@ pub struct ExpertCache {
     pub experts: u64,
     /// The share of those experts that it holds at once, 0 to 1.
     pub share: f64,
+    /// Experts that it holds at once, each of one layer, over all GPUs.
+    pub slots: u64,
     /// The smallest size, in bytes over all GPUs, below which llama.cpp makes no cache for some of these layers. 0
     /// without such layers.
     pub least: u64,
@@ -152,6 +154,7 @@ impl ExpertCache {
             cache.padding[group.gpu] = cache.padding[group.gpu].saturating_add(bytes.saturating_sub(counted));
             let of_layer = (group.experts.count() * 4).next_multiple_of(HOST_ALIGNMENT);
             cache.host = cache.host.saturating_add(of_layer * group.layers);
+            cache.slots = cache.slots.saturating_add(slots);
             held += group.bytes as f64 * (slots as f64 / most.max(1) as f64);
         }
         cache.share = if cache.experts > 0 { held / cache.experts as f64 } else { 0.0 };

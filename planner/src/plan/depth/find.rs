@@ -1,11 +1,13 @@
 //! Looks for a second placement that is worth moving to: the fastest at the beginning, and at the end, of the context.
 
-use crate::memory::ContextParams;
 use crate::memory::estimate::Assignment;
-use crate::plan::fit::Chosen;
-use crate::plan::search::Placements;
-use crate::plan::speed::{Depths, Rates, SpeedModel};
-use crate::plan::{Depth, Error, KvCache, KvPlace, Plan, Planner, Policy, Probe, Request, Workload, reasons};
+use crate::memory::{ContextParams, Estimate};
+use crate::plan::fit::{CacheGain, Chosen};
+use crate::plan::search::{CacheShares, Placements};
+use crate::plan::speed::{Depths, Rates, Speed, SpeedModel};
+use crate::plan::{
+    Depth, Error, KvCache, KvPlace, MoeCache, Placement, Plan, Planner, Policy, Probe, Request, Workload, reasons,
+};
 
 use super::moving::{measured_seconds, stated_seconds};
 use super::{ByDepth, SecondsAtDepth};
@@ -34,6 +36,11 @@ impl Timed<'_> {
         mean * f64::from(to.saturating_sub(from))
     }
 
+    /// Seconds of a workload that stays in this placement.
+    fn seconds(&self, workload: &Workload) -> f64 {
+        self.model.seconds(self.assignment, workload)
+    }
+
     /// Seconds of a token in a full ubatch of a prompt.
     fn prompt_token(&self, depth: u32, n_ubatch: u32) -> f64 {
         self.model.prompt_seconds(self.assignment, &Workload::new(n_ubatch, 0).after(depth)) / f64::from(n_ubatch)
@@ -54,6 +61,42 @@ struct Pair {
 }
 
 impl Planner<'_> {
+    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts: what a plan that was
+    /// made earlier is worth today. `None` for a context that embeds texts, and for a plan with a GPU that the machine
+    /// lacks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the plan is not of this model.
+    pub fn workload_seconds_of(&self, plan: &Plan) -> Result<Option<f64>, Error> {
+        let Some(speed) = &plan.speed else { return Ok(None) };
+        let Some((model, assignment)) = self.timed_plan(plan)? else { return Ok(None) };
+        let work = speed.workload;
+        let here = Timed { model: &model, assignment: &assignment };
+        if let Some(by_depth) = &plan.by_depth {
+            let Some((model, assignment)) = self.timed_plan(&by_depth.plan)? else { return Ok(None) };
+            let there = Timed { model: &model, assignment: &assignment };
+            return Ok(Some(whole(&work, (by_depth.crossing, by_depth.is_deeper), [&here, &there])));
+        }
+        let speed = Speed::predict(&self.profile, &model, (work, &[]), &assignment, &plan.split())?;
+        let n_ubatch = plan.context.n_ubatch;
+        let speed = plan.paging.map_or_else(|| speed.clone(), |paging| paging.slow_down(speed.clone(), n_ubatch));
+        Ok(Some(speed.seconds()))
+    }
+
+    /// The times of a plan's placement; `None` if the machine lacks one of its GPUs.
+    fn timed_plan(&self, plan: &Plan) -> Result<Option<(SpeedModel, Assignment)>, Error> {
+        let find = |placement: &Placement| {
+            self.machine.gpus.iter().find(|gpu| gpu.device == placement.device && gpu.name == placement.name)
+        };
+        let Some(gpus) = plan.gpus().map(find).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let estimate = Estimate::new(&self.profile, &gpus, &plan.context)?.tensor_split(&plan.tensor_split)?;
+        let rates = Rates::for_devices(&gpus, &self.machine.host);
+        let model = SpeedModel::new(&self.profile, &plan.context, rates).expert_hits(self.hits);
+        let model = model.overrides(&self.profile, &plan.overrides)?;
+        Ok(Some((model, estimate.assignment(plan.n_gpu_layers))))
+    }
+
     /// The times of a chosen placement.
     pub(in crate::plan) fn timed(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<SpeedModel, Error> {
         let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
@@ -75,10 +118,12 @@ impl Planner<'_> {
         model: &SpeedModel,
         probe: Option<&dyn Probe>,
     ) -> Result<Option<ByDepth>, Error> {
-        let all_on_gpus = chosen.split.n_gpu_layers == self.profile.full_offload() && chosen.split_blocks == 0;
-        // With a cache of experts, all attention is on GPUs, and no other placement is faster in deep contexts.
+        // With a cache of experts and no layer on the host, all attention is on GPUs, and no other placement is faster
+        // in deep contexts.
         let has_cache = chosen.params.moe_cache_size > 0;
-        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() || has_cache {
+        let all_on_gpus = chosen.split.n_gpu_layers == self.profile.full_offload();
+        let is_best_at_every_depth = all_on_gpus && (chosen.split_blocks == 0 || has_cache);
+        if self.machine.gpus.is_empty() || is_best_at_every_depth || self.request.embeds() {
             return Ok(None);
         }
         let now = &*chosen;
@@ -116,7 +161,8 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// Gives `then` the fastest placement at one depth, with all settings as in `params`; `None` if none fits.
+    /// Gives `then` the fastest placement at one depth, with all settings as in `params`; `None` if none fits. If those
+    /// have a cache of experts, the placement has one of the stated size, or one as large as is best there, or none.
     fn best_at<T>(
         &self,
         depth: u32,
@@ -127,12 +173,37 @@ impl Planner<'_> {
         let mut request = self.request.clone().workload(Workload::new(0, 1).after(depth));
         (request.max_ubatch, request.min_ubatch) = (None, None);
         (request.kv_cache, request.kv_place) = (KvCache::Given, KvPlace::Given);
-        let context = (params, model);
-        let other = Placements::new(&self.profile, &self.machine, &request, context, Policy::Fastest, probe)?;
-        match other.choose() {
-            Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => Ok(None),
-            other => then(other?).map(Some),
+        let (profile, machine) = (&*self.profile, &*self.machine);
+        let without_cache = ContextParams { moe_cache_size: 0, ..params.clone() };
+        let plain =
+            || Placements::new(profile, machine, &request, (&without_cache, model), Policy::Fastest, probe)?.choose();
+        let cached = |cache: MoeCache| match cache {
+            MoeCache::Auto => {
+                Placements::with_cache(profile, machine, &request, (&without_cache, model), CacheShares::ALL, probe)?
+                    .choose()
+            }
+            _ => Placements::with_stated_cache(profile, machine, &request, (params, model), probe)?.choose(),
+        };
+        let found = match (params.moe_cache_size, self.request.asked_moe_cache()) {
+            (0, _) => [Some(plain()), None],
+            (_, MoeCache::Auto) => [Some(cached(MoeCache::Auto)), Some(plain())],
+            (_, stated) => [Some(cached(stated)), None],
+        };
+        let mut best: Option<(f64, Chosen<'_>)> = None;
+        for other in found.into_iter().flatten() {
+            let other = match other {
+                Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => continue,
+                other => other?,
+            };
+            if other.params.moe_cache_size > 0 && !self.holds_experts(&other)? {
+                continue;
+            }
+            let token = self.timed(&other, model)?.token_seconds(&other.assignment, depth);
+            if best.as_ref().is_none_or(|(least, _)| token < *least) {
+                best = Some((token, other));
+            }
         }
+        best.map(|(_, other)| then(other)).transpose()
     }
 
     /// The pair of the chosen placement and another one, found at `depth`, if the other is worth moving to.
@@ -155,15 +226,7 @@ impl Planner<'_> {
         let crossing = crossing(&seconds)?;
         let (from, to) = if is_deeper { (crossing, n_ctx) } else { (0, crossing) };
         let saved = here.tokens(from, to) - there.tokens(from, to);
-        // The whole conversation, with each part in the placement that is faster for it.
-        let workload = self.request.work(&self.profile);
-        let begin = workload.before.saturating_add(workload.prompt);
-        let end = workload.tokens().max(begin.saturating_add(1));
-        let at_crossing = crossing.clamp(begin, end);
-        let (shallow, deep) = if is_deeper { (here, there) } else { (there, here) };
-        let tokens = shallow.tokens(begin, at_crossing) + deep.tokens(at_crossing, end);
-        let prompt = here.model.prompt_seconds(here.assignment, &workload);
-        let workload_seconds = prompt + tokens / f64::from(end - begin) * f64::from(workload.reply);
+        let workload_seconds = whole(&self.request.work(&self.profile), (crossing, is_deeper), [here, there]);
         Some(Pair { depth, crossing, is_deeper, saved, seconds, workload_seconds })
     }
 
@@ -176,15 +239,21 @@ impl Planner<'_> {
         probe: Option<&dyn Probe>,
     ) -> Result<Option<ByDepth>, Error> {
         let here = self.timed(chosen, model)?;
-        let confirmed = self.best_at(pair.depth, (&chosen.params, model), probe, |other| {
+        let confirmed = self.best_at(pair.depth, (&chosen.params, model), probe, |mut other| {
             // The probe may have corrected the placement.
             let there = self.timed(&other, model)?;
-            let [here, there] = [(&here, &chosen.assignment), (&there, &other.assignment)]
+            let assignment = other.assignment.clone();
+            let [here, there] = [(&here, &chosen.assignment), (&there, &assignment)]
                 .map(|(model, assignment)| Timed { model, assignment });
             let is_other = other.split != chosen.split;
             let pair = if is_other { self.pair(chosen, pair.depth, [&here, &there]) } else { None };
             let Some(pair) = pair else { return Ok(None) };
             let stated = stated_seconds(&other, pair.crossing);
+            other.cache = chosen.cache.filter(|_| other.params.moe_cache_size > 0).map(|gain| {
+                let work = self.request.work(&self.profile);
+                let faster = here.seconds(&work) / there.seconds(&work);
+                CacheGain { speedup: gain.speedup * faster, ..gain }
+            });
             let plan = self.finish(other, model)?;
             let (moving_seconds, moving_measured) = match measured_seconds(&plan, pair.crossing, &self.moves) {
                 Some((seconds, conditions)) => (seconds, Some(conditions)),
@@ -205,6 +274,18 @@ impl Planner<'_> {
         })?;
         Ok(confirmed.flatten())
     }
+}
+
+/// Seconds of a whole conversation that moves between two placements at their crossing. `is_deeper` says whether the
+/// second one is the one above it; the prompt is computed in the first one.
+fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]: [&Timed<'_>; 2]) -> f64 {
+    let begin = workload.before.saturating_add(workload.prompt);
+    let end = workload.tokens().max(begin.saturating_add(1));
+    let at_crossing = crossing.clamp(begin, end);
+    let (shallow, deep) = if is_deeper { (here, there) } else { (there, here) };
+    let tokens = shallow.tokens(begin, at_crossing) + deep.tokens(at_crossing, end);
+    let prompt = here.model.prompt_seconds(here.assignment, workload);
+    prompt + tokens / f64::from(end - begin) * f64::from(workload.reply)
 }
 
 /// The depth at which two placements are equally fast, between the points; `None` if one is faster everywhere.

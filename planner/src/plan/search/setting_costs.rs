@@ -10,15 +10,18 @@ use crate::memory::{ContextParams, Estimate, PeakSizes};
 use crate::plan::speed::{Cached, SpeedModel};
 use crate::plan::{Error, kv_cache};
 
-use super::Placements;
 use super::order::Order;
 use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
+use super::{CacheShares, Placements};
 
 /// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal
 /// shares of all layers miss least; but each layer with experts on the host waits for their numbers.
-const SHARES: [f64; 10] = [0.98, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+const SHARES: [f64; 12] = [0.995, 0.98, 0.96, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+/// Multiples of that room with which layers are whole on the host: the cache serves fewer layers, and each of them
+/// better. A model much larger than the card misses so often that the host computes some layers faster.
+const LARGER_SHARES: [f64; 6] = [1.2, 1.5, 2.0, 2.7, 3.6, 5.0];
 /// The same with several GPUs, where each share takes a search through the orders of the GPUs.
 const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 
@@ -104,16 +107,23 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with a cache of experts of each useful share, the largest first. The largest share is the one
-    /// with which all experts are on the host and the GPUs are full, or `most`; smaller ones leave room for whole
-    /// blocks.
-    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
+    /// The same setting with a cache of experts of each useful share: the one with which all experts are on the host and
+    /// the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for which layers are on the
+    /// host.
+    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, tried: CacheShares) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
-        let shares: &[f64] = if placements.gpus.len() > 1 { &FEW_SHARES } else { &SHARES };
-        let most = self.most_cached().min(most);
+        let (shares, larger): (&[f64], &[f64]) = match placements.gpus.len() {
+            1 => (&SHARES, &LARGER_SHARES),
+            _ => (&FEW_SHARES, &[]),
+        };
+        let room = self.most_cached();
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
-        let shares = shares.iter().map(|share| share * most).filter(|share| (least..1.0).contains(share));
+        // The least share is of use in a model whose tokens use a large part of the experts.
+        let larger = larger.iter().map(|times| times * room).chain((least > room).then_some(least));
+        let larger = larger.filter(|share| *share > tried.above);
+        let shares = shares.iter().map(|share| share * room.min(tried.most)).chain(larger);
+        let shares = shares.filter(|share| (least..1.0).contains(share));
         let with = |share| {
             let cached = Cached { share };
             Self { table: self.table.with_cache(model, &workload, cached), cached: Some(cached), ..self.clone() }

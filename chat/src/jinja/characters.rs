@@ -1,0 +1,87 @@
+//! Classes of characters, as the methods of Python's texts tell them apart: `isalpha`, `isdigit` and the like. They follow
+//! Unicode's general categories, of which Rust's library has some alone.
+
+use std::ops::RangeInclusive;
+
+use unicode_general_category::GeneralCategory as Category;
+use unicode_general_category::get_general_category;
+
+/// Digits that form no decimal number, such as `²` and `①` (`Numeric_Type=Digit` of UnicodeData.txt), beside the
+/// decimal digits.
+const DIGITS: [RangeInclusive<char>; 20] = [
+    '\u{b2}'..='\u{b3}',
+    '\u{b9}'..='\u{b9}',
+    '\u{1369}'..='\u{1371}',
+    '\u{19da}'..='\u{19da}',
+    '\u{2070}'..='\u{2070}',
+    '\u{2074}'..='\u{2079}',
+    '\u{2080}'..='\u{2089}',
+    '\u{2460}'..='\u{2468}',
+    '\u{2474}'..='\u{247c}',
+    '\u{2488}'..='\u{2490}',
+    '\u{24ea}'..='\u{24ea}',
+    '\u{24f5}'..='\u{24fd}',
+    '\u{24ff}'..='\u{24ff}',
+    '\u{2776}'..='\u{277e}',
+    '\u{2780}'..='\u{2788}',
+    '\u{278a}'..='\u{2792}',
+    '\u{10a40}'..='\u{10a43}',
+    '\u{10e60}'..='\u{10e68}',
+    '\u{11052}'..='\u{1105a}',
+    '\u{1f100}'..='\u{1f10a}',
+];
+
+/// Ideographs that are numbers (`kPrimaryNumeric`, `kAccountingNumeric` and `kOtherNumeric` of Unihan).
+const IDEOGRAPHS: &str = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百\
+     肆萬貮貳贰阡陆陌陸零\u{f96b}\u{f973}\u{f978}\u{f9b2}\u{f9d1}\u{f9d3}\u{f9fd}𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭\u{2f890}";
+
+/// `str.isalpha` of a character: a letter, and no mark or letter-like number.
+pub(super) fn is_alpha(c: char) -> bool {
+    use Category::{LowercaseLetter, ModifierLetter, OtherLetter, TitlecaseLetter, UppercaseLetter};
+    let letters = [UppercaseLetter, LowercaseLetter, TitlecaseLetter, ModifierLetter, OtherLetter];
+    letters.contains(&get_general_category(c))
+}
+
+/// `str.isdecimal` of a character: a digit of a decimal number in any script.
+pub(super) fn is_decimal(c: char) -> bool {
+    get_general_category(c) == Category::DecimalNumber
+}
+
+/// `str.isdigit` of a character: also a superscript or a digit in a circle.
+pub(super) fn is_digit(c: char) -> bool {
+    is_decimal(c) || DIGITS.iter().any(|digits| digits.contains(&c))
+}
+
+/// `str.isnumeric` of a character: also a fraction, a Roman numeral, an ideograph of a number.
+pub(super) fn is_numeric(c: char) -> bool {
+    use Category::{DecimalNumber, LetterNumber, OtherNumber};
+    [DecimalNumber, LetterNumber, OtherNumber].contains(&get_general_category(c)) || IDEOGRAPHS.contains(c)
+}
+
+/// `str.isalnum` of a character.
+pub(super) fn is_alphanumeric(c: char) -> bool {
+    is_alpha(c) || is_numeric(c)
+}
+
+/// `str.isprintable` of a character: no control or format character, and no space but the usual one.
+pub(super) fn is_printable(c: char) -> bool {
+    use Category::{
+        Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
+    };
+    let hidden =
+        [Control, Format, Surrogate, PrivateUse, Unassigned, LineSeparator, ParagraphSeparator, SpaceSeparator];
+    c == ' ' || !hidden.contains(&get_general_category(c))
+}
+
+/// Whether a character has a form of its own at the beginning of a title, such as `ǅ`.
+pub(super) fn is_title_case(c: char) -> bool {
+    get_general_category(c) == Category::TitlecaseLetter
+}
+
+/// `str.isidentifier` of a character: at the beginning of a name, or in it.
+pub(super) fn is_of_identifier(c: char, is_first: bool) -> bool {
+    use Category::{ConnectorPunctuation, DecimalNumber, LetterNumber, NonspacingMark, SpacingMark};
+    let category = get_general_category(c);
+    let begins = c == '_' || is_alpha(c) || category == LetterNumber;
+    begins || !is_first && [NonspacingMark, SpacingMark, DecimalNumber, ConnectorPunctuation].contains(&category)
+}

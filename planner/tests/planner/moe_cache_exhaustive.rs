@@ -1,0 +1,206 @@
+//! The search for a cache of experts beside every placement by hand: layers on the host, blocks whose experts stay on
+//! the host, tokens at once, and the largest cache that fits beside them.
+
+use autoplace_planner::machine::{Gpu, Machine, mib};
+use autoplace_planner::memory::estimate::Assignment;
+use autoplace_planner::memory::{ContextParams, Estimate, PeakSizes, Place, TensorOverride};
+use autoplace_planner::plan::speed::{ExpertHits, Rates, SpeedModel};
+use autoplace_planner::plan::{MoeCache, Plan, Planner, Request, Workload};
+use autoplace_planner::profile::ModelProfile;
+
+use crate::plan_moe_cache::{A3B, A5B, CARDS, behind, machine, planned, profile};
+
+/// A cache may make prompts take this much longer, as in `plan/moe_cache.rs`.
+const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
+
+/// A placement by hand: layers on the host, and blocks of the others that leave their experts on the host.
+#[derive(Debug, Clone, Copy)]
+struct ByHand {
+    first: u32,
+    kept: u32,
+    n_ubatch: u32,
+}
+
+/// Predicted times of a placement, and its cache.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    by_hand: ByHand,
+    share: f64,
+    workload: f64,
+    prompt: f64,
+    token: f64,
+    /// Seconds of a token if no use missed.
+    always_hit: f64,
+}
+
+/// One cell of the table in docs/fit.md.
+struct Cell<'a> {
+    profile: &'a ModelProfile,
+    machine: &'a Machine,
+    /// The parameters of a plan, but for the ubatch and the cache.
+    params: ContextParams,
+}
+
+impl<'a> Cell<'a> {
+    fn new(profile: &'a ModelProfile, machine: &'a Machine, plan: &Plan) -> Self {
+        let mut params = plan.context.clone();
+        params.moe_cache_size = 0;
+        Self { profile, machine, params }
+    }
+
+    fn gpu(&self) -> &Gpu {
+        &self.machine.gpus[0]
+    }
+
+    fn workload(&self) -> Workload {
+        Workload::typical(self.params.n_ctx)
+    }
+
+    /// Keeps the experts of `kept` blocks on the host, the last ones.
+    fn overrides(&self, by_hand: ByHand) -> Vec<TensorOverride> {
+        let end = self.profile.n_layer();
+        let blocks: Vec<String> = (end - by_hand.kept..end).map(|block| block.to_string()).collect();
+        match blocks.is_empty() {
+            true => Vec::new(),
+            false => vec![TensorOverride::new(format!(r"^blk\.({})\.ffn_.*_exps\.", blocks.join("|")), Place::Host)],
+        }
+    }
+
+    /// The times of a placement with the largest cache that fits; `None` if it does not fit without one.
+    fn times(&self, by_hand: ByHand) -> Option<Times> {
+        let overrides = self.overrides(by_hand);
+        let gpus = [self.gpu()];
+        let mut params = self.params.clone();
+        params.n_ubatch = by_hand.n_ubatch;
+        let on_gpu = self.profile.full_offload() - by_hand.first;
+        let assignment = Assignment::by_counts(self.profile.n_layer(), &[on_gpu]);
+        let estimate =
+            |params: &ContextParams| Estimate::new(self.profile, &gpus, params).unwrap().overrides(&overrides).unwrap();
+        let peak = PeakSizes::new(self.profile, &params.sizes().unwrap());
+        let headroom = Request::new().headroom.of_gpu(gpus[0], &peak, 0, false).total();
+        let budget = gpus[0].free.saturating_sub(headroom);
+        let used = |params: &ContextParams| {
+            let (footprints, unsure) = estimate(params).with_uncertainty(&assignment);
+            footprints.gpus[0].total() + unsure.gpus[0]
+        };
+        let spare = budget.checked_sub(used(&params))?;
+        let mut share = 0.0;
+        if by_hand.kept > 0 {
+            params.moe_cache_size = spare / mib(1) * mib(1);
+            let cache = estimate(&params).expert_cache(&assignment);
+            if params.moe_cache_size < cache.least || used(&params) > budget {
+                params.moe_cache_size = 0;
+            } else {
+                share = cache.share;
+            }
+        }
+        let rates = Rates::for_devices(&gpus, &self.machine.host);
+        let model = SpeedModel::new(self.profile, &params, rates).overrides(self.profile, &overrides).unwrap();
+        let workload = self.workload();
+        let prompt = model.prompt_seconds(&assignment, &workload);
+        let seconds = model.seconds(&assignment, &workload);
+        let token = |seconds: f64, prompt: f64| (seconds - prompt) / f64::from(workload.reply);
+        let hit = model.clone().expert_hits(ExpertHits::new(f64::INFINITY));
+        let always_hit = token(hit.seconds(&assignment, &workload), hit.prompt_seconds(&assignment, &workload));
+        Some(Times { by_hand, share, workload: seconds, prompt, token: token(seconds, prompt), always_hit })
+    }
+
+    /// The times of all placements that fit: layers on the host and blocks whose experts are there, in these steps, with
+    /// these numbers of tokens at once.
+    fn all(&self, (of_first, of_kept): (usize, usize), n_ubatch: &[u32]) -> Vec<Times> {
+        let layers = self.profile.n_layer();
+        let firsts = (0..=layers).step_by(of_first);
+        let kept = |first: u32| (0..=layers - first).rev().step_by(of_kept).map(move |kept| (first, kept));
+        let all = firsts.flat_map(kept);
+        let each = |n_ubatch: u32| move |(first, kept)| ByHand { first, kept, n_ubatch };
+        let by_hand = n_ubatch.iter().flat_map(|&n| all.clone().map(each(n)));
+        by_hand.filter_map(|by_hand| self.times(by_hand)).collect()
+    }
+}
+
+/// The fastest of these with prompts that are fast enough beside a plan without a cache.
+fn best(all: &[Times], prompt: f64, by: fn(&Times) -> f64) -> Times {
+    let allowed = all.iter().filter(|times| times.prompt <= MAX_SLOWER_PROMPT * prompt);
+    *allowed.min_by(|a, b| by(a).total_cmp(&by(b))).expect("a placement that fits")
+}
+
+/// The seconds of a plan's prompt, and of its workload.
+fn of_plan(plan: &Plan) -> (f64, f64) {
+    let speed = plan.speed.as_ref().unwrap();
+    (f64::from(speed.prompt.tokens) / speed.prompt.tokens_per_second, speed.seconds())
+}
+
+/// A mixture whose tokens use a quarter of the experts: only a cache of fewer layers holds enough of them.
+const MIXTRAL: &str = "llama Mixtral 8x7B";
+
+#[test]
+fn no_placement_by_hand_is_faster_than_the_searched_one_with_a_cache() {
+    let cells = [(A3B, CARDS[1].1, false), (A5B, CARDS[2].1, false), (MIXTRAL, CARDS[1].1, true)];
+    for (title, card, has_layers_on_host) in cells {
+        let (profile, machine) = (profile(title), machine([behind(card, 4, 16)]));
+        let with = |cache| planned(&profile, &machine, Request::new().n_ctx(4096).moe_cache(cache)).unwrap();
+        let (auto, off) = (with(MoeCache::Auto), with(MoeCache::Off));
+        assert!(auto.moe_cache.is_some(), "{auto}");
+        assert_eq!(auto.n_gpu_layers < auto.layers(), has_layers_on_host, "{auto}");
+        let all = Cell::new(&profile, &machine, &off).all((4, 4), &[512, 1024, 2048]);
+        let ((prompt, _), (_, seconds)) = (of_plan(&off), of_plan(&auto));
+        let best = best(&all, prompt, |it| it.workload);
+        // A step of the search, such as another ubatch, must gain a hundredth.
+        assert!(seconds <= 1.015 * best.workload, "{title}: {seconds} s, and {best:?}\n{auto}");
+    }
+}
+
+/// Prints the table of bounds, from every placement. `cargo test --release -p autoplace-planner --test planner
+/// bounds_of -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes: every placement of sixteen cells, for docs/fit.md"]
+fn bounds_of_the_cells_of_fit() {
+    for title in [A3B, A5B] {
+        let profile = profile(title);
+        for n_ctx in [4096, 32_768] {
+            for (name, card) in CARDS {
+                let machine = machine([behind(card, 4, 16)]);
+                let with = |cache| planned(&profile, &machine, Request::new().n_ctx(n_ctx).moe_cache(cache)).unwrap();
+                let (auto, off) = (with(MoeCache::Auto), with(MoeCache::Off));
+                let cell = Cell::new(&profile, &machine, &off);
+                let all = cell.all((3, 1), &[64, 128, 256, 512, 1024, 2048]);
+                let at = |locality: f64| {
+                    let request = Request::new().n_ctx(n_ctx);
+                    let planner = Planner::new(&profile, &machine).request(request);
+                    let plan = planner.expert_hits(ExpertHits::new(locality)).plan().unwrap();
+                    plan.speed.as_ref().unwrap().tokens_per_second
+                };
+                let at: Vec<String> = [20.0, 30.0, 1e9]
+                    .iter()
+                    .map(|it| format!("{:.2}", at(*it) / off.speed.as_ref().unwrap().tokens_per_second))
+                    .collect();
+                println!("by locality {}", at.join(" "));
+                let ((prompt, then), (_, now)) = (of_plan(&off), of_plan(&auto));
+                let same: Vec<Times> = all.iter().copied().filter(|it| it.by_hand.n_ubatch >= 512).collect();
+                let workload = best(&same, prompt, |it| it.workload);
+                let token = best(&all, prompt, |it| it.token);
+                let any = best(&all, f64::INFINITY, |it| it.token);
+                let hit = best(&all, f64::INFINITY, |it| it.always_hit);
+                let speed = |plan: &Plan| plan.speed.as_ref().unwrap().tokens_per_second;
+                let before = speed(&off);
+                println!(
+                    "| {title} | {n_ctx} | {name} | ours {:.2} ({:.3} s of {then:.3}) | best workload {:.3} s {:.2} {:?} {:.2} | tokens {:.2} {:?} {:.2} | any prompts {:.2} {:?} | never missing {:.2} {:?} | {}",
+                    speed(&auto) / before,
+                    now,
+                    workload.workload,
+                    1.0 / workload.token / before,
+                    workload.by_hand,
+                    workload.share,
+                    1.0 / token.token / before,
+                    token.by_hand,
+                    token.share,
+                    1.0 / any.token / before,
+                    any.by_hand,
+                    1.0 / hit.always_hit / before,
+                    hit.by_hand,
+                    auto.notes.first().unwrap(),
+                );
+            }
+        }
+    }
+}
