@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::load::{self, build_name};
 use autoplace::machine::{Machine, MeasuredRates, RateConditions};
@@ -131,7 +132,7 @@ impl Evidence {
     /// an invalid request. A model that does not fit is evidence, not an error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
         let profile = ModelProfile::from_header(&Header::open(path)?)?;
-        let hits = load::expert_hits(path, profile.file_bytes);
+        let hits = Model::builder(path).expert_hits(&self.machine, profile.file_bytes);
         let planner = Planner::new(&profile, &self.machine).request(request.clone()).expert_hits(hits);
         let mut model = ModelEvidence { path: path.to_owned(), ..ModelEvidence::default() };
         match planner.plan() {

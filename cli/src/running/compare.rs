@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::path::Path;
 
+use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::Machine;
@@ -37,7 +38,8 @@ pub(crate) fn compare(
     let ours = ask.over(request.clone());
     // The model runs, so its placement fits.
     let request = request.host_parts(HostParts::None).headroom(Headroom::Tight);
-    let theirs = Theirs { profile: &profile, request, hits: load::expert_hits(model, profile.file_bytes) };
+    let hits = Model::builder(model).expert_hits(&evidence.machine, profile.file_bytes);
+    let theirs = Theirs { profile: &profile, request, hits };
 
     let machine = &mut evidence.machine;
     let held = held(found, machine);

@@ -26,7 +26,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 16] = [
+    let tests: [(&str, Test); 17] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
