@@ -6,7 +6,6 @@ use std::path::Path;
 
 use autoplace::Model;
 use autoplace::gguf::Header;
-use autoplace::load;
 use autoplace::machine::Machine;
 use autoplace::memory::Headroom;
 use autoplace::plan::speed::ExpertHits;
