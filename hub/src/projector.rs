@@ -71,28 +71,28 @@ pub fn choose_projector(
         }
     }
     let count = fitting.len();
-    let Some(class) = fitting.iter().map(Fitting::class).min() else {
+    let Some(best) = best_of(fitting) else {
         let why = refused.unwrap_or_default();
-        return ProjectorChoice {
-            chosen: None,
-            reason: format!("none of {} projectors can be loaded{why}", projectors.len()),
-        };
-    };
-    fitting.retain(|it| it.class() == class);
-    let fastest = fitting.iter().map(|it| it.speed).fold(0.0, f64::max);
-    fitting.retain(|it| it.speed >= fastest * AS_FAST);
-    if fitting.iter().any(|it| it.gpu.is_some()) {
-        fitting.retain(|it| it.gpu.is_some());
-    }
-    let best = fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best });
-    let Some(best) = best else {
-        return ProjectorChoice { chosen: None, reason: "no projector can be compared".to_owned() };
+        let reason = format!("none of {} projectors can be loaded{why}", projectors.len());
+        return ProjectorChoice { chosen: None, reason };
     };
     let place = best.gpu.as_deref().unwrap_or("the host");
     let label = &projectors[best.index].label;
     let reason =
         format!("{label} is the projector, of {count} that go with the model: {:.1} bits, on {place}", best.bits);
     ProjectorChoice { chosen: Some(best.index), reason }
+}
+
+/// The best of those that fit, the first of equals.
+fn best_of(mut fitting: Vec<Fitting>) -> Option<Fitting> {
+    let class = fitting.iter().map(Fitting::class).min()?;
+    fitting.retain(|it| it.class() == class);
+    let fastest = fitting.iter().map(|it| it.speed).fold(0.0, f64::max);
+    fitting.retain(|it| it.speed >= fastest * AS_FAST);
+    if fitting.iter().any(|it| it.gpu.is_some()) {
+        fitting.retain(|it| it.gpu.is_some());
+    }
+    fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best })
 }
 
 /// Plans the model with this projector.
@@ -113,4 +113,32 @@ fn planned(
     let beside = plan.companions.iter().find(|one| one.role == CompanionRole::Mmproj);
     let gpu = beside.and_then(|one| one.gpu.clone());
     Ok(Fitting { index, bits: bits_per_weight(&file.header), speed, gpu })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fitting, best_of};
+
+    #[test]
+    fn the_model_loses_nothing_then_the_projector_is_on_a_card_then_it_has_the_most_bits() {
+        let best = |of: &[(f64, f64, bool)]| {
+            let fitting = |(index, &(bits, speed, on_card)): (usize, &(f64, f64, bool))| Fitting {
+                index,
+                bits,
+                speed,
+                gpu: on_card.then(|| "card".to_owned()),
+            };
+            best_of(of.iter().enumerate().map(fitting).collect()).map(|it| it.index)
+        };
+        let (f32, f16, q8_0, q4_0) = (32.0, 16.1, 8.6, 4.6);
+        assert_eq!(best(&[(f32, 50.0, true), (q8_0, 50.0, true), (f16, 50.0, true)]), Some(2));
+        // For F16 the model would leave its card, or the projector would.
+        assert_eq!(best(&[(f16, 30.0, true), (q8_0, 50.0, true)]), Some(1));
+        assert_eq!(best(&[(f16, 50.0, false), (q8_0, 49.9, true)]), Some(1));
+        // Fewer bits are worse than a slower model, and F32 is the last.
+        assert_eq!(best(&[(q4_0, 50.0, true), (q8_0, 10.0, false)]), Some(1));
+        assert_eq!(best(&[(f32, 50.0, true), (q4_0, 10.0, false)]), Some(1));
+        assert_eq!(best(&[(f32, 50.0, true)]), Some(0));
+        assert_eq!(best(&[]), None);
+    }
 }

@@ -127,7 +127,7 @@ fn fleets(numbers: Range<u64>) {
         }
         let at = dice.below(ALL_FAMILIES.len());
         let family = ALL_FAMILIES[at];
-        let tokens = [4, 24, 100, 400][dice.below(4_usize)];
+        let tokens = [12, 24, 100, 400][dice.below(4_usize)];
         let is_free = family.contains("Qwen") || family.contains("Pixtral");
         let builder = beside(&all[at], request(1024, 1, false), is_free.then_some(tokens));
         let model = builder.load().unwrap();

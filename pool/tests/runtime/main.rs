@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use autoplace::generate::Prompt;
-use autoplace::plan::GpuLayers;
 use autoplace::store::StoreOptions;
 use autoplace::{Image, Isolation};
 use autoplace_pool::{Error, Limits, ModelHandle, ModelSpec, Pool, Residence};
@@ -26,7 +25,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 17] = [
+    let tests: [(&str, Test); 16] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -37,7 +36,6 @@ fn main() {
         ("an_idle_model_is_unloaded_and_a_kept_one_is_not", idle),
         ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
-        ("a_model_that_usually_follows_is_loaded_before_it_is_wanted", anticipated),
         ("a_conversation_goes_on_from_its_store_after_an_unload_and_a_reload", stored),
         ("a_model_with_a_projector_sees_after_each_load_and_its_bytes_are_in_the_plan", sees),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
@@ -300,45 +298,6 @@ fn replaced() -> Result<(), Failed> {
     assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
     let twice = pool.set_models(vec![spec("b"), spec("b")], Limits::default());
     assert!(matches!(twice, Err(Error::Specification { .. })));
-    Ok(())
-}
-
-fn anticipated() -> Result<(), Failed> {
-    let card = Card::new(held_alone() * 5 / 4);
-    // Each takes the card to itself, and its load takes a while, as that of a large model does.
-    let whole = |name: &str| {
-        let mut model = spec(name);
-        model.request.gpu_layers = GpuLayers::All;
-        model
-    };
-    let pool = builder(&[&card])
-        .configure(|_, builder| {
-            builder.n_threads(1).without_learning().progress(|_| {
-                thread::sleep(Duration::from_millis(100));
-                true
-            })
-        })
-        .limits(Limits::default().reloads_per_minute(100))
-        .model(whole("a"))
-        .model(whole("b"))
-        .start()?;
-    for _ in 0..4 {
-        for name in ["a", "b"] {
-            drop(pool.get(name).wait()?);
-            thread::sleep(Duration::from_millis(800));
-        }
-    }
-    // After `b`, nobody asks for `a`.
-    until(|| state(&pool, "a") == Residence::Loaded && state(&pool, "b") == Residence::Unloaded);
-    let plan = pool.last_plan().expect("a plan");
-    assert!(plan.wanted.is_none() && plan.reasons.iter().any(|reason| reason.contains("soon after b")), "{plan}");
-    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
-    // Who unloads a model does not get it back before somebody wants it.
-    pool.unload("a")?;
-    until(|| state(&pool, "a") == Residence::Unloaded);
-    drop(pool.get("b").wait()?);
-    thread::sleep(Duration::from_millis(500));
-    assert_eq!(state(&pool, "a"), Residence::Unloaded);
     Ok(())
 }
 

@@ -72,7 +72,7 @@ mod tests {
     fn graphs(batch: &mut [(SeqId, usize)]) -> usize {
         let mut graphs = 0;
         loop {
-            let (mut members, mut last) = (Vec::new(), None);
+            let (mut members, mut last): (Vec<usize>, Option<SeqId>) = (Vec::new(), None);
             for (at, (number, left)) in batch.iter().enumerate() {
                 if *left > 0 && last.is_none_or(|last| *number == last + 1) {
                     members.push(at);
