@@ -42,7 +42,7 @@ pub struct PoolState {
 }
 
 /// The limits of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Limits {
@@ -53,14 +53,8 @@ pub struct Limits {
     /// for all free bytes.
     pub ram: Option<u64>,
     /// Whether a model that usually follows the last one is loaded before it is requested, and others make room for it
-    /// while nobody uses them.
+    /// while nobody uses them. Off by default.
     pub anticipate: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { reloads_per_minute: None, ram: None, anticipate: true }
-    }
 }
 
 impl Limits {

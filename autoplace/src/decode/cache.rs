@@ -9,14 +9,10 @@ use super::media::NO_SPANS;
 use super::prefix::{Prefix, common_prefix, position};
 use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered};
-use crate::store::{Brought, Found};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
 /// of one.
 pub(crate) const WORTH_A_COPY: usize = 64;
-
-/// Most searches in the prompt store for one prompt. Each but the last one found a piece that was damaged.
-const MAX_SEARCHES: usize = 8;
 
 /// The idle sequences of a context: those without a running text.
 #[derive(Debug, Default)]
@@ -106,6 +102,9 @@ impl Cache {
 
     /// Keeps the computed tokens of an ended text as an idle sequence.
     pub(crate) fn remember(&mut self, seq: SeqId, held: Prefix<'_>) {
+        if let Some(stored) = &mut self.stored {
+            stored.changed(seq);
+        }
         if !held.tokens.is_empty() {
             let (scales, tokens, marks) = (held.scales.clone(), held.tokens.to_vec(), held.marks.clone());
             self.idle.push(Remembered { seq, scales, tokens, marks, is_stored: false });
@@ -316,7 +315,7 @@ impl Cache {
         prompt: Prefix<'_>,
         shared: usize,
     ) -> Result<Option<Restored>, Error> {
-        let Some((found, brought)) = self.stored.as_mut().and_then(|stored| bring(stored, prompt, shared)) else {
+        let Some((found, brought)) = self.stored.as_mut().and_then(|it| it.bring_longest(prompt, shared)) else {
             return Ok(None);
         };
         let is_alone = running.is_empty();
@@ -325,7 +324,9 @@ impl Cache {
             let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
             self.make_room(context, room.all.saturating_sub(others + found.tokens), is_alone)?;
         }
-        Ok(self.stored.as_mut().and_then(|stored| stored.restore(context, free, &found, &brought)))
+        let end = prompt.first(found.tokens).end();
+        let restore = |stored: &mut Stored| stored.restore(context, free, (&found, &brought), end);
+        Ok(self.stored.as_mut().and_then(restore))
     }
 
     /// Stores the next pieces of the idle sequence that is displaced first. Returns whether more is left.
@@ -380,18 +381,6 @@ impl Cache {
         context.kv_seq_remove(seq, 0..Position::MAX)?;
         Ok(())
     }
-}
-
-/// The pieces of the longest stored beginning of a prompt, in memory. After a damaged piece, another search finds the
-/// pieces before it.
-fn bring(stored: &mut Stored, prompt: Prefix<'_>, shared: usize) -> Option<(Found, Brought)> {
-    for _ in 0..MAX_SEARCHES {
-        let found = stored.find(prompt, shared)?;
-        if let Some(brought) = stored.bring(&found) {
-            return Some((found, brought));
-        }
-    }
-    None
 }
 
 /// Whether the memory of a sequence can drop all tokens from position `keep` on.

@@ -4,6 +4,8 @@
 //! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
 //! restore it. It holds only the state that full attention does not keep.
 
+use std::sync::Arc;
+
 use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +116,12 @@ impl Checkpoints {
             target: "autoplace::generate",
             "a checkpoint after {} tokens, of {needed} bytes: {outcome}", tokens.len()
         );
-        let kept = |state| Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), marks: marks.clone(), state };
+        let kept = |state| Checkpoint {
+            scales: scales.clone(),
+            tokens: tokens.to_vec(),
+            marks: marks.clone(),
+            state: Arc::new(state),
+        };
         self.kept.extend(taken.map(kept));
     }
 

@@ -12,7 +12,8 @@ use llama_sys::{Position, Token, Vocab};
 use super::error::Error;
 use super::prompt::Prompt;
 use crate::chat::Media;
-use crate::load::{Mark, Marks, Model, PreparedMedia, PreparedPart, Rows, number};
+use crate::load::{Marks, Model, PreparedMedia, PreparedPart, Rows, number};
+use crate::store::MediaRows;
 
 /// The tokens of a prompt, with the rows of its pictures and sounds.
 #[derive(Debug, Clone, Default)]
@@ -116,8 +117,13 @@ impl Spans {
 
     /// The places and the hashes of the rows.
     pub(crate) fn marks(&self) -> Marks {
-        let mark = |span: &Span| Mark { from: span.from, part: span.part, hash: span.prepared.hash };
-        self.all().iter().map(mark).collect()
+        let rows = |span: &Span| MediaRows {
+            from: span.from,
+            len: span.rows().len,
+            part: span.part as u32,
+            hash: span.prepared.hash,
+        };
+        self.all().iter().map(rows).collect()
     }
 
     /// The first rows of each picture and sound, in order.
@@ -205,11 +211,6 @@ fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^= bits >> 31;
     ((bits as u32) | 1 << 31).cast_signed()
-}
-
-/// Whether there are rows of pictures or sounds among these tokens.
-pub(crate) fn has_rows(tokens: &[Token]) -> bool {
-    tokens.iter().any(|token| *token < 0)
 }
 
 /// The position of a row as llama.cpp counts.

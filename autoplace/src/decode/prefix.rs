@@ -52,11 +52,12 @@ pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{Prefix, Spans};
-    use crate::load::{Mark, Marks, Scales};
+    use crate::load::{Marks, Scales};
+    use crate::store::MediaRows;
 
     #[test]
     fn rows_with_the_same_numbers_are_common_only_if_their_pictures_are() {
-        let of = |number| [Mark { from: 1, part: 0, hash: [number; 32] }].into_iter().collect::<Marks>();
+        let of = |number| [MediaRows { from: 1, len: 2, part: 0, hash: [number; 32] }].into_iter().collect::<Marks>();
         let (tokens, spans, scales, marks) = ([5, -7, -9, 6], Spans::default(), Scales::default(), of(1));
         let text = Prefix { tokens: &tokens, spans: &spans, marks: &marks, scales: &scales };
         assert_eq!(text.common(&tokens, &of(1)), 4);

@@ -50,6 +50,9 @@ pub struct Statistics {
     pub seed: Option<u32>,
     /// Tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with known tokens.
     pub drafted_tokens: usize,
+    /// Tokens of the text that the drafter's context has got from the prompt store: a draft model has not computed
+    /// them, and the model's own block for multi-token prediction has not missed them.
+    pub restored_draft_tokens: usize,
     /// Draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
     /// CPU threads of the last step; 0 before the first.

@@ -7,38 +7,100 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use llama_sys::{Context, RowPiece, RowShape, SeqId};
+use llama_sys::{Context, Position, RowPiece, RowShape, SeqId, State, StateRows};
 
 use super::checkpoints;
-use super::media;
 use super::prefix::Prefix;
 use crate::load::{Checkpoint, ModelStore, Remembered, Scales};
-use crate::store::{Added, Brought, Found, Id, NewPiece, block_tokens, smoothed};
+use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoothed};
 
 /// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
-const WORTH_RESTORING: usize = 16;
+pub(crate) const WORTH_RESTORING: usize = 16;
 
-/// Bytes that are copied into the store between two steps. At the speed of one core's copies this takes some
-/// milliseconds.
-const AT_ONCE: usize = 8 << 20;
+/// A mebibyte; less in the tests of this crate, whose models have small states.
+const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
+
+/// Bytes that are copied into the store between two steps before the first measurement, and their limits later. A piece
+/// of rows may have more.
+const AT_ONCE: usize = 4 * UNIT;
+const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
+
+/// Seconds of copying into the store between two steps, which running texts wait for. A token of a small model takes as
+/// long.
+const TIME_AT_ONCE: f64 = 4e-3;
+
+/// What a part counts at least, in bytes, because llama.cpp passes over all cells of the sequence for each.
+const LEAST_OF_A_PART: usize = UNIT / 2;
+
+/// Most pieces of rows that are added between two steps, where rows are small.
+const PIECES_AT_ONCE: usize = 64;
+
+/// Number of tokens from which on finding the rows of a sequence is a step's work of its own: llama.cpp tells of each
+/// cell, which takes a millisecond or two for so many.
+const MANY: usize = if cfg!(test) { 128 } else { 8192 };
+
+/// Most searches for one prompt. Each but the last one found a piece that was damaged.
+const MAX_SEARCHES: usize = 8;
 
 /// Shortest batch, in tokens, whose time tells the cost of a prompt.
-const MIN_BATCH: usize = 32;
+pub(crate) const MIN_BATCH: usize = 32;
 
 /// Seconds for a byte in memory and in the folder, before the first measurement.
 const SECONDS_PER_BYTE: [f64; 2] = [1e-9, 4e-9];
 
-/// The store of a session's model.
+/// The store of a session's model, or of one of its drafters.
 #[derive(Debug)]
 pub(crate) struct Stored {
     of: ModelStore,
+    /// The position of a text's first token.
+    first: Position,
+    /// Whether what belongs to the end of a text is a part of the context's state.
+    has_own_end: bool,
     /// The root of the texts with the adapters of the last text.
     root: Option<(Scales, Id)>,
     seconds_per_token: Option<f64>,
     /// Seconds to restore a byte from memory.
     seconds_per_byte: Option<f64>,
+    /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
+    seconds_per_read: Option<f64>,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
+    /// The idle sequence of which something is left to be stored.
+    reading: Option<Reading>,
+}
+
+/// An idle sequence that is being stored, step by step.
+#[derive(Debug)]
+struct Reading {
+    seq: SeqId,
+    /// They stay where they are until a text uses the sequence.
+    rows: StateRows,
+    /// The shape of the rows with its length, as each piece begins.
+    front: Vec<u8>,
+    rest: Rest,
+    /// Numbers of tokens whose rest the store has not taken.
+    refused: Vec<usize>,
+    /// Bytes that were copied since the last step; a part counts as [`LEAST_OF_A_PART`] at least.
+    copied: usize,
+}
+
+/// What was read so far of the rest that belongs to the first `tokens` tokens of a sequence.
+#[derive(Debug, Default)]
+struct Rest {
+    tokens: usize,
+    /// The checkpoint that it comes from; `None` for the present end of the sequence.
+    checkpoint: Option<Arc<State>>,
+    data: Vec<u8>,
+}
+
+/// A sequence that no text uses at the moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Idle<'a> {
+    pub(crate) seq: SeqId,
+    pub(crate) scales: &'a Scales,
+    pub(crate) text: Text<'a>,
+    /// What belongs to the end of the text, if it is not a part of the context's state.
+    pub(crate) end: Option<&'a [u8]>,
 }
 
 /// The part of a sequence that is still to be stored.
@@ -62,7 +124,23 @@ pub(crate) struct Restored {
 
 impl Stored {
     pub(crate) fn new(of: ModelStore) -> Self {
-        Self { of, root: None, seconds_per_token: None, seconds_per_byte: None, later_at: None }
+        Self {
+            of,
+            first: 0,
+            has_own_end: true,
+            root: None,
+            seconds_per_token: None,
+            seconds_per_byte: None,
+            seconds_per_read: None,
+            later_at: None,
+            reading: None,
+        }
+    }
+
+    /// The store of a context whose first position is `first`, and whose texts end with something of their own.
+    pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
+        // Nothing computes such texts again, so their worth is not measured: they count as texts of a fast model.
+        Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
     }
 
     /// Learns the cost of a prompt from a batch.
@@ -87,11 +165,18 @@ impl Stored {
 
     /// The longest stored beginning of the prompt, if it is worth restoring where `held` tokens need not be computed
     /// anyway.
-    pub(crate) fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
+    fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
         let root = self.root(prompt.scales);
         // The last token is always computed, because its logits choose the next one.
         let (_, before_last) = prompt.tokens.split_last()?;
-        let found = self.of.store.find(root, before_last);
+        let media = prompt.marks.all();
+        let text = Text { tokens: before_last, media, projector: self.of.projector };
+        let mut found = self.of.store.find(root, text);
+        // A picture is restored as a whole.
+        let whole = prompt.spans.floor(found.tokens);
+        if whole < found.tokens {
+            found = self.of.store.find(root, text.first(whole));
+        }
         let more = found.tokens.saturating_sub(held);
         if more < WORTH_RESTORING {
             return None;
@@ -99,23 +184,31 @@ impl Stored {
         let [memory, folder] = found.bytes.map(|bytes| bytes as f64);
         let per_byte = self.seconds_per_byte.unwrap_or(SECONDS_PER_BYTE[0]);
         let restoring = memory * per_byte + folder * (per_byte + SECONDS_PER_BYTE[1]);
-        let is_faster = self.seconds_per_token.is_none_or(|of_token| restoring < of_token * more as f64);
+        let is_faster =
+            !self.has_own_end || self.seconds_per_token.is_none_or(|of_token| restoring < of_token * more as f64);
         is_faster.then_some(found)
     }
 
-    /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; another search then
-    /// finds less.
-    pub(crate) fn bring(&self, found: &Found) -> Option<Brought> {
-        self.of.store.bring(found)
+    /// The pieces of the longest stored beginning of a prompt, in memory, if it is worth restoring where `held` tokens
+    /// need not be computed anyway. After a damaged piece, another search finds the pieces before it.
+    pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
+        for _ in 0..MAX_SEARCHES {
+            let found = self.find(prompt, held)?;
+            if let Some(brought) = self.of.store.bring(&found) {
+                return Some((found, brought));
+            }
+        }
+        None
     }
 
-    /// Restores a beginning into an empty sequence. `None` leaves the sequence empty: the context refuses the pieces.
+    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
+    /// sequence empty: the context refuses the pieces.
     pub(crate) fn restore(
         &mut self,
         context: &mut Context,
         seq: SeqId,
-        found: &Found,
-        brought: &Brought,
+        (found, brought): (&Found, &Brought),
+        end: usize,
     ) -> Option<Restored> {
         let begun = Instant::now();
         let (first, _, _) = brought.pieces.first()?;
@@ -129,24 +222,48 @@ impl Stored {
             }
             pieces.push(RowPiece { data: rows, tokens: *tokens, wanted: *wanted });
         }
-        let rest: &[u8] = brought.rest.as_deref().map_or(&[], |rest| rest);
-        let written = context.write_rows(seq, &shape, &pieces, rest);
+        let rest = brought.rest.as_deref().filter(|_| self.has_own_end);
+        let rest: &[u8] = rest.map_or(&[], |rest| rest);
+        let written = context.write_rows_from(seq, self.first, &shape, &pieces, rest);
         tracing::debug!(
             target: "autoplace::store",
             "sequence {seq} gets {} tokens from the store, {} of them from its folder: {written:?}",
             found.tokens, brought.from_folder
         );
         written.ok()?;
+        // After a picture there may be positions that nothing has.
+        let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
+        if held.is_none_or(|held| held > end) {
+            tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
+            context.kv_seq_remove(seq, 0..Position::MAX).ok()?;
+            return None;
+        }
         let bytes = found.bytes.iter().sum();
         self.seconds_per_byte = smoothed(self.seconds_per_byte, bytes, begun.elapsed());
         Some(Restored { tokens: found.tokens, from_folder: brought.from_folder })
     }
 
-    /// Stores the next pieces of an idle sequence, and the checkpoints of its tokens. Copies some megabytes at most.
+    /// The text of an idle sequence.
+    fn text<'a>(&self, idle: &'a Remembered) -> Text<'a> {
+        Text { tokens: &idle.tokens, media: idle.marks.all(), projector: self.of.projector }
+    }
+
+    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies some megabytes at most,
+    /// or one piece of rows.
     pub(crate) fn store_part(
         &mut self,
         context: &mut Context,
         idle: &Remembered,
+        checkpoints: &[Checkpoint],
+    ) -> Progress {
+        let idle = Idle { seq: idle.seq, scales: &idle.scales, text: self.text(idle), end: None };
+        self.store_part_of(context, idle, checkpoints)
+    }
+
+    pub(crate) fn store_part_of(
+        &mut self,
+        context: &mut Context,
+        idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
         // Asked before anything is copied, because the steps come back here for each token.
@@ -169,62 +286,153 @@ impl Stored {
     fn try_part(
         &mut self,
         context: &mut Context,
-        idle: &Remembered,
+        idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
-        if media::has_rows(&idle.tokens) {
-            // A stored piece is found by its tokens, and another process does not know the ids of a picture's rows.
+        let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
+        if !idle.text.is_known() {
+            // Another process would know the rows by 31 bits alone.
             return Ok(Progress::Done);
         }
-        let root = self.root(&idle.scales);
+        let root = self.root(idle.scales);
         let free = checkpoints::free();
         if free < AT_ONCE as u64 {
             // The store is never the reason for swap.
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
         }
-        let Some(rows) = context.rows(idle.seq)? else { return Ok(Progress::Done) };
-        let tokens = &*idle.tokens;
+        let mut reading = match reading {
+            Some(reading) => reading,
+            None => {
+                let Some(rows) = context.rows(idle.seq)? else { return Ok(Progress::Done) };
+                let is_many = rows.tokens() >= MANY;
+                let reading = Reading::new(idle.seq, rows);
+                if is_many {
+                    self.reading = Some(reading);
+                    return Ok(Progress::More);
+                }
+                reading
+            }
+        };
+        let at_once = self.at_once();
+        reading.copied = 0;
+        let mut progress = Progress::More;
+        while progress == Progress::More && reading.copied < at_once {
+            progress = self.next_part(context, root, idle, &mut reading, checkpoints)?;
+        }
+        if progress != Progress::Done {
+            self.reading = Some(reading);
+        }
+        Ok(progress)
+    }
+
+    /// Bytes to copy between two steps.
+    fn at_once(&self) -> usize {
+        let [least, most] = AT_ONCE_LIMITS;
+        let in_time = |per_byte: f64| (TIME_AT_ONCE / per_byte) as usize;
+        self.seconds_per_read.map_or(AT_ONCE, |per_byte| in_time(per_byte).clamp(least, most))
+    }
+
+    fn next_part(
+        &mut self,
+        context: &mut Context,
+        root: Id,
+        idle: Idle<'_>,
+        reading: &mut Reading,
+        checkpoints: &[Checkpoint],
+    ) -> Result<Progress, llama_sys::Error> {
+        let (text, rows) = (idle.text, &reading.rows);
         // A text whose oldest tokens were shifted out holds more tokens than others can reuse.
-        if rows.tokens() < tokens.len() || (rows.shape().has_rest() && !self.of.needs_rest) {
+        let has_all = rows.first() == self.first && rows.tokens() >= text.tokens.len();
+        if !has_all || (rows.shape().has_rest() && !(self.of.needs_rest && self.has_own_end)) {
             return Ok(Progress::Done);
         }
-        let shape = rows.shape().to_bytes();
         let row_bytes = rows.shape().row_bytes();
         let block = block_tokens(row_bytes);
-        let mut copied = 0;
-        while let Some(missing) = self.of.store.missing_rows(root, tokens, block) {
-            if copied >= AT_ONCE {
-                return Ok(Progress::More);
-            }
-            let data = piece(&shape, &context.read_rows(idle.seq, &rows, missing.clone())?);
-            copied += data.len();
-            let piece = NewPiece::Rows { from: missing.start, data };
-            match self.of.store.add(root, &tokens[..missing.end], piece) {
+        let Some(missing) = self.of.store.missing_rows(root, text, block) else {
+            return match self.of.needs_rest {
+                true => self.next_rest(context, root, idle, reading, checkpoints),
+                false => Ok(Progress::Done),
+            };
+        };
+        // After a piece that is missing, all are.
+        let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
+        let until = text.tokens.len().min(missing.start + pieces * block);
+        let begun = Instant::now();
+        let pieces = context.read_pieces(idle.seq, rows, missing.start..until, block, &reading.front)?;
+        let read = row_bytes * (until - missing.start);
+        reading.copied += read.max(LEAST_OF_A_PART);
+        if read >= LEAST_OF_A_PART {
+            self.seconds_per_read = smoothed(self.seconds_per_read, read as u64, begun.elapsed());
+        }
+        for (data, from) in pieces.into_iter().zip((missing.start..until).step_by(block)) {
+            let piece = NewPiece::Rows { from, data };
+            match self.of.store.add(root, text.first(until.min(from + block)), piece) {
                 Added::Yes { .. } => {}
                 Added::Later => return Ok(Progress::Later),
                 Added::No => return Ok(Progress::Done),
             }
         }
-        if !self.of.needs_rest {
+        let is_all = until == text.tokens.len() && !self.of.needs_rest;
+        Ok(if is_all { Progress::Done } else { Progress::More })
+    }
+
+    /// Reads the next bytes of what belongs to the first tokens of a sequence together: at its checkpoints, and at its
+    /// end. Adds what is complete.
+    fn next_rest(
+        &self,
+        context: &mut Context,
+        root: Id,
+        idle: Idle<'_>,
+        reading: &mut Reading,
+        checkpoints: &[Checkpoint],
+    ) -> Result<Progress, llama_sys::Error> {
+        let (text, tokens) = (idle.text, idle.text.tokens);
+        if let Some(end) = idle.end {
+            let is_missing = self.of.store.lacks_rest(root, text);
+            let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
+            return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
+        }
+        let is_of_text = |it: &&Checkpoint| it.scales == *idle.scales && tokens.starts_with(&it.tokens);
+        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|it| (it.tokens.len(), Some(&it.state)));
+        let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
+        let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
+        let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
             return Ok(Progress::Done);
+        };
+        let bytes = checkpoint.map_or(reading.rows.rest_bytes(), |state| state.len());
+        if !self.of.store.may_take(bytes) {
+            reading.refused.push(of);
+            return Ok(Progress::More);
         }
-        for checkpoint in checkpoints {
-            let is_of_text = checkpoint.scales == idle.scales && tokens.starts_with(&checkpoint.tokens);
-            if is_of_text && self.of.store.lacks_rest(root, &checkpoint.tokens) {
-                let rest = NewPiece::Rest(checkpoint.state.bytes().to_vec());
-                if self.of.store.add(root, &checkpoint.tokens, rest) == Added::Later {
-                    return Ok(Progress::Later);
-                }
+        let (at_once, rest) = (self.at_once(), &mut reading.rest);
+        if !rest.is_of(of, checkpoint) {
+            *rest = Rest { tokens: of, checkpoint: checkpoint.cloned(), data: Vec::new() };
+            if checkpoints::free() < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
+                return Ok(Progress::Done);
             }
         }
-        if rows.tokens() == tokens.len() && self.of.store.lacks_rest(root, tokens) {
-            let rest = NewPiece::Rest(context.read_rest(idle.seq, &rows)?);
-            if self.of.store.add(root, tokens, rest) == Added::Later {
-                return Ok(Progress::Later);
-            }
+        let part = rest.data.len()..bytes.min(rest.data.len() + at_once);
+        reading.copied += part.len().max(LEAST_OF_A_PART);
+        match checkpoint {
+            Some(state) => rest.data.extend_from_slice(&state.bytes()[part]),
+            None => rest.data.extend(context.read_rest_part(idle.seq, &reading.rows, part)?),
         }
-        Ok(Progress::Done)
+        if rest.data.len() < bytes {
+            return Ok(Progress::More);
+        }
+        let piece = NewPiece::Rest(std::mem::take(rest).data);
+        match self.of.store.add(root, text.first(of), piece) {
+            Added::Yes { .. } => {}
+            Added::Later => return Ok(Progress::Later),
+            Added::No => reading.refused.push(of),
+        }
+        Ok(Progress::More)
+    }
+
+    /// A text uses this sequence, or has used it: its rows are to be found anew.
+    pub(crate) fn changed(&mut self, seq: SeqId) {
+        self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
 
     /// Waits until the folder's thread has written all pieces.
@@ -234,7 +442,7 @@ impl Stored {
 
     /// Goes on with the store as the re-placed model has it.
     pub(crate) fn renew(&mut self, of: ModelStore) {
-        (self.of, self.root) = (of, None);
+        (self.of, self.root, self.reading) = (of, None, None);
     }
 }
 
@@ -244,13 +452,22 @@ fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }
 
-/// Rows with their shape before them, and the length of that.
-fn piece(shape: &[u8], rows: &[u8]) -> Vec<u8> {
-    let mut data = Vec::with_capacity(4 + shape.len() + rows.len());
-    data.extend((shape.len() as u32).to_le_bytes());
-    data.extend(shape);
-    data.extend(rows);
-    data
+impl Reading {
+    fn new(seq: SeqId, rows: StateRows) -> Self {
+        let shape = rows.shape().to_bytes();
+        let front = [&(shape.len() as u32).to_le_bytes()[..], &shape].concat();
+        Self { seq, rows, front, rest: Rest::default(), refused: Vec::new(), copied: 0 }
+    }
+}
+
+impl Rest {
+    fn is_of(&self, tokens: usize, checkpoint: Option<&Arc<State>>) -> bool {
+        let is_same = match (&self.checkpoint, checkpoint) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        };
+        is_same && self.tokens == tokens
+    }
 }
 
 /// The shape and the rows of a piece.
@@ -261,7 +478,50 @@ fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use llama_sys::Token;
+    use test_support::random_weights;
+
     use super::is_behind;
+    use crate::Model;
+    use crate::memory::{FlashAttention, KvType};
+    use crate::plan::Request;
+    use crate::store::PromptStore;
+
+    /// The text after these tokens, and the number of tokens that came from the store.
+    fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
+        let generate = model.generate(prompt).temp(0.3).seed(1).top_k(0).top_p(1.0).min_p(0.0).max_tokens(8);
+        let (text, statistics) = generate.cache_prompt(true).stream().unwrap().into_text().unwrap();
+        (text, statistics.restored_tokens)
+    }
+
+    #[test]
+    fn what_is_copied_in_many_parts_is_restored_as_what_is_copied_in_one() {
+        let folder = tempfile::tempdir().unwrap();
+        // Rows alone, rows with windows, a recurrent state, and both.
+        for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
+            let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
+            sketch.vocabulary();
+            let path = random_weights::write(&sketch, folder.path());
+            let mut request = Request::new().n_ctx(1024).n_batch(64);
+            request.params.flash_attn = FlashAttention::Off;
+            request.params.swa_full = false;
+            (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+            let builder = || Model::builder(&path).request(request.clone()).n_threads(1).without_learning();
+            let words =
+                |seed: Token, n: Token| -> Vec<Token> { (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect() };
+            let long = words(1, 300);
+            let next = [&long[..], &words(2, 20)].concat();
+            let store = PromptStore::new(64 << 20);
+            let model = builder().prompt_store(store.clone()).load().unwrap();
+            text(&model, &long);
+            text(&model, &words(3, 40));
+            let (restored, tokens) = text(&model, &next);
+            // Windows and states come from the checkpoint before the end of the prompt.
+            assert!(tokens >= 296, "{arch}: {tokens}");
+            assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
+            assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
+        }
+    }
 
     #[test]
     fn nothing_is_copied_again_before_the_folders_thread_has_written_something() {

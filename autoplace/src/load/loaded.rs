@@ -69,7 +69,7 @@ pub(crate) struct Drafter<T> {
     pub(crate) context: Context,
     /// The drafter's record of each sequence.
     pub(crate) held: Vec<T>,
-    params: ContextParams,
+    pub(super) params: ContextParams,
 }
 
 /// A draft model.

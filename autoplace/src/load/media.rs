@@ -12,6 +12,7 @@ use llama_sys::{
 };
 
 use crate::chat::Media;
+use crate::store::MediaRows;
 use crate::sync::lock;
 
 /// Media that were prepared and not encoded, whose scaled pixels are kept until they are. A picture of some tiles takes
@@ -108,28 +109,20 @@ impl PreparedMedia {
 /// Which rows of which pictures and sounds a text has, and where. The number of a row among the tokens has 31 bits of a
 /// hash; texts are compared by the whole hashes here too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Marks(Option<Arc<[Mark]>>);
+pub(crate) struct Marks(Option<Arc<[MediaRows]>>);
 
-/// The place of rows that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// Index of the first row among the text's tokens.
-    pub(crate) from: usize,
-    /// Index among the parts of the medium.
-    pub(crate) part: usize,
-    /// The hash of the medium.
-    pub(crate) hash: [u8; 32],
-}
+/// The marks of a text without pictures and sounds.
+pub(crate) static NO_MARKS: Marks = Marks(None);
 
-impl FromIterator<Mark> for Marks {
-    fn from_iter<I: IntoIterator<Item = Mark>>(marks: I) -> Self {
-        let marks: Arc<[Mark]> = marks.into_iter().collect();
+impl FromIterator<MediaRows> for Marks {
+    fn from_iter<I: IntoIterator<Item = MediaRows>>(marks: I) -> Self {
+        let marks: Arc<[MediaRows]> = marks.into_iter().collect();
         Self((!marks.is_empty()).then_some(marks))
     }
 }
 
 impl Marks {
-    fn all(&self) -> &[Mark] {
+    pub(crate) fn all(&self) -> &[MediaRows] {
         self.0.as_deref().unwrap_or_default()
     }
 
@@ -321,7 +314,8 @@ impl MediaTable {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{Mark, Marks, MediaTable, PreparedMedia, PreparedPart, Rows, Work};
+    use super::{Marks, MediaTable, PreparedMedia, PreparedPart, Rows, Work};
+    use crate::store::MediaRows;
     use crate::sync::lock;
 
     /// A medium of two parts, each with rows of 400 bytes that are encoded.
@@ -364,8 +358,8 @@ mod tests {
 
     #[test]
     fn texts_differ_where_one_has_rows_of_another_picture() {
-        let mark = |from, part, number| Mark { from, part, hash: [number; 32] };
-        let marks = |all: &[Mark]| all.iter().copied().collect::<Marks>();
+        let mark = |from, part, number| MediaRows { from, len: 1, part, hash: [number; 32] };
+        let marks = |all: &[MediaRows]| all.iter().cloned().collect::<Marks>();
         let text = marks(&[mark(3, 0, 1), mark(9, 0, 2)]);
         assert_eq!(text.first_difference(&text.clone()), usize::MAX);
         assert_eq!(text.first_difference(&Marks::default()), 3);

@@ -82,7 +82,7 @@ pub use in_use::speed_model;
 pub use leases::Leases;
 pub(crate) use lent::LentWorker;
 pub(crate) use loaded::{Draft, Drafts, Followed, Heads};
-pub(crate) use media::{Mark, Marks, PreparedMedia, PreparedPart, Rows, number};
+pub(crate) use media::{Marks, NO_MARKS, PreparedMedia, PreparedPart, Rows, number};
 pub use mmproj::mmproj_beside;
 pub use model::Model;
 pub(crate) use model::WeakModel;

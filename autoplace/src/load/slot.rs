@@ -74,7 +74,7 @@ pub(crate) struct Checkpoint {
     pub(crate) tokens: Vec<Token>,
     /// The pictures and sounds whose rows are among the tokens.
     pub(crate) marks: Marks,
-    pub(crate) state: llama_sys::State,
+    pub(crate) state: Arc<llama_sys::State>,
 }
 
 impl ContextSlot {

@@ -5,14 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::Model;
 use super::adapters::Scales;
+use super::loaded::{Draft, Heads};
 use crate::gguf::Shard;
 use crate::machine::Host;
 use crate::memory::{Headroom, PeakSizes};
-use crate::store::PromptStore;
+use crate::store::{Id, PromptStore};
 
 /// Bytes that are hashed at once.
 const CHUNK: usize = 1 << 20;
@@ -25,6 +26,9 @@ pub(crate) struct ModelStore {
     pub(crate) label: String,
     /// Whether a state has a part that belongs to all of its tokens together.
     pub(crate) needs_rest: bool,
+    /// Identifies the projector, and what it makes of a picture; 0 without one. A text without pictures does not depend
+    /// on it.
+    pub(crate) projector: Id,
     /// Files and formats, without the scales of adapters.
     key: String,
 }
@@ -44,10 +48,10 @@ impl Model {
         if store.options().memory_bytes.is_none() {
             store.limit_memory(self.left_of_host() / 2);
         }
-        let files = self.files_key(&store);
+        let files = self.files_key(&store).and_then(|files| Ok((files, self.projector_key(&store)?)));
         let files =
             files.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no prompts: {error}"));
-        let (files, header) = (files.ok()?, self.header().ok()?);
+        let ((files, projector), header) = (files.ok()?, self.header().ok()?);
         let plan = self.placement();
         let of = &plan.context;
         let streams = if of.kv_unified { 1 } else { of.n_seq_max };
@@ -66,7 +70,38 @@ impl Model {
             of.rope,
             shape,
         );
-        Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, key })
+        Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, projector, key })
+    }
+
+    /// The store of what a draft model's context holds. `None` without a store, if the file cannot be read, and for a
+    /// model whose texts are restored only where they ended: a draft's has some tokens there that are in no text.
+    pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
+        let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
+        let native = draft.context.model();
+        if native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid() {
+            return None;
+        }
+        let file = self.file_key(&store, path);
+        let file =
+            file.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no drafts: {error}")).ok()?;
+        let (keys, values) = (draft.params.type_k, draft.params.type_v);
+        // The factors of some models' positions depend on the length of the context.
+        let length = draft.context.n_ctx_seq();
+        let llama_cpp = llama_sys::build_info().llama_cpp;
+        let key = format!("llama.cpp {llama_cpp}; a draft; {file}; keys {keys:?}, values {values:?}; {length}");
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Some(ModelStore { store, label: format!("{name} (draft)"), needs_rest: false, projector: 0, key })
+    }
+
+    /// The store of what the model's own block for multi-token prediction holds. `None` without a store, and for a
+    /// model with adapters, which change the states that the block follows.
+    pub(crate) fn heads_store(&self, heads: &Heads) -> Option<ModelStore> {
+        let adapters = &self.options().adapters;
+        if !adapters.lora.is_empty() || !adapters.control_vectors.is_empty() {
+            return None;
+        }
+        let of = self.prompt_store(heads.context.model())?;
+        Some(ModelStore { needs_rest: true, projector: 0, key: format!("{}; a block of several tokens", of.key), ..of })
     }
 
     /// Gives memory of the prompt store back where the host has less free than the margin that plans leave.
@@ -82,7 +117,6 @@ impl Model {
     /// Identifies the files of the model and of its adapters: by their bytes where texts outlive the process, and
     /// otherwise by their names, lengths and times.
     fn files_key(&self, store: &PromptStore) -> io::Result<String> {
-        let by_bytes = store.options().folder.is_some();
         let adapters = &self.options().adapters;
         let header = self.header().map_err(io::Error::other)?;
         let shards = header.shards().iter().map(Shard::path);
@@ -90,13 +124,29 @@ impl Model {
         let vectors = adapters.control_vectors.iter().map(|(path, _)| &**path);
         let mut key = String::new();
         for path in shards.chain(lora).chain(vectors) {
-            let stamp = stamp(path)?;
-            key.push_str(&if by_bytes { store.file_hash(&stamp, || self.hash_of(path, &stamp))? } else { stamp });
+            key.push_str(&self.file_key(store, path)?);
             key.push_str("; ");
         }
         let directions: Vec<u32> = adapters.control_vectors.iter().map(|(_, scale)| scale.to_bits()).collect();
         key.push_str(&format!("directions {directions:?} in {:?}", adapters.control_layers));
         Ok(key)
+    }
+
+    /// Identifies a file.
+    fn file_key(&self, store: &PromptStore, path: &Path) -> io::Result<String> {
+        let stamp = stamp(path)?;
+        match store.options().folder {
+            Some(_) => store.file_hash(&stamp, || self.hash_of(path, &stamp)),
+            None => Ok(stamp),
+        }
+    }
+
+    /// Identifies the projector and the limits of its pictures; 0 without a projector.
+    fn projector_key(&self, store: &PromptStore) -> io::Result<Id> {
+        let Some(path) = self.options().mmproj.as_ref().filter(|_| self.has_projector()) else { return Ok(0) };
+        let key = format!("{}; {:?}", self.file_key(store, path)?, self.options().image_max_tokens);
+        // 0 stands for none.
+        Ok(xxh3_128(key.as_bytes()).max(1))
     }
 
     /// The hash of the bytes of a file with this stamp. The user's cache keeps it until the file changes, because a

@@ -1,8 +1,9 @@
 //! The folder of a store: a file for each piece, written under another name first, and read with suspicion.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use super::found::Id;
@@ -19,8 +20,8 @@ const UNFINISHED: &str = "unfinished";
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The locked file; `None` while another process writes to the folder.
-    lock: Option<File>,
+    /// The locked file; none while another process, or another store of this one, writes to the folder.
+    lock: OnceLock<File>,
 }
 
 impl Folder {
@@ -36,32 +37,43 @@ impl Folder {
     /// unfinished and damaged files.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Header>)> {
         Self::create(path)?;
-        let file = path.join(LOCK);
+        let folder = Self { path: path.to_owned(), lock: OnceLock::new() };
+        if let Err(error) = folder.lock()? {
+            tracing::warn!(
+                target: "autoplace::store",
+                "{} has another writer: this store only reads there for now ({error})", path.display()
+            );
+        }
+        let found = folder.scan()?;
+        Ok((folder, found))
+    }
+
+    /// Locks the folder, or says who does not let it.
+    fn lock(&self) -> io::Result<Result<(), TryLockError>> {
+        let file = self.path.join(LOCK);
         let file = private_file(File::options().read(true).write(true).create(true).truncate(false), &file)
             .map_err(|error| of_file(&file, &error))?;
-        let lock = match file.try_lock() {
-            Ok(()) => Some(file),
-            Err(error) => {
-                tracing::warn!(
-                    target: "autoplace::store",
-                    "another process writes to {}: this one only reads there ({error})", path.display()
-                );
-                None
-            }
-        };
-        let folder = Self { path: path.to_owned(), lock };
-        let found = folder.scan().map_err(|error| of_file(path, &error))?;
-        Ok((folder, found))
+        Ok(file.try_lock().map(|()| drop(self.lock.set(file))))
+    }
+
+    /// Becomes the folder's writer if there is no other one any more. Returns the headers of the pieces that are there;
+    /// `None` if another one still writes.
+    pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
+        if self.lock()?.is_err() {
+            return Ok(None);
+        }
+        tracing::info!(target: "autoplace::store", "{} has no other writer any more", self.path.display());
+        self.scan().map(Some)
     }
 
     /// Whether this store writes to the folder.
     pub(super) fn is_ours(&self) -> bool {
-        self.lock.is_some()
+        self.lock.get().is_some()
     }
 
     fn scan(&self) -> io::Result<Vec<Header>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(&self.path).map_err(|error| of_file(&self.path, &error))? {
             let Ok(entry) = entry else { continue };
             let file = entry.path();
             let ending = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
@@ -152,7 +164,7 @@ impl Folder {
 impl Drop for Folder {
     /// Unlocks explicitly, because a child process that is being started holds a copy of the handle until it runs.
     fn drop(&mut self) {
-        if let Some(lock) = &self.lock {
+        if let Some(lock) = self.lock.get() {
             drop(lock.unlock());
         }
     }

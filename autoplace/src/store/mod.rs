@@ -15,6 +15,7 @@ mod options;
 mod piece;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tree;
 mod value;
 mod writer;
@@ -24,13 +25,13 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use llama_sys::Token;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_128;
 
 use self::folder::Folder;
 pub(crate) use self::found::{Added, Brought, Found, Id, NewPiece};
 pub use self::options::{StoreOptions, StoreUse, StoredModel};
+pub(crate) use self::text::{MediaRows, Text};
 use self::tree::Tree;
 use self::writer::{Shared, Writer};
 use crate::sync::lock;
@@ -89,8 +90,8 @@ impl PromptStore {
     }
 
     /// A store with these options. The first model that uses it reads the headers of the files in its folder, and
-    /// removes damaged files and those of another version. While one process writes to a folder, others only read
-    /// there.
+    /// removes damaged files and those of another version. While one store writes to a folder, others only read there;
+    /// when it is gone, the next one that adds a piece goes on writing.
     ///
     /// # Errors
     ///
@@ -190,9 +191,9 @@ impl PromptStore {
         lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
     }
 
-    /// The longest beginning of these tokens that can be restored.
-    pub(crate) fn find(&self, root: Id, tokens: &[Token]) -> Found {
-        lock(&self.shared().tree).find(root, tokens)
+    /// The longest beginning of this text that can be restored.
+    pub(crate) fn find(&self, root: Id, text: Text<'_>) -> Found {
+        lock(&self.shared().tree).find(root, text)
     }
 
     /// Brings the pieces of a beginning into memory. `None` if one of them is damaged or gone; the store has then
@@ -236,21 +237,29 @@ impl PromptStore {
     }
 
     /// The first tokens of the text whose rows the store lacks and would take, in blocks of `block` tokens.
-    pub(crate) fn missing_rows(&self, root: Id, tokens: &[Token], block: usize) -> Option<std::ops::Range<usize>> {
-        lock(&self.shared().tree).missing_rows(root, tokens, block)
+    pub(crate) fn missing_rows(&self, root: Id, text: Text<'_>, block: usize) -> Option<std::ops::Range<usize>> {
+        lock(&self.shared().tree).missing_rows(root, text, block)
     }
 
     /// Whether the store has the rows of these tokens, and lacks the rest of exactly this text.
-    pub(crate) fn lacks_rest(&self, root: Id, tokens: &[Token]) -> bool {
-        lock(&self.shared().tree).lacks_rest(root, tokens)
+    pub(crate) fn lacks_rest(&self, root: Id, text: Text<'_>) -> bool {
+        lock(&self.shared().tree).lacks_rest(root, text)
+    }
+
+    /// Whether the store has room for a piece of this size, if others make room for it.
+    pub(crate) fn may_take(&self, bytes: usize) -> bool {
+        lock(&self.shared().tree).may_take(bytes as u64)
     }
 
     /// Adds the rows of the last of these tokens, or the rest that belongs to all of the tokens.
-    pub(crate) fn add(&self, root: Id, tokens: &[Token], piece: NewPiece) -> Added {
+    pub(crate) fn add(&self, root: Id, text: Text<'_>, piece: NewPiece) -> Added {
         let Shared { tree, folder } = self.shared();
-        let added = lock(tree).add(root, tokens, piece, folder.as_ref());
+        let added = lock(tree).add(root, text, piece, folder.as_ref());
         if let (Added::Yes { to_write }, Some(writer)) = (&added, &self.opened().writer) {
             to_write.iter().for_each(|id| writer.write(*id));
+            if folder.as_ref().is_some_and(|folder| !folder.is_ours()) {
+                writer.take_over();
+            }
         }
         added
     }
@@ -269,8 +278,7 @@ impl Opened {
             folder
         });
         let shared = Arc::new(Shared { tree: Mutex::new(tree), folder });
-        let writes = shared.folder.as_ref().is_some_and(Folder::is_ours);
-        let writer = writes.then(|| Writer::start(Arc::clone(&shared))).flatten();
+        let writer = shared.folder.as_ref().and_then(|_| Writer::start(Arc::clone(&shared), options.folder_bytes));
         Self { shared, writer }
     }
 }

@@ -9,12 +9,18 @@ use llama_sys::Token;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128_with_seed};
 
 use super::found::Id;
+use super::text::{PieceMedia, fits};
 
 /// The first bytes of a file: a name and the version of the format.
 const MAGIC: [u8; 8] = *b"apstore\x01";
 
 /// The longest header that is read. A header has at most some hundred tokens and a name.
 const MAX_HEADER: usize = 64 << 10;
+
+/// The kinds of pieces as numbers of a header. Versions that know no pictures ignore the last one.
+const OF_ROWS: u32 = 0;
+const OF_REST: u32 = 1;
+const OF_ROWS_WITH_MEDIA: u32 = 2;
 
 /// The kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub(super) struct Header {
     /// Tokens that are computed again without the piece.
     pub(super) saves: u32,
     pub(super) tokens: Box<[Token]>,
+    /// The pictures and sounds whose rows are among the tokens.
+    pub(super) media: Box<[PieceMedia]>,
     pub(super) data_bytes: u64,
     /// The model's name, for people.
     pub(super) label: String,
@@ -46,7 +54,7 @@ pub(super) struct Header {
 }
 
 /// The identity of a piece after `parent`.
-pub(super) fn id(parent: Id, kind: Kind, tokens: &[Token]) -> Id {
+pub(super) fn id(parent: Id, kind: Kind, tokens: &[Token], media: &[PieceMedia]) -> Id {
     let mut hash = Xxh3::new();
     hash.update(&parent.to_le_bytes());
     match kind {
@@ -56,8 +64,25 @@ pub(super) fn id(parent: Id, kind: Kind, tokens: &[Token]) -> Id {
     for token in tokens {
         hash.update(&token.to_le_bytes());
     }
+    for rows in media {
+        hash.update(&rows.encode());
+    }
     // 0 stands for no piece.
     hash.digest128().max(1)
+}
+
+impl PieceMedia {
+    /// Bytes in a header.
+    const BYTES: usize = 60;
+
+    fn encode(&self) -> [u8; Self::BYTES] {
+        let Self { offset, row, part, projector, hash } = self;
+        let fields =
+            [&offset.to_le_bytes()[..], &row.to_le_bytes(), &part.to_le_bytes(), &projector.to_le_bytes(), hash];
+        let mut bytes = [0; Self::BYTES];
+        bytes.copy_from_slice(&fields.concat());
+        bytes
+    }
 }
 
 /// Bytes of a file on disk, in whole blocks.
@@ -73,8 +98,9 @@ impl Header {
             fields.extend(id.to_le_bytes());
         }
         let (kind, offset) = match self.kind {
-            Kind::Rows => (0u32, 0),
-            Kind::Rest { offset } => (1, offset),
+            Kind::Rows if self.media.is_empty() => (OF_ROWS, 0),
+            Kind::Rows => (OF_ROWS_WITH_MEDIA, 0),
+            Kind::Rest { offset } => (OF_REST, offset),
         };
         let (tokens, label) = (self.tokens.len() as u32, self.label.len() as u32);
         for number in [kind, offset, self.start, self.saves, tokens, label] {
@@ -82,6 +108,10 @@ impl Header {
         }
         fields.extend(self.data_bytes.to_le_bytes());
         fields.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
+        if kind == OF_ROWS_WITH_MEDIA {
+            fields.extend((self.media.len() as u32).to_le_bytes());
+            fields.extend(self.media.iter().flat_map(PieceMedia::encode));
+        }
         fields.extend(self.label.as_bytes());
         let mut header = MAGIC.to_vec();
         header.extend((fields.len() as u32).to_le_bytes());
@@ -94,8 +124,9 @@ impl Header {
     /// Bytes of the whole file.
     pub(super) fn file_bytes(&self) -> u64 {
         let tokens = size_of_val(&*self.tokens) as u64;
+        let media = if self.media.is_empty() { 0 } else { 4 + (self.media.len() * PieceMedia::BYTES) as u64 };
         // Magic, length and checksum; three hashes, six numbers and the length of the data; the data's checksum.
-        20 + 80 + tokens + self.label.len() as u64 + self.data_bytes + 16
+        20 + 80 + tokens + media + self.label.len() as u64 + self.data_bytes + 16
     }
 
     /// Bytes at the beginning of a file from which the length of its header follows.
@@ -124,8 +155,11 @@ impl Header {
         // Only files that this version has written reach this line.
         let mut fields = Fields(&header[Self::PREFIX..]);
         let header = fields.header().filter(|_| fields.0.is_empty()).ok_or("its header is not complete")?;
-        let Header { parent, kind, tokens, .. } = &header;
-        if header.id != id(*parent, *kind, tokens) {
+        let Header { parent, kind, tokens, media, .. } = &header;
+        if !fits(tokens, media) {
+            return Err("its pictures are not those of its tokens");
+        }
+        if header.id != id(*parent, *kind, tokens, media) {
             return Err("its name is not that of its tokens");
         }
         Ok(header)
@@ -150,22 +184,34 @@ impl Fields<'_> {
         self.array().map(u32::from_le_bytes)
     }
 
+    fn media(&mut self) -> Option<PieceMedia> {
+        let (offset, row, part) = (self.number()?, self.number()?, self.number()?);
+        Some(PieceMedia { offset, row, part, projector: self.array().map(Id::from_le_bytes)?, hash: self.array()? })
+    }
+
     fn header(&mut self) -> Option<Header> {
         let mut hash = || self.array().map(Id::from_le_bytes);
         let (id, root, parent) = (hash()?, hash()?, hash()?);
         let (kind, offset) = (self.number()?, self.number()?);
+        let has_media = kind == OF_ROWS_WITH_MEDIA;
         let kind = match kind {
-            0 => Kind::Rows,
-            1 => Kind::Rest { offset },
+            OF_ROWS | OF_ROWS_WITH_MEDIA => Kind::Rows,
+            OF_REST => Kind::Rest { offset },
             _ => return None,
         };
         let (start, saves, tokens, label) = (self.number()?, self.number()?, self.number()?, self.number()?);
         let data_bytes = self.array().map(u64::from_le_bytes)?;
         let (tokens, rest) = self.0.split_at_checked((tokens as usize).checked_mul(4)?)?;
         let tokens = tokens.as_chunks::<4>().0.iter().map(|it| Token::from_le_bytes(*it)).collect();
-        let (label, rest) = rest.split_at_checked(label as usize)?;
+        self.0 = rest;
+        let mut media = Vec::new();
+        for _ in 0..if has_media { self.number()? } else { 0 } {
+            media.push(self.media()?);
+        }
+        let (label, rest) = self.0.split_at_checked(label as usize)?;
         self.0 = rest;
         let label = String::from_utf8(label.to_vec()).ok()?;
-        Some(Header { id, root, parent, start, kind, saves, tokens, data_bytes, label, modified: None })
+        let media = media.into();
+        Some(Header { id, root, parent, start, kind, saves, tokens, media, data_bytes, label, modified: None })
     }
 }

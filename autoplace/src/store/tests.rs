@@ -8,7 +8,7 @@ use llama_sys::Token;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{Added, Found, NewPiece, PromptStore, StoreOptions, StoreUse};
+use super::{Added, Found, MediaRows, NewPiece, PromptStore, StoreOptions, StoreUse, Text};
 
 const BLOCK: usize = 4;
 /// Bytes of rows for each token.
@@ -29,29 +29,37 @@ fn rest(tokens: &[Token]) -> Vec<u8> {
 
 /// Stores a text as a session does. Returns the number of tokens whose rows the store has taken.
 fn put(store: &PromptStore, root: &str, tokens: &[Token], with_rest: bool) -> usize {
-    let root = store.root(root);
+    put_text(store, root, Text::plain(tokens), with_rest)
+}
+
+fn put_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) -> usize {
+    let (root, tokens) = (store.root(root), text.tokens);
     store.learn(root, "a model", Some(0.01), with_rest);
-    while let Some(missing) = store.missing_rows(root, tokens, BLOCK) {
+    while let Some(missing) = store.missing_rows(root, text, BLOCK) {
         let data = missing.clone().flat_map(|at| row(&tokens[..=at])).collect();
         let rows = NewPiece::Rows { from: missing.start, data };
-        match store.add(root, &tokens[..missing.end], rows) {
+        match store.add(root, text.first(missing.end), rows) {
             Added::Yes { .. } => {}
             Added::Later => store.flush(),
             Added::No => return missing.start,
         }
     }
-    if with_rest && store.lacks_rest(root, tokens) {
-        store.add(root, tokens, NewPiece::Rest(rest(tokens)));
+    if with_rest && store.lacks_rest(root, text) {
+        store.add(root, text, NewPiece::Rest(rest(tokens)));
     }
     tokens.len()
 }
 
 /// The number of tokens that the store returns of a text, all of them as they were put in.
 fn get(store: &PromptStore, root: &str, tokens: &[Token], with_rest: bool) -> usize {
-    let root = store.root(root);
+    get_text(store, root, Text::plain(tokens), with_rest)
+}
+
+fn get_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) -> usize {
+    let (root, tokens) = (store.root(root), text.tokens);
     store.learn(root, "a model", Some(0.01), with_rest);
     for _ in 0..100 {
-        let found: Found = store.find(root, tokens);
+        let found: Found = store.find(root, text);
         let Some(brought) = store.bring(&found) else { continue };
         let mut at = 0;
         for (data, held, wanted) in &brought.pieces {
@@ -234,6 +242,35 @@ fn texts_with_one_beginning_hold_it_once() {
 }
 
 #[test]
+fn a_picture_is_found_by_its_whole_hash_and_its_projector() {
+    for with_rest in [false, true] {
+        let folder = TempDir::new().unwrap();
+        let tokens: Vec<Token> = [1, 2].into_iter().chain((7..13).map(|row| -row)).chain(3..6).collect();
+        let picture = |hash: u8| [MediaRows { from: 2, len: 6, part: 0, hash: [hash; 32] }];
+        let (one, other) = (picture(1), picture(2));
+        let text = |media, projector| Text { tokens: &tokens, media, projector };
+        let store = in_folder(&folder, 1 << 30);
+        assert_eq!(put_text(&store, "one", text(&one, 5), with_rest), tokens.len());
+        // The same tokens stand for another picture, which is stored beside the first one.
+        let before = if with_rest { 0 } else { 2 };
+        assert_eq!(get_text(&store, "one", text(&other, 5), with_rest), before);
+        assert_eq!(put_text(&store, "one", text(&other, 5), with_rest), tokens.len());
+        drop(store);
+        let store = in_folder(&folder, 1 << 30);
+        for media in [&one, &other] {
+            assert_eq!(get_text(&store, "one", text(media, 5), with_rest), tokens.len());
+            assert_eq!(get_text(&store, "one", text(media, 6), with_rest), before);
+        }
+        // A longer text takes over what hangs on the last piece of a shorter one, if its pictures are the same.
+        let longer = [&tokens[..], &[8, 9]].concat();
+        let longer = Text { tokens: &longer, ..text(&other, 5) };
+        assert_eq!(put_text(&store, "one", longer, with_rest), longer.tokens.len());
+        assert_eq!(get_text(&store, "one", longer, with_rest), longer.tokens.len());
+        assert_eq!(get_text(&store, "one", text(&one, 5), with_rest), tokens.len());
+    }
+}
+
+#[test]
 fn one_long_text_does_not_displace_all_others() {
     let store = PromptStore::new(100_000);
     let short: Vec<Token> = (0..20).collect();
@@ -247,7 +284,7 @@ fn one_long_text_does_not_displace_all_others() {
 
 #[test]
 fn what_was_not_used_for_long_goes_before_the_end_of_what_was() {
-    let store = PromptStore::new(48_000);
+    let store = PromptStore::new(49_200);
     let of = |text: i32| -> Vec<Token> { (100 * text..100 * text + 40).collect() };
     for text in 0..3 {
         put(&store, "one", &of(text), false);
@@ -352,6 +389,34 @@ fn one_process_writes_to_a_folder_and_others_only_read_there() {
     drop(writer);
     let reader_of_nothing = PromptStore::open(reader.options().clone()).unwrap();
     assert_eq!(get(&reader_of_nothing, "one", &text, false), 0);
+}
+
+#[test]
+fn the_next_store_of_a_folder_goes_on_writing_when_the_writer_is_gone() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store");
+    let of = |text: i32| -> Vec<Token> { (100 * text..100 * text + 20).collect() };
+    let writer = in_folder(&folder, 1 << 30);
+    put(&writer, "one", &of(0), true);
+    put(&writer, "one", &of(1), true);
+    writer.flush();
+    let next = in_folder(&folder, 1 << 30);
+    put(&next, "one", &of(2), true);
+    next.flush();
+    assert_eq!(next.usage().folder_limit, 0);
+    // The next store has files in its index that are gone, and lacks others.
+    writer.clear();
+    put(&writer, "one", &of(3), true);
+    writer.flush();
+    drop(writer);
+    put(&next, "one", &of(4), true);
+    next.flush();
+    let usage = within_bounds(&next);
+    assert_eq!((usage.folder_limit, usage.folder_bytes), (1 << 30, on_disk(&path)));
+    let found = |store: &PromptStore| [0, 1, 2, 3, 4].map(|text| get(store, "one", &of(text), true));
+    assert_eq!(found(&next), [0, 0, 20, 20, 20]);
+    drop(next);
+    assert_eq!(found(&in_folder(&folder, 1 << 30)), [0, 0, 20, 20, 20]);
 }
 
 #[test]

@@ -19,9 +19,17 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Writer {
     /// `None` once the writer is to end.
-    queue: Option<mpsc::Sender<Id>>,
+    queue: Option<mpsc::Sender<Job>>,
     waiting: Arc<Waiting>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread does.
+#[derive(Debug)]
+enum Job {
+    Write(Id),
+    /// Become the writer of the folder, if there is no other one any more.
+    TakeOver,
 }
 
 /// The number of pieces that are still to be written.
@@ -43,15 +51,19 @@ impl Waiting {
 }
 
 impl Writer {
-    /// Starts the thread. `None` if the system refuses one; nothing is then written.
-    pub(super) fn start(shared: Arc<Shared>) -> Option<Self> {
-        let (queue, ids) = mpsc::channel();
+    /// Starts the thread, which may write up to `folder_bytes` bytes once the folder is ours. `None` if the system
+    /// refuses a thread; nothing is then written.
+    pub(super) fn start(shared: Arc<Shared>, folder_bytes: u64) -> Option<Self> {
+        let (queue, jobs) = mpsc::channel();
         let waiting = Arc::new(Waiting::default());
         let done = Arc::clone(&waiting);
         let run = move || {
             let mut is_warned = false;
-            for id in ids {
-                write_one(&shared, id, &mut is_warned);
+            for job in jobs {
+                match job {
+                    Job::Write(id) => write_one(&shared, id, &mut is_warned),
+                    Job::TakeOver => take_over(&shared, folder_bytes, &mut is_warned),
+                }
                 done.done();
             }
         };
@@ -64,8 +76,17 @@ impl Writer {
 
     /// Queues a piece.
     pub(super) fn write(&self, id: Id) {
+        self.queue(Job::Write(id));
+    }
+
+    /// Queues an attempt to become the writer of the folder.
+    pub(super) fn take_over(&self) {
+        self.queue(Job::TakeOver);
+    }
+
+    fn queue(&self, job: Job) {
         self.waiting.add();
-        if self.queue.as_ref().is_none_or(|queue| queue.send(id).is_err()) {
+        if self.queue.as_ref().is_none_or(|queue| queue.send(job).is_err()) {
             self.waiting.done();
         }
     }
@@ -80,6 +101,20 @@ impl Writer {
         let pieces = lock(&self.waiting.pieces);
         let waited = self.waiting.changed.wait_while(pieces, |pieces| *pieces > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Becomes the writer of the folder if nobody else is, and writes what was only in memory meanwhile.
+fn take_over(shared: &Shared, folder_bytes: u64, is_warned: &mut bool) {
+    let Shared { tree, folder } = shared;
+    let Some(folder) = folder.as_ref().filter(|folder| !folder.is_ours()) else { return };
+    match folder.take_over() {
+        Ok(None) => {}
+        Ok(Some(found)) => {
+            let to_write = lock(tree).taken_over(found, folder_bytes, folder);
+            to_write.into_iter().for_each(|id| write_one(shared, id, is_warned));
+        }
+        Err(error) => tracing::debug!(target: "autoplace::store", "the folder stays another's: {error}"),
     }
 }
 

@@ -226,8 +226,9 @@ fn no_kill_no_damage_and_no_full_disk_changes_a_text() {
 }
 
 #[test]
-#[ignore = "500 rounds, or as many as AUTOPLACE_STORE_ROUNDS says, take minutes"]
+#[ignore = "500 rounds, or as many as AUTOPLACE_STORE_ROUNDS says, take minutes; AUTOPLACE_STORE_SEED makes others"]
 fn five_hundred_kills_damages_and_full_disks_change_no_text() {
-    let count = std::env::var("AUTOPLACE_STORE_ROUNDS").ok().and_then(|count| count.parse().ok());
-    rounds(count.unwrap_or(500), 11, true);
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    let count = number("AUTOPLACE_STORE_ROUNDS").map_or(500, |count| count as usize);
+    rounds(count, number("AUTOPLACE_STORE_SEED").unwrap_or(11), true);
 }

@@ -4,17 +4,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace::generate::{Engine, GenerateRequest, Statistics};
+use autoplace::generate::{Engine, GenerateRequest, Speculation, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 use autoplace::store::{PromptStore, StoreOptions};
 use autoplace::{Isolation, Model, ModelBuilder, memory};
 
+use crate::speculative_support::{self, exact};
 use crate::text_support::{
     Raw, SEED, SYSTEM, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, tokens_of, words,
     worker,
 };
-use test_support::demo_path;
+use test_support::{demo_path, prediction_heads};
 
 const ANSWER: usize = 24;
 const MIB: u64 = 1 << 20;
@@ -240,6 +241,54 @@ fn damaged_files_change_no_text_and_fail_none() {
             }
             fs::write(file, bytes).unwrap();
         }
+    }
+}
+
+/// Models with a drafter: a draft model, and a block for multi-token prediction whose drafts are right, or by chance.
+fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 3] {
+    let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
+    let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
+    [
+        ("draft", exact("llama", folder), draft),
+        ("right", prediction_heads::steps(folder), mtp),
+        ("random", prediction_heads::random(folder), mtp),
+    ]
+}
+
+#[test]
+fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path, speculation) in drafting(folder.path()) {
+        let load = |store: Option<PromptStore>| {
+            let builder = speculative_support::builder(&path, speculative_support::request(512, 1, 3).n_batch(64));
+            let builder = match title {
+                "draft" => builder.draft(&path),
+                _ => builder.mtp(true),
+            };
+            store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap()
+        };
+        let turn = |model: &Model, prompt: &[Token]| {
+            complete(generate(model, prompt).temp(0.0).max_tokens(60).speculate(speculation), model)
+        };
+        let files = folder.path().join(title);
+        let prompt = words(1, 150);
+        let (whole, first, next) = {
+            let model = load(None);
+            let first = turn(&model, &prompt);
+            let next = [&prompt[..], &first.tokens, &words(2, 20)].concat();
+            (turn(&model, &next), first, next)
+        };
+        assert_eq!(turn(&load(Some(in_folder(&files))), &prompt), first, "{title}");
+        let again = turn(&load(Some(in_folder(&files))), &next);
+        assert_eq!(again.tokens, whole.tokens, "{title}");
+        let known = prompt.len() + first.tokens.len() - 1;
+        let (again, whole) = (again.statistics(), whole.statistics());
+        assert_eq!((again.restored_tokens, whole.cached_tokens), (known, known), "{title}: {again:?}");
+        assert!(again.restored_draft_tokens >= prompt.len(), "{title}: {again:?}");
+        assert_eq!(whole.restored_draft_tokens, 0);
+        assert!(again.drafted_tokens > 0, "{title}: {again:?}");
+        // Nearly all drafts are right, if both models compute the same from the same input.
+        assert!(title == "random" || again.acceptance_rate() > 0.9, "{title}: {again:?}");
     }
 }
 

@@ -65,6 +65,11 @@ pub(crate) fn seeing(name: &str, folder: &Path, sequences: u32) -> Model {
     beside(&files(name, folder), request(256 * sequences, sequences, false), image_max_tokens(name)).load().unwrap()
 }
 
+/// A builder of the model that [`seeing`] loads, with this request.
+pub(crate) fn seeing_by(name: &str, folder: &Path, request: Request) -> ModelBuilder {
+    beside(&files(name, folder), request, image_max_tokens(name))
+}
+
 /// The text model and the projector of this family.
 pub(crate) fn files(name: &str, folder: &Path) -> (PathBuf, PathBuf) {
     let text_model = match name {

@@ -13,6 +13,7 @@ mod heard;
 mod refused;
 mod same_as_llama_cpp;
 mod seen_before;
+mod stored_pictures;
 mod where_it_is;
 
 use support::{sim_support, text_support};

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Chat, Engine, Error, Fork, Prompt, Statistics};
-use autoplace::store::PromptStore;
 use autoplace::{Image, Isolation, Model};
 
 use crate::eyes::{FAMILIES, ROWS, about, beside, builder, files, picture, projector, seeing};
@@ -172,20 +171,6 @@ fn a_text_about_a_picture_is_forked_and_rolled_back_behind_it() {
     assert_eq!(texts.of(forked).tokens, alone.tokens[6..]);
     let both = texts.of(first).tokens.clone();
     assert_eq!((&both[..6], &both[6..]), (&alone.tokens[..6], &alone.tokens[3..]));
-}
-
-#[test]
-fn texts_with_pictures_stay_out_of_the_prompt_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = projector(FAMILIES[0], folder.path());
-    let store = PromptStore::new(1 << 30);
-    let model = builder(&path, request(256, 1, false)).prompt_store(store.clone()).load().unwrap();
-    let long = "In the beginning God created the heaven and the earth. And the earth was without form, and void;";
-    let prompt = Prompt::text(long).then_media(picture(60, 40, 1)).then_text(long);
-    complete(greedy(&model, prompt).cache_prompt(true), &model);
-    assert_eq!(store.usage().tokens, 0);
-    complete(greedy(&model, long).cache_prompt(true), &model);
-    assert!(store.usage().tokens > 0);
 }
 
 #[test]

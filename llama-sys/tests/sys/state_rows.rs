@@ -56,6 +56,15 @@ fn rows_in_pieces_are_the_state_in_any_context_and_any_sequence() {
         let (shape, pieces) = pieces(&mut context, &[1, 7, text.len() - 8]);
         assert!(pieces.iter().all(|(data, tokens)| data.len() == shape.row_bytes() * tokens));
         assert_eq!(RowShape::from_bytes(&shape.to_bytes()), Some(shape.clone()));
+        // Several pieces of one size are read at once.
+        let rows = context.rows(0).unwrap().unwrap();
+        let at_once = context.read_pieces(0, &rows, 3..text.len(), 4, b"front").unwrap();
+        for (index, piece) in at_once.iter().enumerate() {
+            let from = 3 + 4 * index;
+            let alone = context.read_rows(0, &rows, from..text.len().min(from + 4)).unwrap();
+            assert!(piece == &[b"front", &alone[..]].concat(), "{index}");
+        }
+        assert_eq!(at_once.len(), (text.len() - 3).div_ceil(4));
         let given: Vec<_> = pieces.iter().map(|(data, n)| RowPiece { data, tokens: *n, wanted: *n }).collect();
         let mut other = cpu_context(ContextParams { n_ctx: 768, n_seq_max: 3, ..params });
         other.write_rows(2, &shape, &given, &[]).unwrap();
@@ -81,6 +90,29 @@ fn the_first_rows_are_the_state_of_the_first_tokens() {
 }
 
 #[test]
+fn a_sequence_may_begin_at_another_position_than_0() {
+    for params in layouts() {
+        let mut context = cpu_context(params.clone());
+        let text = text();
+        context.decode(&batch_of(&text, 0)).unwrap();
+        context.kv_seq_remove(0, 0..3).unwrap();
+        let rows = context.rows(0).unwrap().unwrap();
+        assert_eq!((rows.first(), rows.tokens()), (3, text.len() - 3));
+        let data = context.read_rows(0, &rows, 0..rows.tokens()).unwrap();
+        let given = [RowPiece { data: &data, tokens: rows.tokens(), wanted: rows.tokens() }];
+        let mut other = cpu_context(params);
+        other.write_rows_from(1, 3, rows.shape(), &given, &[]).unwrap();
+        // Other cells hold them now, so the last bits of logits may differ.
+        let written = other.rows(1).unwrap().unwrap();
+        assert_eq!((written.first(), written.tokens()), (3, rows.tokens()));
+        assert!(other.read_rows(1, &written, 0..written.tokens()).unwrap() == data);
+        // A gap within the sequence is none of this.
+        context.kv_seq_remove(0, 5..6).unwrap();
+        assert!(context.rows(0).unwrap().is_none());
+    }
+}
+
+#[test]
 fn cells_in_another_order_than_their_tokens_are_read_in_the_order_of_the_tokens() {
     let params = ContextParams { kv_unified: true, ..layouts()[0].clone() };
     let mut context = cpu_context(params.clone());
@@ -98,6 +130,11 @@ fn cells_in_another_order_than_their_tokens_are_read_in_the_order_of_the_tokens(
     context.kv_seq_remove(1, 0..Position::MAX).unwrap();
     compute(&mut context, 0, 5, &text[5..]);
     let (shape, pieces) = pieces(&mut context, &[text.len()]);
+    let rows = context.rows(0).unwrap().unwrap();
+    for (index, piece) in context.read_pieces(0, &rows, 0..text.len(), 3, &[]).unwrap().iter().enumerate() {
+        let from = 3 * index;
+        assert!(piece == &context.read_rows(0, &rows, from..text.len().min(from + 3)).unwrap(), "{index}");
+    }
     let given = [RowPiece { data: &pieces[0].0, tokens: text.len(), wanted: text.len() }];
     let mut other = cpu_context(params);
     other.write_rows(0, &shape, &given, &[]).unwrap();

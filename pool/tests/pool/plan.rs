@@ -253,6 +253,7 @@ fn memory_that_another_program_takes_is_made_free_at_once() {
 /// are loaded from the host's memory.
 fn chat_and_titles() -> PoolState {
     let mut state = pool(&desktop(), &["32b", "3b"], CTX);
+    state.limits.anticipate = true;
     for (model, seconds) in state.models.iter_mut().zip([2.7, 0.7]) {
         (model.load_time, model.loads) = (Some(Duration::from_secs_f64(seconds)), 2);
     }
@@ -305,7 +306,7 @@ fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_a
     // Two of the reloads of a minute are left for requests that have come.
     let after = |reloads: usize| {
         let mut state = state.clone();
-        state.limits = Limits::default().reloads_per_minute(6);
+        state.limits = Limits::default().anticipate(true).reloads_per_minute(6);
         state.reloads = vec![state.now; reloads];
         anticipate(&state)
     };

@@ -5,6 +5,7 @@ mod neighbours;
 mod rounds;
 mod support;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -301,6 +302,34 @@ fn replaced() -> Result<(), Failed> {
     Ok(())
 }
 
+/// A store of another size, while the model with the former one is in use: the folder is that one's until it is gone.
+fn resized_store(folder: &Path) -> Result<(), Failed> {
+    let options = |bytes: u64| StoreOptions::new(bytes).folder(folder, 1 << 30);
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a").prompt_store(options(70 << 20))).start()?;
+    let restored = |prompt: &str| -> Result<usize, Failed> {
+        let held = pool.get("a").wait()?;
+        let generate = held.generate(prompt).temp(0.0).max_tokens(TOKENS).cache_prompt(true);
+        Ok(generate.stream()?.into_text()?.1.restored_tokens)
+    };
+    let prompts = ["While. ", "After. "].map(|first| format!("{first}{}", support::PROMPT.repeat(20)));
+    let in_use = pool.get("a").wait()?;
+    // It opens its store with its first text.
+    drop(in_use.generate(support::PROMPT).max_tokens(2).text()?);
+    pool.set_models(vec![spec("a").prompt_store(options(80 << 20))], Limits::default())?;
+    assert_eq!(restored(&prompts[0])?, 0);
+    drop(in_use);
+    until(|| pool.status().iter().all(|model| !model.is_replaced));
+    assert_eq!(restored(&prompts[1])?, 0);
+    assert!(pool.unload("a")?);
+    until(|| state(&pool, "a") == Residence::Unloaded);
+    for prompt in &prompts {
+        let restored = restored(prompt)?;
+        assert!(restored > 64, "{restored}");
+    }
+    Ok(())
+}
+
 fn stored() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     // In this process memory is enough; that of a worker ends with it.
@@ -327,6 +356,7 @@ fn stored() -> Result<(), Failed> {
         let held = pool.status().remove(0).held.expect("it is loaded").host;
         assert!(held >= if isolated { 64 << 20 } else { 8 << 20 }, "{held}");
     }
+    resized_store(&folder.path().join("b"))?;
     // A folder that others can use, or a path that is not a folder, is named before anything is loaded.
     let file = folder.path().join("file");
     std::fs::write(&file, "")?;

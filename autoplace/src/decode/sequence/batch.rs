@@ -93,6 +93,7 @@ impl Sequence {
         let draft = speculator.draft(text, most, n_vocab, drafters)?;
         self.batch.draft_at = batch.len() as i32;
         self.statistics.drafted_tokens += draft.len();
+        self.statistics.restored_draft_tokens += std::mem::take(&mut drafters.restored);
         for (position, &token) in (self.tokens.len()..).zip(draft) {
             batch.add(token, position as i32, self.held.seq, true);
         }
@@ -132,7 +133,12 @@ impl Sequence {
     }
 
     /// Passes the computed tokens after `from` to the drafter: the text's own and the accepted draft tokens.
-    pub(crate) fn followed(&self, drafters: &mut Drafters, context: &mut Context, from: usize) -> Result<(), Error> {
+    pub(crate) fn followed(
+        &mut self,
+        drafters: &mut Drafters,
+        context: &mut Context,
+        from: usize,
+    ) -> Result<(), Error> {
         if self.held.computed <= from || !self.speculator.as_ref().is_some_and(Speculator::is_followed) {
             return Ok(());
         }
@@ -142,10 +148,12 @@ impl Sequence {
         };
         let rows = (0..self.held.computed - from).map(row);
         let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
-        match &mut drafters.drafts.heads {
-            Some(heads) => heads.follow(&mut drafters.batch, context, text, from, rows),
-            None => Ok(()),
+        let Drafters { drafts, stored_heads, batch, .. } = drafters;
+        if let Some(heads) = &mut drafts.heads {
+            let restored = heads.follow((batch, stored_heads.as_mut()), context, text, from, rows)?;
+            self.statistics.restored_draft_tokens += restored;
         }
+        Ok(())
     }
 
     /// Removes rejected draft tokens from the context.

@@ -9,6 +9,7 @@
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::model::likeliest;
+use super::stored::StoredDrafter;
 use super::{SeqTokens, computed};
 use crate::decode::error::Error;
 use crate::decode::prefix::{common_prefix, position};
@@ -24,20 +25,35 @@ impl Heads {
     }
 
     /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
-    /// are their rows in the model's batch.
+    /// are their rows in the model's batch. Returns the number of earlier tokens that the context has got from the
+    /// prompt store.
     pub(crate) fn follow(
         &mut self,
-        batch: &mut Batch,
+        (batch, mut stored): (&mut Batch, Option<&mut StoredDrafter>),
         model: &mut Context,
         SeqTokens { seq, tokens }: SeqTokens<'_>,
         from: usize,
         rows: impl Iterator<Item = i32>,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         // Forgets tokens that differ from the text, and tokens that were computed again.
         let known = self.known(seq);
         let keep = known.agrees_with(tokens).min((from + 1).saturating_sub(known.first));
         let held = self.cut(seq, keep)?;
         let width = self.width();
+        let mut restored = 0;
+        if let Some(stored) = &mut stored {
+            stored.changed(seq);
+            let known = self.known(seq);
+            let goes_on = held && (known.end() == from + 1 || (known.end() == from && known.has_next(width)));
+            if !goes_on
+                && let Some(text) =
+                    stored.restore_followed(&mut self.context, SeqTokens { seq, tokens }, from, width)?
+            {
+                restored = text.tokens.len();
+                *self.known(seq) = text;
+            }
+        }
+        let held = held || restored > 0;
         let known = self.known(seq);
         if known.end() == from && known.has_next(width) {
             known.tokens.extend(tokens.get(from));
@@ -58,7 +74,7 @@ impl Heads {
                 self.catch_up(batch, seq)?;
                 if self.known(seq).end() != position + 1 {
                     // The block's context had no room.
-                    return Ok(());
+                    return Ok(restored);
                 }
             }
         }
@@ -66,7 +82,20 @@ impl Heads {
             self.catch_up(batch, seq)?;
             self.known(seq).hidden.shrink_to((FEW + 1) * width);
         }
-        Ok(())
+        Ok(restored)
+    }
+
+    /// What the block needs to go on after the known tokens of a sequence, all of which its context holds on return:
+    /// the hidden state for the next token. `None` if it has not followed the text from its second token on.
+    pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
+        let width = self.width();
+        let known = self.known(seq);
+        if known.first != 1 || known.tokens.is_empty() || !known.has_next(width) {
+            return Ok(None);
+        }
+        self.catch_up(batch, seq)?;
+        let next = self.known(seq).hidden.get(..width);
+        Ok(next.map(|next| next.iter().flat_map(|number| number.to_le_bytes()).collect()))
     }
 
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.

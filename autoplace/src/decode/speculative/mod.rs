@@ -11,6 +11,7 @@ mod heads;
 mod lookup;
 mod model;
 mod speculator;
+mod stored;
 
 pub(crate) use speculator::{Drafters, Speculator};
 

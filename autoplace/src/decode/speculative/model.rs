@@ -3,11 +3,15 @@
 //! The draft model's context holds the tokens of each sequence as of the last draft. Before it drafts, it removes
 //! tokens that differ and computes the missing ones, so it can follow a text in both directions.
 
+use std::time::Instant;
+
 use llama_sys::{Batch, Position, SeqId, Token};
 
+use super::stored::StoredDrafter;
 use super::{SeqTokens, computed};
 use crate::decode::error::Error;
 use crate::decode::prefix::{common_prefix, position};
+use crate::decode::stored::MIN_BATCH;
 use crate::load::Draft;
 
 /// Logits this far below the highest are ignored. Together they would have less than a hundredth of its probability.
@@ -15,39 +19,46 @@ const NEGLIGIBLE: f32 = 16.0;
 
 impl Draft {
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
+    ///
+    /// Returns the number of tokens that the context got from the prompt store before.
     pub(crate) fn draft(
         &mut self,
         batch: &mut Batch,
+        stored: Option<&mut StoredDrafter>,
         SeqTokens { seq, tokens }: SeqTokens<'_>,
         most: usize,
         p_min: f32,
         drafted: &mut Vec<Token>,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         // All draft tokens except the last need cells too.
         let n_ctx = self.context.n_ctx_seq() as usize;
         let most = most.min(n_ctx.saturating_sub(tokens.len()) + 1);
         if most == 0 || tokens.len() > n_ctx {
-            return Ok(());
+            return Ok(0);
         }
-        if !self.catch_up(batch, seq, tokens)? {
-            return Ok(());
-        }
+        let Some(restored) = self.catch_up(batch, stored, SeqTokens { seq, tokens })? else { return Ok(0) };
         loop {
             let last = i32::try_from(batch.len()).unwrap_or(i32::MAX) - 1;
             let (likeliest, probability) = likeliest(self.context.logits(last)?);
             if probability < p_min {
-                return Ok(());
+                return Ok(restored);
             }
             drafted.push(likeliest);
             if drafted.len() >= most || !self.compute(batch, seq, &[likeliest])? {
-                return Ok(());
+                return Ok(restored);
             }
         }
     }
 
-    /// Brings the context to exactly these tokens, with the logits of the last one. Returns false when there is no
-    /// room.
-    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
+    /// Brings the context to exactly these tokens, with the logits of the last one. Returns the number of tokens that
+    /// came from the prompt store; `None` when there is no room.
+    fn catch_up(
+        &mut self,
+        batch: &mut Batch,
+        mut stored: Option<&mut StoredDrafter>,
+        text: SeqTokens<'_>,
+    ) -> Result<Option<usize>, Error> {
+        let SeqTokens { seq, tokens } = text;
         let held = &mut self.held[seq as usize];
         // The last token is always computed, for its logits.
         let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
@@ -56,13 +67,26 @@ impl Draft {
             keep = 0;
         }
         held.truncate(keep);
-        let n_batch = self.context.n_batch().max(1) as usize;
-        for part in tokens[keep..].chunks(n_batch) {
-            if !self.compute(batch, seq, part)? {
-                return Ok(false);
+        let mut restored = 0;
+        if let Some(stored) = &mut stored {
+            stored.changed(seq);
+            if let Some(now) = stored.restore(&mut self.context, text, keep)? {
+                *held = tokens[..now].to_vec();
+                (keep, restored) = (now, now);
             }
         }
-        Ok(true)
+        let n_batch = self.context.n_batch().max(1) as usize;
+        for part in tokens[keep..].chunks(n_batch) {
+            let begun = Instant::now();
+            if !self.compute(batch, seq, part)? {
+                return Ok(None);
+            }
+            if let Some(stored) = stored.as_mut().filter(|_| part.len() >= MIN_BATCH) {
+                self.context.synchronize()?;
+                stored.computed(part.len(), begun.elapsed());
+            }
+        }
+        Ok(Some(restored))
     }
 
     /// Computes tokens after the held ones, with the logits of the last one. Returns false when there is no room.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use llama_sys::{AbortHandle, Batch, Token};
+use llama_sys::{AbortHandle, Batch, SeqId, Token};
 
 use super::gate::Gate;
+use super::stored::StoredDrafter;
 use super::{SeqTokens, Speculation, lookup};
 use crate::decode::custom::CustomDrafter;
 use crate::decode::error::Error;
 use crate::decode::stats::DraftingPaused;
-use crate::load::Drafts;
+use crate::load::{Drafts, Model};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
@@ -45,7 +46,7 @@ impl Speculator {
             Some(_) => most,
             None => most.min(self.speculation.draft_max() as usize),
         };
-        let Drafters { drafts, batch, state } = drafters;
+        let Drafters { drafts, stored, restored, batch, state, .. } = drafters;
         if most > 0 && self.gate.is_open() {
             match self.speculation {
                 Speculation::Off => {
@@ -59,7 +60,7 @@ impl Speculator {
                 }
                 Speculation::DraftModel { p_min, .. } => {
                     if let Some(model) = &mut drafts.model {
-                        model.draft(batch, text, most, p_min, draft)?;
+                        *restored += model.draft(batch, stored.as_mut(), text, most, p_min, draft)?;
                     }
                 }
                 Speculation::Mtp { p_min, .. } => {
@@ -116,6 +117,11 @@ impl Speculator {
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
+    /// The prompt store of the draft model, and of the block.
+    stored: Option<StoredDrafter>,
+    pub(crate) stored_heads: Option<StoredDrafter>,
+    /// Tokens that the draft model's context has got from the store since they were last counted.
+    pub(crate) restored: usize,
     pub(crate) batch: Batch,
     /// The hidden state that the next token is drafted from.
     state: Vec<f32>,
@@ -123,10 +129,45 @@ pub(crate) struct Drafters {
 
 impl Drafters {
     /// An abort of the main model also stops the draft model. The block's computations are short.
-    pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle) -> Self {
+    pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle, model: &Model) -> Self {
+        let mut stored = None;
         if let Some(draft) = &mut drafts.model {
             draft.context.follow_abort_handle(abort);
+            stored = model.draft_store(draft).map(|of| StoredDrafter::of_draft(of, draft.held.len()));
         }
-        Self { drafts, ..Self::default() }
+        let heads = drafts.heads.as_ref().and_then(|heads| Some((model.heads_store(heads)?, heads.held.len())));
+        let stored_heads = heads.map(|(of, sequences)| StoredDrafter::of_heads(of, sequences));
+        Self { drafts, stored, stored_heads, ..Self::default() }
+    }
+
+    /// Stores the next pieces of what the drafters' contexts hold of a sequence that no text uses. Returns whether more
+    /// is left.
+    pub(crate) fn store_part(&mut self, is_running: impl Fn(SeqId) -> bool) -> bool {
+        if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
+            && stored.store_part(draft, &is_running)
+        {
+            return true;
+        }
+        let (Some(stored), Some(heads)) = (&mut self.stored_heads, &mut self.drafts.heads) else { return false };
+        let part = stored.store_followed_part((heads, &mut self.batch), is_running);
+        part.unwrap_or_else(|error| self.no_longer_stored(&error))
+    }
+
+    /// Stores all that the drafters' contexts hold.
+    pub(crate) fn store_all(&mut self) {
+        if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model) {
+            stored.store_all(draft);
+        }
+        let (Some(stored), Some(heads)) = (&mut self.stored_heads, &mut self.drafts.heads) else { return };
+        if let Err(error) = stored.store_all_followed(heads, &mut self.batch) {
+            self.no_longer_stored(&error);
+        }
+    }
+
+    /// A block that cannot compute what waits is not stored; its next draft tells the text.
+    fn no_longer_stored(&mut self, error: &Error) -> bool {
+        tracing::debug!(target: "autoplace::store", "the block for several tokens is not stored: {error}");
+        self.stored_heads = None;
+        false
     }
 }

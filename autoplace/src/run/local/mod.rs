@@ -72,7 +72,7 @@ impl LocalSession {
         context.follow_abort_handle(abort.clone());
         Ok(Self {
             model: model.clone(),
-            drafters: Drafters::new(drafts, abort.clone()),
+            drafters: Drafters::new(drafts, abort.clone(), model),
             abort,
             lent: Some(Lent::new(context, &model.placement().context)),
             sequences: Vec::new(),
@@ -230,9 +230,12 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Copies some megabytes of idle sequences into the prompt store. Returns whether more is left.
+    /// Copies some megabytes of idle sequences into the prompt store, of the model's context before those of its draft.
+    /// Returns whether more is left.
     pub(crate) fn store_part(&mut self) -> bool {
-        self.lent.as_mut().is_some_and(|lent| self.cache.store_part(&mut lent.context))
+        let Some(lent) = &mut self.lent else { return false };
+        let is_running = |seq| self.sequences.iter().any(|it| it.held.seq == seq);
+        self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
@@ -321,6 +324,7 @@ impl Drop for LocalSession {
             sequence.leave(&mut cache);
         }
         cache.store_all(&mut lent.context);
+        self.drafters.store_all();
         let Ok(slot) = self.model.slot() else {
             return;
         };

@@ -85,6 +85,7 @@ impl LocalSession {
         // times of moves predict later moves.
         if let Some(lent) = &mut self.lent {
             self.cache.store_all(&mut lent.context);
+            self.drafters.store_all();
         }
         let begun = Instant::now();
         let saved = self.release()?;
@@ -183,7 +184,7 @@ impl LocalSession {
                 self.sequences.iter_mut().for_each(|sequence| sequence.held.saved = None);
                 self.cache.emptied();
                 self.cache.checkpoints.set_limit(self.model.checkpoints());
-                self.drafters = Drafters::new(drafts, self.abort.clone());
+                self.drafters = Drafters::new(drafts, self.abort.clone(), &self.model);
                 if let (Some(stored), Some(of)) = (&mut self.cache.stored, self.model.prompt_store(context.model())) {
                     stored.renew(of);
                 }

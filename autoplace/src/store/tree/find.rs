@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use llama_sys::Token;
-
 use super::{Kind, Node, Tree};
 use crate::store::found::{Found, FoundPiece, Id};
+use crate::store::text::Text;
 
 /// A piece whose tokens a text begins with.
 #[derive(Debug, Clone, Copy)]
@@ -30,10 +29,10 @@ pub(super) struct LastRest {
 
 impl Tree {
     /// The pieces with which these tokens begin. The last one may go on otherwise than they do.
-    pub(super) fn walk(&self, root: Id, tokens: &[Token]) -> (Vec<Step>, usize) {
+    pub(super) fn walk(&self, root: Id, text: Text<'_>) -> (Vec<Step>, usize) {
         let (mut path, mut at, mut parent) = (Vec::new(), 0, root);
         loop {
-            let common = |node: &Node| node.tokens.iter().zip(&tokens[at..]).take_while(|(a, b)| a == b).count();
+            let common = |node: &Node| text.common(at, &node.tokens, &node.media);
             let found = self.rows(parent).map(|(id, node)| (common(node), id, node)).max_by_key(|it| it.0);
             let Some((common, id, node)) = found.filter(|it| it.0 > 0) else { break };
             path.push(Step { id, common });
@@ -48,11 +47,11 @@ impl Tree {
 
     /// The longest rest at or before the end of the path. Several pieces may begin like the tokens, and a rest hangs on
     /// one of them, so all are asked.
-    pub(super) fn last_rest(&self, root: Id, tokens: &[Token], path: &[Step]) -> Option<LastRest> {
+    pub(super) fn last_rest(&self, root: Id, text: Text<'_>, path: &[Step]) -> Option<LastRest> {
         (0..path.len()).rev().find_map(|at| {
             let parent = at.checked_sub(1).map_or(root, |before| path[before].id);
             let start = self.nodes.get(&path[at].id)?.start as usize;
-            let common = |node: &Node| node.tokens.iter().zip(&tokens[start..]).take_while(|(a, b)| a == b).count();
+            let common = |node: &Node| text.common(start, &node.tokens, &node.media);
             let of_piece = |(piece, node): (Id, &Node)| {
                 let common = common(node);
                 let rests = self.children(piece).filter_map(move |(id, rest)| match rest.kind {
@@ -65,12 +64,12 @@ impl Tree {
         })
     }
 
-    pub(in crate::store) fn find(&self, root: Id, tokens: &[Token]) -> Found {
+    pub(in crate::store) fn find(&self, root: Id, text: Text<'_>) -> Found {
         let needs_rest = self.roots.get(&root).is_some_and(|root| root.of.needs_rest);
-        let (mut path, mut reached) = self.walk(root, tokens);
+        let (mut path, mut reached) = self.walk(root, text);
         let mut found = Found::default();
         if needs_rest {
-            let Some(rest) = self.last_rest(root, tokens, &path) else { return found };
+            let Some(rest) = self.last_rest(root, text, &path) else { return found };
             path.truncate(rest.at);
             path.push(Step { id: rest.piece, common: rest.offset });
             reached = rest.tokens;
@@ -90,21 +89,21 @@ impl Tree {
         found
     }
 
-    pub(in crate::store) fn missing_rows(&self, root: Id, tokens: &[Token], block: usize) -> Option<Range<usize>> {
+    pub(in crate::store) fn missing_rows(&self, root: Id, text: Text<'_>, block: usize) -> Option<Range<usize>> {
         let (mut at, mut parent) = (0, root);
-        while at < tokens.len() {
-            let wanted = &tokens[at..tokens.len().min(at + block)];
-            match self.rows(parent).find(|(_, node)| node.tokens.starts_with(wanted)) {
-                Some((id, _)) if wanted.len() == block => (at, parent) = (at + block, id),
+        while at < text.tokens.len() {
+            let wanted = block.min(text.tokens.len() - at);
+            match self.rows(parent).find(|(_, node)| text.common(at, &node.tokens, &node.media) >= wanted) {
+                Some((id, _)) if wanted == block => (at, parent) = (at + block, id),
                 Some(_) => return None,
-                None => return Some(at..at + wanted.len()),
+                None => return Some(at..at + wanted),
             }
         }
         None
     }
 
-    pub(in crate::store) fn lacks_rest(&self, root: Id, tokens: &[Token]) -> bool {
-        let (path, reached) = self.walk(root, tokens);
-        reached == tokens.len() && self.last_rest(root, tokens, &path).is_none_or(|rest| rest.tokens < reached)
+    pub(in crate::store) fn lacks_rest(&self, root: Id, text: Text<'_>) -> bool {
+        let (path, reached) = self.walk(root, text);
+        reached == text.tokens.len() && self.last_rest(root, text, &path).is_none_or(|rest| rest.tokens < reached)
     }
 }

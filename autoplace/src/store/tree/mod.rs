@@ -19,6 +19,7 @@ use super::found::{Added, Found, Id, NewPiece};
 use super::memory::{allocated, of_map};
 use super::options::{StoreUse, StoredModel};
 use super::piece::{Header, Kind, id, on_disk};
+use super::text::{PieceMedia, Text};
 use super::value::{Root, Uses};
 
 /// No piece.
@@ -62,6 +63,7 @@ struct Node {
     /// Tokens that are computed again without the piece.
     saves: u32,
     tokens: Box<[Token]>,
+    media: Box<[PieceMedia]>,
     /// `None`: only the folder has the data.
     data: Option<Arc<Vec<u8>>>,
     data_bytes: u64,
@@ -77,7 +79,7 @@ impl Node {
     fn bytes(&self) -> u64 {
         // An `Arc` has two counters, and a `Vec` three words.
         let data = self.data.as_ref().map_or(0, |data| allocated(40) + allocated(data.capacity()));
-        allocated(size_of_val(&*self.tokens)) + data
+        allocated(size_of_val(&*self.tokens)) + allocated(size_of_val(&*self.media)) + data
     }
 }
 
@@ -188,13 +190,16 @@ impl Tree {
                 };
                 before && node.kind == Kind::Rows && node.root == header.root
             };
-            if !is_first && !self.nodes.get(&header.parent).is_some_and(follows) || self.nodes.contains_key(&header.id)
-            {
+            if !is_first && !self.nodes.get(&header.parent).is_some_and(follows) {
                 folder.remove(header.id);
                 continue;
             }
             let file = on_disk(header.file_bytes());
             self.of_files += file;
+            if let Some(known) = self.nodes.get_mut(&header.id) {
+                known.file = file;
+                continue;
+            }
             let root = self.roots.entry(header.root).or_default();
             if root.label.is_empty() {
                 root.label = header.label;
@@ -209,6 +214,7 @@ impl Tree {
                 kind: header.kind,
                 saves: header.saves,
                 tokens: header.tokens,
+                media: header.media,
                 data: None,
                 data_bytes: header.data_bytes,
                 uses: Uses { times: 0, last },
@@ -219,6 +225,26 @@ impl Tree {
         }
         self.make_room(0, &[], Some(folder));
         self.make_room_in_folder(0, folder).files.into_iter().for_each(|id| folder.remove(id));
+    }
+
+    /// Goes on as the writer of a folder in which these files were found: another one has added and removed some since
+    /// they were last looked at. Returns the pieces that are in memory alone.
+    pub(super) fn taken_over(&mut self, found: Vec<Header>, folder_limit: u64, folder: &Folder) -> Vec<Id> {
+        self.folder_limit = folder_limit;
+        self.of_files = 0;
+        self.nodes.values_mut().for_each(|node| node.file = 0);
+        self.has_files(found, folder);
+        let is_gone = |node: &Node| node.data.is_none() && node.file == 0;
+        let gone: Vec<Id> = self.nodes.iter().filter(|(_, node)| is_gone(node)).map(|(id, _)| *id).collect();
+        gone.into_iter().for_each(|id| self.forget(id, Some(folder)));
+        let mut in_memory: Vec<(u32, bool, Id)> = Vec::new();
+        for (id, node) in self.nodes.iter_mut().filter(|(_, node)| node.file == 0) {
+            node.waits = true;
+            in_memory.push((node.start, node.kind != Kind::Rows, *id));
+        }
+        // Parents before children, and rows before what hangs on them.
+        in_memory.sort_unstable();
+        in_memory.into_iter().map(|(_, _, id)| id).collect()
     }
 
     fn insert(&mut self, id: Id, mut node: Node) {
@@ -272,6 +298,7 @@ impl Tree {
             kind: node.kind,
             saves: node.saves,
             tokens: node.tokens.clone(),
+            media: node.media.clone(),
             data_bytes: node.data_bytes,
             label: self.roots.get(&node.root).map(|root| root.label.clone()).unwrap_or_default(),
             modified: None,
@@ -292,22 +319,21 @@ impl Tree {
     }
 
     /// Adds a piece, if there is room for it and all pieces before it are there.
-    pub(super) fn add(&mut self, root: Id, tokens: &[Token], piece: NewPiece, folder: Option<&Folder>) -> Added {
+    pub(super) fn add(&mut self, root: Id, text: Text<'_>, piece: NewPiece, folder: Option<&Folder>) -> Added {
         self.clock += 1;
-        let before = if let NewPiece::Rows { from, .. } = &piece { *from } else { tokens.len() };
-        let (path, reached) = self.walk(root, &tokens[..before]);
+        let before = if let NewPiece::Rows { from, .. } = &piece { *from } else { text.tokens.len() };
+        let (path, reached) = self.walk(root, text.first(before));
         if reached != before {
             return Added::No;
         }
-        let Some((new, mut node)) = self.node(root, tokens, piece, &path) else { return Added::No };
+        let Some((new, mut node)) = self.node(root, text, piece, &path) else { return Added::No };
         if self.nodes.contains_key(&new) {
             return Added::No;
         }
         node.waits = folder.is_some_and(Folder::is_ours);
         let ids: Vec<Id> = path.iter().map(|step| step.id).collect();
         let of_text: u64 = ids.iter().filter_map(|id| self.nodes.get(id)).map(|it| it.data_bytes).sum();
-        let most = if node.waits { self.limit.max(self.folder_limit) } else { self.limit } / SHARE_OF_ONE;
-        if of_text + node.data_bytes > most {
+        if of_text + node.data_bytes > self.most_of_one(node.waits) {
             return Added::No;
         }
         // One more entry may double the table.
@@ -324,23 +350,33 @@ impl Tree {
         Added::Yes { to_write: if waits { to_write } else { Vec::new() } }
     }
 
+    /// Most bytes of one text. `is_written` says that its pieces are written to the folder.
+    fn most_of_one(&self, is_written: bool) -> u64 {
+        if is_written { self.limit.max(self.folder_limit) / SHARE_OF_ONE } else { self.limit / SHARE_OF_ONE }
+    }
+
+    /// Whether a piece of this size could be added at all. Each passes through memory.
+    pub(super) fn may_take(&self, bytes: u64) -> bool {
+        bytes <= self.limit && bytes <= self.most_of_one(self.folder_limit > 0)
+    }
+
     /// The node of a new piece after the path, and its identity. `None` if the path does not end with a whole piece.
-    fn node(&self, root: Id, tokens: &[Token], piece: NewPiece, path: &[Step]) -> Option<(Id, Node)> {
-        let last = path.last().copied();
-        let (kind, parent, start, own, saves, data) = match piece {
+    fn node(&self, root: Id, text: Text<'_>, piece: NewPiece, path: &[Step]) -> Option<(Id, Node)> {
+        let (tokens, last) = (text.tokens, path.last().copied());
+        let (kind, parent, start, own, media, saves, data) = match piece {
             NewPiece::Rows { from, data } => {
                 if last.is_some_and(|step| self.nodes.get(&step.id).is_none_or(|it| it.tokens.len() != step.common)) {
                     return None;
                 }
-                let own: Box<[Token]> = tokens[from..].into();
-                (Kind::Rows, last.map_or(root, |step| step.id), from, own, tokens.len() - from, data)
+                let (own, media) = (tokens[from..].into(), text.media_of(from..tokens.len()));
+                (Kind::Rows, last.map_or(root, |step| step.id), from, own, media, tokens.len() - from, data)
             }
             NewPiece::Rest(data) => {
                 let step = last?;
-                let earlier = self.last_rest(root, tokens, path).map_or(0, |rest| rest.tokens);
+                let earlier = self.last_rest(root, text, path).map_or(0, |rest| rest.tokens);
                 let offset = u32::try_from(step.common).ok()?;
                 let start = self.nodes.get(&step.id)?.start as usize;
-                (Kind::Rest { offset }, step.id, start, Box::default(), tokens.len() - earlier, data)
+                (Kind::Rest { offset }, step.id, start, Box::default(), Box::default(), tokens.len() - earlier, data)
             }
         };
         let node = Node {
@@ -352,21 +388,25 @@ impl Tree {
             kind,
             saves: u32::try_from(saves).ok()?,
             tokens: own,
+            media,
             data_bytes: data.len() as u64,
             data: Some(Arc::new(data)),
             uses: Uses { times: 0, last: self.clock },
             file: 0,
             waits: false,
         };
-        Some((id(parent, kind, &node.tokens), node))
+        Some((id(parent, kind, &node.tokens, &node.media), node))
     }
 
     /// Removes pieces with which the new one begins. Their children become the new one's. Returns the removed pieces.
     fn replace_shorter(&mut self, parent: Id, new: Id, folder: Option<&Folder>) -> Vec<Id> {
         let mut all_moved = Vec::new();
         let Some(new_node) = self.nodes.get(&new) else { return all_moved };
-        let (tokens, waits) = (new_node.tokens.clone(), new_node.waits);
-        let is_shorter = |node: &Node| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
+        let (tokens, media, waits) = (new_node.tokens.clone(), new_node.media.clone(), new_node.waits);
+        let is_shorter = |node: &Node| {
+            let beginning = media.iter().take_while(|rows| (rows.offset as usize) < node.tokens.len());
+            node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens) && beginning.eq(&*node.media)
+        };
         let shorter: Vec<Id> = self.rows(parent).filter(|(_, node)| is_shorter(node)).map(|(id, _)| id).collect();
         for old in shorter {
             let rests: Vec<Id> = self.children(old).map(|(id, _)| id).collect();
@@ -375,7 +415,7 @@ impl Tree {
                 // The file has the name of the old piece; a piece without its data is of no use.
                 if node.data.is_some() {
                     (node.parent, node.file, node.waits, node.first_child) = (new, 0, waits, NONE);
-                    let moved = id(new, node.kind, &node.tokens);
+                    let moved = id(new, node.kind, &node.tokens, &node.media);
                     self.insert(moved, node);
                     all_moved.push(moved);
                 }

@@ -9,6 +9,7 @@
 //! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
 //! its last byte is [`None`]: such a state is not divided.
 
+use std::ffi::c_void;
 use std::ops::Range;
 
 use super::stream::{Part, put, refused};
@@ -19,7 +20,16 @@ use crate::safe::call::{self, Error};
 /// Bytes of `llama_kv_cell_ext`, which some models keep of each token.
 const EXT: usize = 12;
 
-/// Maximum bytes of a token in a lane, and maximum number of equal lanes; larger numbers do not describe a shape.
+/// Bytes of a cell in the stream before what some models keep of it: its position, and its number of sequences.
+const CELL: usize = 8;
+
+/// Most rows of a sequence in a cache whose cells have more bytes; a stream that says more has another layout.
+const MAX_CELLS: usize = 1 << 27;
+
+/// Says in a shape's bytes that a cache has rows of positions and of `llama_kv_cell_ext`.
+const WITH_POSITIONS: u8 = 2;
+
+/// Bytes of a token in a lane, and lanes that are alike, beyond which bytes are no shape.
 const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
@@ -35,8 +45,9 @@ pub struct RowShape {
 /// One cache in the stream. Models with an indexer have two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Section {
-    /// Bytes beside position and sequence that the cache keeps of each token.
-    ext: usize,
+    /// Bytes of each token before its keys: of its position and of `llama_kv_cell_ext` where the cache keeps one,
+    /// because with M-RoPE all rows of a picture have the same position. Otherwise 0.
+    head: usize,
     /// The fixed fields before the layers: whether values are transposed, layers, and rotations.
     fixed: [u8; 16],
     lanes: Vec<Lane>,
@@ -66,8 +77,8 @@ impl RowShape {
     /// The shape in bytes, to be kept with the rows.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.has_rest)];
-        for Section { ext, fixed, lanes } in &self.sections {
-            bytes.push(u8::from(*ext > 0));
+        for Section { head, fixed, lanes } in &self.sections {
+            bytes.push(if *head > 0 { WITH_POSITIONS } else { 0 });
             bytes.extend(fixed);
             // Transposed values have a lane for each dimension, all alike.
             for alike in lanes.chunk_by(|a, b| a.unit == b.unit && b.header.is_empty()) {
@@ -88,7 +99,11 @@ impl RowShape {
         let has_rest = fields.flag()?;
         let mut sections = Vec::new();
         while !fields.left.is_empty() {
-            let ext = if fields.flag()? { EXT } else { 0 };
+            let head = match fields.take(1)?[0] {
+                0 => 0,
+                WITH_POSITIONS => CELL + EXT,
+                _ => return None,
+            };
             let fixed = fields.take(16)?.try_into().ok()?;
             let mut lanes = Vec::new();
             loop {
@@ -104,15 +119,15 @@ impl RowShape {
                 let others = (1..count).map(|_| Lane { header: Vec::new(), unit });
                 lanes.extend(std::iter::once(Lane { header, unit }).chain(others));
             }
-            sections.push(Section { ext, fixed, lanes });
+            sections.push(Section { head, fixed, lanes });
         }
         Some(Self { sections, has_rest })
     }
 
     /// Bytes of one token in each lane, in the order of the stream.
     fn units(&self) -> impl Iterator<Item = usize> + '_ {
-        let of = |section: &Section| (section.ext, section.lanes.iter().map(|lane| lane.unit).collect::<Vec<_>>());
-        self.sections.iter().map(of).flat_map(|(ext, lanes)| std::iter::once(ext).chain(lanes))
+        let of = |section: &Section| (section.head, section.lanes.iter().map(|lane| lane.unit).collect::<Vec<_>>());
+        self.sections.iter().map(of).flat_map(|(head, lanes)| std::iter::once(head).chain(lanes))
     }
 }
 
@@ -123,8 +138,10 @@ pub struct StateRows {
     /// For each lane, as [`RowShape::units`] counts them: where its first row lies in the stream, and the distance of
     /// two rows.
     lanes: Vec<(u64, u64)>,
-    /// The row of each position, in the order of the positions.
+    /// The row of each token, in the order of their positions.
     cells: Vec<u32>,
+    /// The position of the first token.
+    first: Position,
     /// Where the rest lies in the stream.
     rest: Range<u64>,
 }
@@ -138,6 +155,16 @@ impl StateRows {
     /// Number of tokens in the sequence.
     pub fn tokens(&self) -> usize {
         self.cells.len()
+    }
+
+    /// The position of the first token.
+    pub fn first(&self) -> Position {
+        self.first
+    }
+
+    /// Bytes of the part that belongs to all tokens together; 0 for plain attention.
+    pub fn rest_bytes(&self) -> usize {
+        usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX)
     }
 
     /// The ranges of the stream that hold the rows of these cells, which ascend: lane by lane.
@@ -194,7 +221,8 @@ pub struct RowPiece<'a> {
 
 impl Context {
     /// Finds the rows of a sequence; `None` for a state that cannot be divided: one of another layout, or a sequence
-    /// that does not hold each position from 0 on exactly once. Reads no row. Waits for computations in progress.
+    /// that does not hold each position from its first one on exactly once. With M-RoPE the rows of a picture have one
+    /// position in time, and are told apart by their places in it. Reads no row. Waits for computations in progress.
     ///
     /// # Errors
     ///
@@ -227,19 +255,66 @@ impl Context {
         Ok(if cells == sorted { data } else { rows.reorder(&data, cells, &sorted) })
     }
 
+    /// The rows of these tokens in pieces of `piece` tokens, the last of which may have fewer: as
+    /// [`read_rows`](Self::read_rows) returns each, with the bytes of `before` in front. llama.cpp passes over all
+    /// cells of the sequence once for each call, and not once for each piece, and the bytes are copied once less.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_rows`](Self::read_rows).
+    pub fn read_pieces(
+        &mut self,
+        seq: SeqId,
+        rows: &StateRows,
+        tokens: Range<usize>,
+        piece: usize,
+        before: &[u8],
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let cells = rows.cells.get(tokens.clone()).ok_or_else(|| refused("it has no such tokens"))?;
+        let mut pieces = Pieces::new(&rows.shape, tokens.len(), piece, before)?;
+        if !cells.is_sorted() {
+            let data = self.read_rows(seq, rows, tokens)?;
+            pieces.add(&data);
+            return Ok(pieces.all);
+        }
+        let bytes = rows.shape.row_bytes() * cells.len();
+        if bytes == 0 {
+            return Ok(pieces.all);
+        }
+        let user = (&raw mut pieces).cast();
+        // SAFETY: `add_to_pieces` takes these pieces, which outlive the call.
+        unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
+        let read: usize = pieces.all.iter().map(|it| it.len() - before.len()).sum();
+        if read == bytes {
+            return Ok(pieces.all);
+        }
+        Err(refused(format!("the sequence has changed: {read} of {bytes} bytes")))
+    }
+
     /// The part of a sequence's state that belongs to all of its tokens together; empty for plain attention.
     ///
     /// # Errors
     ///
     /// As [`save_state`](Self::save_state).
     pub fn read_rest(&mut self, seq: SeqId, rows: &StateRows) -> Result<Vec<u8>, Error> {
-        let Range { start, end } = rows.rest;
-        let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
-        self.read_ranges(seq, &[raw::shim_range { from: start, size: end - start }], bytes)
+        self.read_rest_part(seq, rows, 0..rows.rest_bytes())
     }
 
-    /// Puts rows and a rest into a sequence, which then holds exactly the wanted tokens of the pieces. After a failure
-    /// the sequence is empty, and no other sequence is changed.
+    /// These bytes of what [`read_rest`](Self::read_rest) returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state); [`Error::State`] for bytes that the rest does not have.
+    pub fn read_rest_part(&mut self, seq: SeqId, rows: &StateRows, part: Range<usize>) -> Result<Vec<u8>, Error> {
+        if part.end > rows.rest_bytes() {
+            return Err(refused(format!("its rest has no bytes {part:?}")));
+        }
+        let (from, size) = (rows.rest.start + part.start as u64, part.len() as u64);
+        self.read_ranges(seq, &[raw::shim_range { from, size }], part.len())
+    }
+
+    /// Puts rows and a rest into a sequence, which then holds exactly the wanted tokens of the pieces, the first one at
+    /// position 0. After a failure the sequence is empty, and no other sequence is changed.
     ///
     /// # Errors
     ///
@@ -252,8 +327,24 @@ impl Context {
         pieces: &[RowPiece<'_>],
         rest: &[u8],
     ) -> Result<(), Error> {
+        self.write_rows_from(seq, 0, shape, pieces, rest)
+    }
+
+    /// As [`write_rows`](Self::write_rows), with the first token at position `first`.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_rows`](Self::write_rows).
+    pub fn write_rows_from(
+        &mut self,
+        seq: SeqId,
+        first: Position,
+        shape: &RowShape,
+        pieces: &[RowPiece<'_>],
+        rest: &[u8],
+    ) -> Result<(), Error> {
         self.check_state(seq)?;
-        let written = self.write_all_rows(seq, shape, pieces, rest);
+        let written = self.write_all_rows(seq, first, shape, pieces, rest);
         if written.is_err() {
             self.kv_seq_remove(seq, 0..Position::MAX)?;
         }
@@ -263,6 +354,7 @@ impl Context {
     fn write_all_rows(
         &mut self,
         seq: SeqId,
+        first: Position,
         shape: &RowShape,
         pieces: &[RowPiece<'_>],
         rest: &[u8],
@@ -275,16 +367,22 @@ impl Context {
             let have = data.len();
             return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
         }
-        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
-        let end = Position::try_from(tokens).map_err(|_| refused(format!("{tokens} tokens are too many")))?;
+        let tokens: usize = pieces.iter().map(|it| it.wanted).sum();
+        let end = match last_position(shape, pieces) {
+            Some(last) => last.saturating_add(1),
+            None => Position::try_from(tokens)
+                .ok()
+                .and_then(|tokens| tokens.checked_add(first))
+                .ok_or_else(|| refused(format!("{tokens} tokens are too many")))?,
+        };
         let streams = if self.kv_unified() { 1 } else { self.n_seq_max() };
-        let parts = assemble(shape, streams, pieces, tokens, rest);
+        let parts = assemble(shape, streams, pieces, (first, tokens), rest);
         self.read_parts(seq, false, &parts)?;
         let held = self.kv_seq_end(seq)?.unwrap_or(0);
         if held == end {
             return Ok(());
         }
-        Err(refused(format!("it has {end} tokens, and the restored sequence ends at {held}")))
+        Err(refused(format!("it ends at {end}, and the restored sequence at {held}")))
     }
 
     /// The bytes that lie between the rows of tensors in a state, and the length of the whole state.
@@ -309,28 +407,108 @@ impl Context {
         if bytes == 0 {
             return Ok(data);
         }
-        let (ctx, user) = (self.as_ptr(), (&raw mut data).cast());
-        let (first, n) = (ranges.as_ptr(), ranges.len());
-        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `put` is called only
-        // during the call; its bytes and the `n` ranges outlive the call.
-        call::checked(|error| unsafe {
-            raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(put), user, error)
-        })
-        .map_err(|failure| Error::Call { what: "saving the state", failure })?;
+        let user = (&raw mut data).cast();
+        // SAFETY: `put` takes these bytes, which outlive the call.
+        unsafe { self.write_ranges(seq, ranges, put, user) }?;
         if data.len() == bytes {
             return Ok(data);
         }
         Err(refused(format!("the sequence has changed: {} of {bytes} bytes", data.len())))
     }
+
+    /// Has llama.cpp write these ranges of a sequence's stream.
+    ///
+    /// # Safety
+    ///
+    /// `user` is what `to` takes, lives until the call returns, and nobody else uses it meanwhile.
+    unsafe fn write_ranges(
+        &mut self,
+        seq: SeqId,
+        ranges: &[raw::shim_range],
+        to: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> bool,
+        user: *mut c_void,
+    ) -> Result<(), Error> {
+        self.check_state(seq)?;
+        let (ctx, first, n) = (self.as_ptr(), ranges.as_ptr(), ranges.len());
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `to` is called only
+        // during the call, with what the caller answers for, and the `n` ranges outlive it.
+        let written = call::checked(|error| unsafe {
+            raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(to), user, error)
+        });
+        written.map(drop).map_err(|failure| Error::Call { what: "saving the state", failure })
+    }
 }
 
-/// The stream of a sequence with the wanted tokens of the pieces at the positions from 0 on. `streams` is the number of
-/// streams of the context's caches, of which the sequence has one.
+/// Pieces that are filled lane by lane, as llama.cpp writes the rows of all of their tokens.
+#[derive(Debug)]
+struct Pieces {
+    all: Vec<Vec<u8>>,
+    /// Bytes of one token in each lane that has any.
+    units: Vec<usize>,
+    /// Number of tokens in each piece.
+    tokens: Vec<usize>,
+    /// The lane and the piece that get the next bytes, and how many of them.
+    lane: usize,
+    piece: usize,
+    left: usize,
+}
+
+impl Pieces {
+    /// Reserves pieces of `piece` tokens for `count` tokens.
+    fn new(shape: &RowShape, count: usize, piece: usize, before: &[u8]) -> Result<Self, Error> {
+        let piece = piece.max(1);
+        let tokens: Vec<usize> = (0..count).step_by(piece).map(|from| piece.min(count - from)).collect();
+        let units: Vec<usize> = shape.units().filter(|unit| *unit > 0).collect();
+        let row = shape.row_bytes();
+        let reserve = |tokens: &usize| {
+            let (mut data, bytes) = (Vec::new(), before.len() + row * tokens);
+            let no_room = |error| refused(format!("the host has no {bytes} bytes for it: {error}"));
+            data.try_reserve_exact(bytes).map_err(no_room)?;
+            data.extend_from_slice(before);
+            Ok(data)
+        };
+        let all = tokens.iter().map(reserve).collect::<Result<_, Error>>()?;
+        let left = units.first().zip(tokens.first()).map_or(0, |(unit, tokens)| unit * tokens);
+        Ok(Self { all, units, tokens, lane: 0, piece: 0, left })
+    }
+
+    /// Appends the next bytes. Returns false for more bytes than the pieces have.
+    fn add(&mut self, mut data: &[u8]) -> bool {
+        while !data.is_empty() {
+            let Some(piece) = self.all.get_mut(self.piece).filter(|_| self.left > 0) else { return false };
+            let (now, later) = data.split_at(self.left.min(data.len()));
+            piece.extend_from_slice(now);
+            data = later;
+            self.left -= now.len();
+            if self.left == 0 {
+                self.piece += 1;
+                if self.piece == self.all.len() {
+                    (self.piece, self.lane) = (0, self.lane + 1);
+                }
+                self.left = self.units.get(self.lane).map_or(0, |unit| unit * self.tokens[self.piece]);
+            }
+        }
+        true
+    }
+}
+
+/// Appends bytes that llama.cpp writes to the [`Pieces`] that `user` points to.
+unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `read_pieces` passes its pieces, which nobody else uses during the call.
+    let pieces = unsafe { &mut *user.cast::<Pieces>() };
+    // SAFETY: there are `size` bytes (native/shim.cpp, range_writer).
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    // Nothing panics: the pieces have reserved all bytes that `add` takes.
+    pieces.add(data)
+}
+
+/// The stream of a sequence with the wanted tokens of the pieces at the positions from `first` on. `streams` is the
+/// number of streams of the context's caches, of which the sequence has one.
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
     pieces: &[RowPiece<'a>],
-    tokens: usize,
+    (first, tokens): (Position, usize),
     rest: &'a [u8],
 ) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
@@ -341,17 +519,21 @@ fn assemble<'a>(
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
         head.extend(count.to_le_bytes());
         if tokens > 0 {
-            let exts = pieces.iter().flat_map(|piece| lane_of(*piece, before, section.ext).chunks(section.ext.max(1)));
-            let mut exts = exts.fuse();
-            for position in 0..count {
-                head.extend(position.to_le_bytes());
-                head.extend(1u32.to_le_bytes());
-                head.extend(exts.next().filter(|_| section.ext > 0).unwrap_or_default());
+            let cells = pieces.iter().flat_map(|it| lane_of(*it, before, section.head).chunks(section.head.max(1)));
+            let mut cells = cells.fuse();
+            for position in (first..).take(tokens) {
+                match cells.next() {
+                    Some(cell) => head.extend(cell),
+                    None => {
+                        head.extend(position.to_le_bytes());
+                        head.extend(1u32.to_le_bytes());
+                    }
+                }
                 // The number of the sequence is not read.
                 head.extend(0u32.to_le_bytes());
             }
             head.extend(section.fixed);
-            before += section.ext;
+            before += section.head;
             for lane in &section.lanes {
                 head.extend(&lane.header);
                 parts.push(Part::Made(std::mem::take(&mut head)));
@@ -368,6 +550,14 @@ fn assemble<'a>(
     parts
 }
 
+/// The highest position of the wanted rows; `None` where the rows have no positions.
+fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
+    let head = shape.sections.first()?.head;
+    let cells = pieces.iter().flat_map(|it| lane_of(*it, 0, head).chunks(head.max(1)));
+    let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
+    cells.filter_map(position).max()
+}
+
 /// The wanted rows of a lane in a piece. `before` is the number of bytes that the lanes before it take of each token.
 fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
     let from = before * piece.tokens;
@@ -375,39 +565,40 @@ fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
 }
 
 /// Reads the bytes between the rows. The state has `total` bytes, of which the last `rest` cannot be divided, and the
-/// sequence `tokens` tokens.
-fn parse(between: &[u8], total: u64, rest: u64, tokens: usize, has_rest: bool) -> Option<StateRows> {
+/// last position of the sequence is before `end_position`.
+fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: bool) -> Option<StateRows> {
     let end = total.checked_sub(rest)?;
     let mut sections = Vec::new();
     let mut rows = StateRows {
         shape: RowShape { sections: Vec::new(), has_rest },
         lanes: Vec::new(),
         cells: Vec::new(),
+        first: 0,
         rest: end..total,
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {
         // The number of layers with values is not written: all, or none where keys hold the values too (MLA).
-        let (section, lanes, cells, next) = [true, false]
+        let (FoundSection { section, lanes, cells, first }, next) = [true, false]
             .into_iter()
             .flat_map(|values| [0, EXT].map(|ext| (values, ext)))
             .find_map(|(values, ext)| {
                 let mut fields = fields;
-                let (section, lanes, cells) = fields.section(values, ext, tokens)?;
+                let found = fields.section(values, ext, end_position)?;
                 let is_plausible = !fields.left.is_empty() || fields.at == end;
-                is_plausible.then_some((section, lanes, cells, fields))
+                is_plausible.then_some((found, fields))
             })?;
-        if !sections.is_empty() && cells != rows.cells {
+        if !sections.is_empty() && (&cells, first) != (&rows.cells, rows.first) {
             return None;
         }
         rows.lanes.extend(lanes);
-        rows.cells = cells;
+        (rows.cells, rows.first) = (cells, first);
         sections.push(section);
         fields = next;
     }
     if sections.is_empty() {
         // A recurrent state has no rows.
-        rows.cells = (0..u32::try_from(tokens).ok()?).collect();
+        rows.cells = (0..u32::try_from(end_position).ok()?).collect();
     }
     rows.shape.sections = sections;
     (fields.at == end).then_some(rows)
@@ -420,7 +611,14 @@ struct Fields<'a> {
     at: u64,
 }
 
-type FoundSection = (Section, Vec<(u64, u64)>, Vec<u32>);
+/// A cache in the stream: where its lanes lie, and its cells in the order of their positions.
+struct FoundSection {
+    section: Section,
+    lanes: Vec<(u64, u64)>,
+    cells: Vec<u32>,
+    /// The lowest position.
+    first: Position,
+}
 
 impl<'a> Fields<'a> {
     fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
@@ -447,8 +645,9 @@ impl<'a> Fields<'a> {
         Some(first)
     }
 
-    /// Reads a cache whose cells have `ext` more bytes each. `values` says whether its layers have values.
-    fn section(&mut self, values: bool, ext: usize, tokens: usize) -> Option<FoundSection> {
+    /// Reads a cache whose cells have `ext` more bytes each, of a sequence whose last position is before `end`.
+    /// `values` says whether its layers have values.
+    fn section(&mut self, values: bool, ext: usize, end: usize) -> Option<FoundSection> {
         let streams = self.u32().filter(|it| (1..=1 << 16).contains(it))?;
         let mut found = None;
         for _ in 0..streams {
@@ -456,36 +655,44 @@ impl<'a> Fields<'a> {
             if count == 0 {
                 continue;
             }
-            // One sequence lies in one stream.
-            if count != tokens || found.is_some() {
+            // One sequence lies in one stream. Several rows of it may have one position where cells have more bytes.
+            let most = if ext > 0 { MAX_CELLS } else { end };
+            if count > most || found.is_some() {
                 return None;
             }
-            found = Some(self.stream(values, ext, tokens)?);
+            let first = if ext > 0 { 0 } else { end - count };
+            found = Some(self.stream(values, ext, count, u32::try_from(first).ok()?)?);
         }
-        let (fixed, lanes, places, cells) = found?;
-        Some((Section { ext, fixed, lanes }, places, cells))
+        found
     }
 
-    #[expect(clippy::type_complexity, reason = "the parts of one section")]
-    fn stream(
-        &mut self,
-        values: bool,
-        ext: usize,
-        tokens: usize,
-    ) -> Option<([u8; 16], Vec<Lane>, Vec<(u64, u64)>, Vec<u32>)> {
-        let first_ext = self.at + 8;
-        let mut cells = vec![u32::MAX; tokens];
+    /// Reads the stream of a sequence with so many tokens, the first of which has the position `first`.
+    fn stream(&mut self, values: bool, ext: usize, tokens: usize, first: u32) -> Option<FoundSection> {
+        let (begin, step) = (self.at, (12 + ext) as u64);
+        // The places of the cells: the position, and with more bytes the place in a picture, row before column.
+        let mut found = Vec::new();
         for cell in 0..u32::try_from(tokens).ok()? {
-            let position = self.u32()? as usize;
+            let position = self.u32()?;
             if self.u32()? != 1 {
                 return None;
             }
-            self.take(ext + 4)?;
-            // Each position once.
-            let place = cells.get_mut(position).filter(|it| **it == u32::MAX)?;
-            *place = cell;
+            let mut of_cell = Fields { left: self.take(ext)?, at: 0 };
+            let (x, y) = if ext > 0 { (of_cell.u32()?, of_cell.u32()?) } else { (0, 0) };
+            self.take(4)?;
+            found.push(((position, y, x), cell));
         }
-        let mut places = vec![(first_ext, (12 + ext) as u64)];
+        found.sort_unstable();
+        let is_first = found.first().is_none_or(|((position, ..), _)| *position == first);
+        // Each place once, and without more bytes each position.
+        let is_once = match ext {
+            0 => found.iter().zip(first..).all(|(((position, ..), _), expected)| *position == expected),
+            _ => found.is_sorted_by(|(a, _), (b, _)| a < b),
+        };
+        if !is_first || !is_once {
+            return None;
+        }
+        let cells = found.into_iter().map(|(_, cell)| cell).collect();
+        let mut places = vec![(begin, step)];
         let fixed: [u8; 16] = self.take(16)?.try_into().ok()?;
         let [transposed, layers] =
             [0, 4].map(|at| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]));
@@ -516,6 +723,8 @@ impl<'a> Fields<'a> {
                 lane(self, if dimension == 0 { header } else { &[] }, unit as usize)?;
             }
         }
-        Some((fixed, lanes, places, cells))
+        let head = if ext > 0 { CELL + ext } else { 0 };
+        let section = Section { head, fixed, lanes };
+        Some(FoundSection { section, lanes: places, cells, first: Position::try_from(first).ok()? })
     }
 }

@@ -29,6 +29,7 @@ impl Ours {
         let mut state = PoolState::new(system.0.clone());
         state.models = system.1.iter().map(|model| ModelState::new(model.name, model.ladder.clone())).collect();
         state.models.iter_mut().for_each(|model| model.moves = moves);
+        state.limits.anticipate = true;
         Self {
             state,
             steps: VecDeque::new(),

@@ -1,0 +1,166 @@
+//! The prompt store of the drafters: what their contexts hold of a text is stored beside what the model's context
+//! holds.
+//!
+//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
+//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
+//! from any place. A block for multi-token prediction goes on where a text has ended, because it needs the model's
+//! hidden state of the last token, which is stored there.
+
+use std::time::Duration;
+
+use llama_sys::{Batch, Context, Position, SeqId, Token};
+
+use super::SeqTokens;
+use crate::decode::error::Error;
+use crate::decode::media::NO_SPANS;
+use crate::decode::prefix::Prefix;
+use crate::decode::stored::{Idle, Progress, Stored, WORTH_RESTORING};
+use crate::load::{Draft, Followed, Heads, ModelStore, NO_MARKS, Scales};
+use crate::store::Text;
+
+/// The store of one drafter.
+#[derive(Debug)]
+pub(crate) struct StoredDrafter {
+    stored: Stored,
+    /// Adapters are the model's, and change no draft model.
+    scales: Scales,
+    /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
+    is_stored: Vec<bool>,
+}
+
+impl StoredDrafter {
+    /// The store of a draft model whose context has so many sequences.
+    pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
+        Self { stored: Stored::new(of), scales: Scales::default(), is_stored: vec![false; sequences] }
+    }
+
+    /// The store of a block for multi-token prediction, whose first token is the second one of a text.
+    pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
+        Self { stored: Stored::with_ends(of, 1), scales: Scales::default(), is_stored: vec![false; sequences] }
+    }
+
+    /// The drafter's context computes this sequence.
+    pub(super) fn changed(&mut self, seq: SeqId) {
+        self.stored.changed(seq);
+        self.is_stored[seq as usize] = false;
+    }
+
+    /// Learns the cost of a draft's prompt from a batch.
+    pub(super) fn computed(&mut self, tokens: usize, took: Duration) {
+        self.stored.computed(tokens, took);
+    }
+
+    /// Restores the longest stored beginning of a text into the context of a draft model, if that saves enough beside
+    /// the first `keep` tokens, which the context holds. Returns the number of tokens that it then holds; `None` if
+    /// nothing has changed.
+    pub(super) fn restore(
+        &mut self,
+        context: &mut Context,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        keep: usize,
+    ) -> Result<Option<usize>, Error> {
+        let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
+        let Some((found, brought)) = self.stored.bring_longest(prefix, keep) else { return Ok(None) };
+        context.kv_seq_remove(seq, 0..Position::MAX)?;
+        let restored = self.stored.restore(context, seq, (&found, &brought), found.tokens);
+        Ok(Some(restored.map_or(0, |restored| restored.tokens)))
+    }
+
+    /// Restores what the block had followed of a text that ended before the token `from`. `None` changes nothing but
+    /// the content of the context.
+    pub(super) fn restore_followed(
+        &mut self,
+        context: &mut Context,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        from: usize,
+        width: usize,
+    ) -> Result<Option<Followed>, Error> {
+        // The last token is for the search, which leaves one to be computed.
+        let Some(tokens) = tokens.get(1..=from).filter(|it| it.len() > WORTH_RESTORING) else { return Ok(None) };
+        let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
+        let known = &tokens[..from - 1];
+        // No shorter beginning is of use: the states of the tokens after it are gone.
+        let wanted = known.len() - WORTH_RESTORING;
+        let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
+        let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
+        if found.tokens != known.len() || end.len() != width {
+            return Ok(None);
+        }
+        let hidden = end.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        context.kv_seq_remove(seq, 0..Position::MAX)?;
+        let restored = self.stored.restore(context, seq, (&found, &brought), from);
+        let followed = Followed { first: 1, tokens: known.to_vec(), computed: known.len(), hidden };
+        Ok(restored.map(|_| followed))
+    }
+
+    /// The sequences of which something may be left to be stored.
+    fn unstored(&self) -> impl Iterator<Item = SeqId> + '_ {
+        (0..).zip(&self.is_stored).filter(|(_, is_stored)| !**is_stored).map(|(seq, _)| seq)
+    }
+
+    /// Stores the next pieces of a sequence.
+    fn part(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], end: Option<&[u8]>) -> Progress {
+        let idle = Idle { seq, scales: &self.scales, text: Text::plain(tokens), end };
+        let progress = self.stored.store_part_of(context, idle, &[]);
+        self.is_stored[seq as usize] = progress == Progress::Done;
+        progress
+    }
+
+    /// Stores all of a sequence.
+    fn all(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], end: Option<&[u8]>) {
+        let mut has_waited = false;
+        loop {
+            match self.part(context, seq, tokens, end) {
+                Progress::Done => return,
+                Progress::Later if has_waited => return,
+                Progress::Later => {
+                    self.stored.wait();
+                    has_waited = true;
+                }
+                Progress::More => has_waited = false,
+            }
+        }
+    }
+
+    /// Stores the next pieces of a draft model's sequence that no text uses. Returns whether more is left.
+    pub(super) fn store_part(&mut self, draft: &mut Draft, is_running: impl Fn(SeqId) -> bool) -> bool {
+        let has_tokens = |seq: &SeqId| draft.held.get(*seq as usize).is_some_and(|held| !held.is_empty());
+        let Some(seq) = self.unstored().find(|seq| has_tokens(seq) && !is_running(*seq)) else { return false };
+        // Nothing waits for the folder's thread where that is slower than the steps.
+        self.part(&mut draft.context, seq, &draft.held[seq as usize], None) != Progress::Later
+    }
+
+    /// Stores all that a draft model's context holds.
+    pub(super) fn store_all(&mut self, draft: &mut Draft) {
+        let unstored: Vec<SeqId> = self.unstored().collect();
+        for seq in unstored {
+            self.all(&mut draft.context, seq, &draft.held[seq as usize], None);
+        }
+    }
+
+    /// As [`store_part`](Self::store_part), of a block for multi-token prediction.
+    pub(super) fn store_followed_part(
+        &mut self,
+        (heads, batch): (&mut Heads, &mut Batch),
+        is_running: impl Fn(SeqId) -> bool,
+    ) -> Result<bool, Error> {
+        let Some(seq) = self.unstored().find(|seq| !is_running(*seq)) else { return Ok(false) };
+        let Some(end) = heads.end(batch, seq)? else {
+            self.is_stored[seq as usize] = true;
+            return Ok(true);
+        };
+        let tokens = &heads.held[seq as usize].tokens;
+        Ok(self.part(&mut heads.context, seq, tokens, Some(&end)) != Progress::Later)
+    }
+
+    /// As [`store_all`](Self::store_all), of a block for multi-token prediction.
+    pub(super) fn store_all_followed(&mut self, heads: &mut Heads, batch: &mut Batch) -> Result<(), Error> {
+        let unstored: Vec<SeqId> = self.unstored().collect();
+        for seq in unstored {
+            if let Some(end) = heads.end(batch, seq)? {
+                self.all(&mut heads.context, seq, &heads.held[seq as usize].tokens, Some(&end));
+            }
+        }
+        Ok(())
+    }
+}
