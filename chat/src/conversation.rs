@@ -66,8 +66,8 @@ impl Conversation {
 
     /// Sets the content of message number `index` of [`new`](Self::new) in parts. A template that mentions one of the
     /// parts' own keys (TranslateGemma's `source_lang_code`) receives the parts; any other template receives the
-    /// message's text. Of a part with a picture or a sound (`image_url`, `input_audio`) the own keys alone are taken: the
-    /// message has the picture, and the part becomes a text at its place.
+    /// message's text. Of a part with a picture or a sound (`image_url`, `input_audio`) the own keys alone are taken:
+    /// the message has the picture, and the part becomes a text at its place.
     pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
         self.parts.push((index, parts));
         self

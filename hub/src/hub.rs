@@ -133,7 +133,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if there is no projector, or none of the quantisation; [`Error::Offline`]; errors of a request.
+    /// [`Error::NoModel`] if there is no projector, or none of the quantisation; [`Error::Offline`]; errors of a
+    /// request.
     pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
         let mut here = repository::projectors_cached(&self.folder(name.repository()), name);
         here.retain(|candidate| self.cached(candidate).is_some());

@@ -116,8 +116,8 @@ impl ApiError {
         }
     }
 
-    /// As [`of_generation`](Self::of_generation). An error of a picture or a sound names its place, of which `places` has
-    /// one for each.
+    /// As [`of_generation`](Self::of_generation). An error of a picture or a sound names its place, of which `places`
+    /// has one for each.
     pub(super) fn of_media(error: &generate::Error, places: &[String], prompt: &str) -> Self {
         let place = match error {
             generate::Error::Media { index, .. } => places.get(*index),

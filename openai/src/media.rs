@@ -111,8 +111,8 @@ mod decode {
     const MAX_OF_ALL: u64 = 1 << 30;
     const MAX_TIME: Duration = Duration::from_secs(10);
 
-    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes, and three times as many
-    /// for a moment if the file does not say how long it is (autoplace-media, `SoundLimits`).
+    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes, and three times as
+    /// many for a moment if the file does not say how long it is (autoplace-media, `SoundLimits`).
     const SOUND_SECOND: u64 = 4 * 48_000;
     const SOUND_MOMENT: u64 = 3;
 

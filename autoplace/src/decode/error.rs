@@ -146,8 +146,8 @@ impl Error {
         )
     }
 
-    /// The error of a picture or a sound that the projector refuses. A lack of memory and a projector that is broken for
-    /// every picture are no fault of this one.
+    /// The error of a picture or a sound that the projector refuses. A lack of memory and a projector that is broken
+    /// for every picture are no fault of this one.
     pub(crate) fn of_media(media: &impl ToString, error: llama_sys::Error) -> Self {
         use llama_sys::Error::{Call, InvalidParameter};
         use llama_sys::FailureCause::HostMemory;

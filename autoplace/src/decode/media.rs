@@ -2,8 +2,8 @@
 //!
 //! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. Its number there is
 //! negative and comes from the hash of the pixels: two texts with the same picture begin with the same numbers, and
-//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows. Before the cache of another
-//! text is used, its [`Marks`] are compared too: they have the whole hash.
+//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows. Before the cache of
+//! another text is used, its [`Marks`] are compared too: they have the whole hash.
 
 use std::sync::Arc;
 

@@ -58,8 +58,8 @@ impl ExpertUses {
 /// Running totals of a model over all its streams.
 ///
 /// There is one writer at a time, because the model's one context is lent to one user. A token costs four loads and
-/// three stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is little
-/// beside the dozens in a speed.
+/// three stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is
+/// little beside the dozens in a speed.
 #[derive(Debug, Default)]
 pub(crate) struct GenerationCounters {
     tokens: AtomicU64,

@@ -36,8 +36,8 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Tokens at its beginning that say it is the first picture of its prompt ([`number`]); 0 where a projector does not
-    /// number pictures.
+    /// Tokens at its beginning that say it is the first picture of its prompt ([`number`]); 0 where a projector does
+    /// not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }

@@ -82,8 +82,8 @@ impl LoadOptions {
         }
     }
 
-    /// The projector of this load as a companion of its plan, with the bytes that llama.cpp counts for it on each GPU of
-    /// the machine that is here, and on the host.
+    /// The projector of this load as a companion of its plan, with the bytes that llama.cpp counts for it on each GPU
+    /// of the machine that is here, and on the host.
     pub(super) fn projector(&self, header: &Header, machine: &Machine) -> Result<Option<Companion>, super::Error> {
         let Some(path) = &self.mmproj else { return Ok(None) };
         if !llama_sys::has_media() {
@@ -108,7 +108,8 @@ impl LoadOptions {
                     let bytes = counted(&memory.bytes, params.device.as_ref(), largest);
                     mmproj = mmproj.counted(name.as_deref(), self.request.params.flash_attn, bytes);
                 }
-                // The bound stands in for a device that cannot be asked. The load itself says what is wrong with the file.
+                // The bound stands in for a device that cannot be asked. The load itself says what is wrong with the
+                // file.
                 Err(error) => tracing::warn!("llama.cpp does not count the projector's bytes: {error}"),
             }
         }

@@ -87,7 +87,8 @@ pub struct HostReport {
     pub allocated: Footprint,
 }
 
-/// A projector after a load, by llama.cpp's account: its weights, and its buffers for the largest image. Sizes in bytes.
+/// A projector after a load, by llama.cpp's account: its weights, and its buffers for the largest image. Sizes in
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProjectorReport {

@@ -18,9 +18,9 @@ pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 /// Rows of a picture of each of them.
 pub(crate) const ROWS: usize = 4;
 
-/// All families, also those whose pictures have as many rows as their sizes need. SmolVLM's and MiniCPM-V's are cut into
-/// tiles, each with tokens around it. Qwen's have positions of several axes, and Qwen3-VL's rows are wider than the
-/// model: further blocks get their other parts.
+/// All families, also those whose pictures have as many rows as their sizes need. SmolVLM's and MiniCPM-V's are cut
+/// into tiles, each with tokens around it. Qwen's have positions of several axes, and Qwen3-VL's rows are wider than
+/// the model: further blocks get their other parts.
 pub(crate) const ALL_FAMILIES: [&str; 10] = [
     "Small LLaVA",
     "Small Gemma 3",

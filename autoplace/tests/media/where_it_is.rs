@@ -61,8 +61,8 @@ fn a_projector_lies_on_the_card_as_planned_and_nothing_of_it_stays() {
     }
 }
 
-/// Loads with a projector of this family on the host or on the card, and a picture that is as large as it may be. Compares
-/// the plan with llama.cpp's account, and that with the card.
+/// Loads with a projector of this family on the host or on the card, and a picture that is as large as it may be.
+/// Compares the plan with llama.cpp's account, and that with the card.
 fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGpu, layers: u32, flash: FlashAttention) {
     let mut request = request(1024, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
     request.params.flash_attn = flash;

@@ -1,5 +1,5 @@
-//! Classes of characters, as the methods of Python's texts tell them apart: `isalpha`, `isdigit` and the like. They follow
-//! Unicode's general categories, of which Rust's library has some alone.
+//! Classes of characters, as the methods of Python's texts tell them apart: `isalpha`, `isdigit` and the like. They
+//! follow Unicode's general categories, of which Rust's library has some alone.
 
 use std::ops::RangeInclusive;
 

@@ -2,8 +2,8 @@
 //! killed workers, and a limit that is lowered meanwhile. Prints the figures of `benches/results`.
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (the demo model otherwise), `AUTOPLACE_POOL_REQUESTS` the number of
-//! requests (1,000 otherwise), `AUTOPLACE_POOL_KILLS` the chance, in percent, that a worker is killed in each tenth of a
-//! second (2 otherwise: one in five seconds).
+//! requests (1,000 otherwise), `AUTOPLACE_POOL_KILLS` the chance, in percent, that a worker is killed in each tenth of
+//! a second (2 otherwise: one in five seconds).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -168,7 +168,8 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     assert_eq!(card.used(), before);
 }
 
-/// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it takes any size.
+/// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it
+/// takes any size.
 const FAMILIES: [(&str, Option<u32>); 9] = [
     ("Small LLaVA", None),
     ("Small Gemma 3", None),

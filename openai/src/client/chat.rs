@@ -103,8 +103,8 @@ impl Chat {
         self.messages.truncate(messages);
     }
 
-    /// Adds a user's message, a text or [`Part`](autoplace::chat::Part)s, and requests an answer. A picture is sent as a
-    /// PNG file and a sound as a WAV file, which lose nothing.
+    /// Adds a user's message, a text or [`Part`](autoplace::chat::Part)s, and requests an answer. A picture is sent as
+    /// a PNG file and a sound as a WAV file, which lose nothing.
     ///
     /// # Errors
     ///

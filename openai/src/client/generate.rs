@@ -139,8 +139,8 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A refusal by the server arrives as
-    /// the first item of the stream.
+    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A refusal by
+    /// the server arrives as the first item of the stream.
     pub fn stream(self) -> Result<TextStream, Error> {
         if self.endpoint.surface == Surface::Responses {
             return Err(Error::Inexpressible { what: "the continuation of a prompt, in the Responses API" });

@@ -30,8 +30,8 @@ pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     messages.collect()
 }
 
-/// The content of a message: its text, or parts with its pictures and sounds at their places. `of_text` is the type of a
-/// text's part, and `of_media` makes the part of a file.
+/// The content of a message: its text, or parts with its pictures and sounds at their places. `of_text` is the type of
+/// a text's part, and `of_media` makes the part of a file.
 pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) -> Value) -> Result<Value, Error> {
     if message.media.is_empty() {
         return Ok(message.content.as_str().into());

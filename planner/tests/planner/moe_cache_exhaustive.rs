@@ -105,8 +105,8 @@ impl<'a> Cell<'a> {
         Some(Times { by_hand, share, workload: seconds, prompt, token: token(seconds, prompt), always_hit })
     }
 
-    /// The times of all placements that fit: layers on the host and blocks whose experts are there, in these steps, with
-    /// these numbers of tokens at once.
+    /// The times of all placements that fit: layers on the host and blocks whose experts are there, in these steps,
+    /// with these numbers of tokens at once.
     fn all(&self, (of_first, of_kept): (usize, usize), n_ubatch: &[u32]) -> Vec<Times> {
         let layers = self.profile.n_layer();
         let firsts = (0..=layers).step_by(of_first);

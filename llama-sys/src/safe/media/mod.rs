@@ -167,9 +167,9 @@ impl Projector {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a text or an index beyond the last; [`Error::Call`] if a device fails, and for an
-    /// image that needs larger buffers than the largest one: llama.cpp scales images that are a thousand times as wide
-    /// as high to more tokens than its own limit.
+    /// [`Error::InvalidParameter`] for a text or an index beyond the last; [`Error::Call`] if a device fails, and for
+    /// an image that needs larger buffers than the largest one: llama.cpp scales images that are a thousand times as
+    /// wide as high to more tokens than its own limit.
     pub fn encode(&mut self, chunks: &MediaChunks, index: usize) -> Result<Vec<f32>, Error> {
         let chunk = chunks.get(self, index)?;
         if chunk.kind() == MediaKind::Text {

@@ -101,9 +101,9 @@ impl Companion {
         self
     }
 
-    /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), computed with this
-    /// setting of flash attention. [`bytes`](Self::bytes) returns them instead of its bound. They have no effect on a
-    /// draft.
+    /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), computed with
+    /// this setting of flash attention. [`bytes`](Self::bytes) returns them instead of its bound. They have no effect
+    /// on a draft.
     pub fn counted(mut self, device: Option<&str>, flash: FlashAttention, bytes: CompanionBytes) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.counted.push(Counted { device: device.map(str::to_owned), flash, bytes });
