@@ -47,40 +47,6 @@ fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<Stri
     })
 }
 
-/// A text under a grammar.
-fn constrained(grammar: &str) -> String {
-    let grammar = grammar.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#)
-}
-
-/// GBNF grammars just below the limits, or above one of them: each costs much in another part of the compilation or of
-/// a step.
-fn gbnf() -> Vec<String> {
-    const BYTES: usize = 250_000;
-    let root = |parts: String| format!("root ::= {parts}\n");
-    let repeated = |part: &str| root(part.repeat(BYTES / part.len()));
-    // Each rule begins as the one before, so that the allowed tokens follow all of them.
-    let rules = |n: usize| -> String {
-        let rule = |at: usize| format!("r{at} ::= [a-z]* r{} | [a-y]+ \"x\"\n", at + 1);
-        root("r0".to_owned()) + &(0..n).map(rule).collect::<String>() + &format!("r{n} ::= \"b\"\n")
-    };
-    let class: String = (0..25_000).filter_map(|at| char::from_u32(0x3400 + 2 * at)).collect();
-    vec![
-        root(format!("{}\"a\"{}", "(".repeat(99), ")".repeat(99))),
-        root(format!("{}\"a\"{}", "(".repeat(BYTES / 2), ")".repeat(BYTES / 2))),
-        root(format!("{}[a-z]{}", "(".repeat(60), "{1,2000})".repeat(60))),
-        root("[a-z]{2000} [a-z]{0,2000} [a-z]{1,}".to_owned()),
-        repeated("[a-z]{0,2000} "),
-        repeated("\"a\"? "),
-        repeated("(\"a\" | \"ab\" | \"abc\")* "),
-        rules(1_990),
-        rules(30_000),
-        root(format!("[{class}]* [{class}]* [^{class}]*")),
-        root("root \"a\" | \"b\"".to_owned()),
-        root("a a a a a a\na ::= \"\" | b b b b b b\nb ::= \"\" | c c c c c c\nc ::= \"\" | \"x\"".to_owned()),
-    ]
-}
-
 /// The first id in an answer.
 fn id_of(answer: &str) -> Option<&str> {
     answer.split_once(r#""id":""#)?.1.split('"').next()
@@ -99,24 +65,6 @@ pub(super) const ATTACKS: &[Attack] = &[
             let grammar = format!("%llguidance {{}}\nstart: {}", class.repeat((258_000) / class.len()));
             let grammar = grammar.replace('\\', "\\\\").replace('\n', "\\n");
             vec![server.post(TEXT, &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#))]
-        },
-    },
-    Attack {
-        name: "GBNF grammars of 250 KB: nested groups, repetitions of repetitions, 2,000 rules, rules that overlap, classes of 50,000 characters; 8 tokens",
-        most: 256,
-        answers: &["200", "400"],
-        setup: Setup::Plain,
-        run: |server| gbnf().iter().map(|grammar| server.post(TEXT, &constrained(grammar))).collect(),
-    },
-    Attack {
-        name: "GBNF: all of them at once, and 16 MiB of one rule",
-        most: 768,
-        answers: &["200", "400", "503"],
-        setup: Setup::Plain,
-        run: |server| {
-            let mut bodies: Vec<String> = gbnf().iter().map(|grammar| constrained(grammar)).collect();
-            bodies.push(constrained(&format!("root ::= {}", "\"a\" ".repeat((BODY - 1000) / 6))));
-            together(&bodies, |body| server.post(TEXT, body))
         },
     },
     Attack {
