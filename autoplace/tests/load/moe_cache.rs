@@ -146,7 +146,7 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let gpu = card(mib(24));
     // A link slower than the host: a cache pays only if experts are used again soon, and tokens that are drawn by
     // chance use others.
-    let machine = fast_card(1_200_000_000, PcieRate::new(1, 1).unwrap());
+    let machine = fast_card(1_600_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
     // Prompts pass the link with a cache and without.
     let request = request().n_ctx(N_CTX).workload(Workload::new(8, 200));
