@@ -473,6 +473,7 @@ impl Step<'_> {
         while let Some(at) = self.sequences.iter().position(has_ended) {
             take_out(self.sequences, at).leave(self.cache);
         }
+        self.model.counters().say_speed(true);
     }
 }
 

@@ -221,16 +221,16 @@ impl GenerationCounters {
         add(&self.depths, depth as u64);
         add(&self.tokens, 1);
         if self.tokens.load(Ordering::Relaxed).is_multiple_of(SAID_EVERY) {
-            self.say_speed();
+            self.say_speed(false);
         }
     }
 
-    /// Tells other processes the speed, unless they were told a moment ago.
+    /// Tells other processes the speed, unless they were told a moment ago. `is_end`: a text has ended.
     #[cold]
-    fn say_speed(&self) {
+    pub(crate) fn say_speed(&self, is_end: bool) {
         let notice = lock(&self.notice).upgrade();
         if let Some(notice) = notice {
-            notice.say_speed(self.generated());
+            notice.say_speed(self.generated(), is_end);
         }
     }
 

@@ -117,7 +117,8 @@ impl Leases {
         let notice = Notice::write(&folder, &model);
         let notice =
             notice.inspect_err(|error| tracing::debug!(%error, "other programs do not see this model")).ok()?;
-        Some(LoadedNotice { notice, said: Mutex::new(Said { model, last: None }) })
+        let last = (Generated::default(), Instant::now());
+        Some(LoadedNotice { notice, said: Mutex::new(Said { model, last }) })
     }
 
     /// Says to the pools of this user's other processes that memory is lacked, until the result is dropped: they may
@@ -140,19 +141,22 @@ pub(super) struct LoadedNotice {
 #[derive(Debug)]
 struct Said {
     model: LoadedModel,
-    /// The totals at the last report, and its time.
-    last: Option<(Generated, Instant)>,
+    /// The totals at the last report, and its time; those of the load before the first report.
+    last: (Generated, Instant),
 }
 
 impl LoadedNotice {
-    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated.
-    pub(super) fn say_speed(&self, total: Generated) {
+    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated. A report
+    /// allocates and writes a file, so in the middle of a text there is one after a pause only, and at the end of the
+    /// first text (`is_end`) without a pause.
+    pub(super) fn say_speed(&self, total: Generated, is_end: bool) {
         let mut said = lock(&self.said);
-        if said.last.is_some_and(|(_, at)| at.elapsed() < SPEED_PAUSE) {
+        let (before, at) = said.last;
+        let is_first = is_end && said.model.measured_tokens_per_second.is_none();
+        if at.elapsed() < SPEED_PAUSE && !is_first {
             return;
         }
-        let (before, _) = said.last.unwrap_or((Generated::default(), Instant::now()));
-        said.last = Some((total, Instant::now()));
+        said.last = (total, Instant::now());
         let (tokens, time) = (total.tokens.saturating_sub(before.tokens), total.time.saturating_sub(before.time));
         if tokens > 0 && !time.is_zero() {
             said.model.measured_tokens_per_second = Some(tokens as f64 / time.as_secs_f64());
@@ -225,10 +229,12 @@ mod tests {
         assert_eq!(model.measured_tokens_per_second, None);
         // Fifty tokens in half a second.
         let total = Generated { tokens: 50, time: Duration::from_millis(500), depths: 0 };
-        loaded.say_speed(total);
+        loaded.say_speed(total, false);
+        assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, None, "in the middle of a first text");
+        loaded.say_speed(total, true);
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));
         // A second report follows only after a pause.
-        loaded.say_speed(Generated { tokens: 60, ..total });
+        loaded.say_speed(Generated { tokens: 60, ..total }, true);
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, Some(100.0));
         assert_eq!(memory_lacks(&leases), []);
         let lack = MemoryLack { pool: "1-1".into(), devices: vec![DeviceBytes { name: "card".into(), bytes: 5 }] };
