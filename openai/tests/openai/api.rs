@@ -203,7 +203,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"top_p": -1e300}), "top_p"),
         (json!({"frequency_penalty": 1e39}), "frequency_penalty"),
         (json!({"dry_multiplier": 1e39}), "dry_multiplier"),
-        (json!({"logit_bias": {"1": 1e39}}), "logit_bias"),
+        (json!({"logit_bias": {"1": 1e39}}), "logit_bias.1"),
         (json!({"top_p": "NaN"}), "top_p"),
         (json!({"top_p": "high"}), "top_p"),
         (json!({"mirostat": 3}), "mirostat"),

@@ -12,7 +12,7 @@ use crate::memory::estimate::Assignment;
 use crate::memory::{self, ContextParams, Estimate, Place, TensorOverride};
 
 use super::fit::{CacheGain, Chosen};
-use super::search::{CacheShares, Placements};
+use super::search::Placements;
 use super::speed::{ExpertHits, MAX_CACHED_TOKENS, SpeedModel};
 use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 
@@ -21,7 +21,7 @@ const MIN_SPEEDUP: f64 = 1.1;
 /// A cache may make prompts take this much longer: nine tenths of their speed.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
 /// Searches for a cache with which prompts are fast enough, and the share of the cache that each tries next at most.
-const MAX_SEARCHES: usize = 4;
+const MAX_SEARCHES: usize = 3;
 const NEXT_SHARE: f64 = 0.85;
 
 /// The cache of experts of a plan.
@@ -136,10 +136,10 @@ impl Planner<'_> {
         let params = if self.machine.gpus.len() > 1 { without.params.clone() } else { self.params() };
         let (profile, machine) = (&*self.profile, &*self.machine);
         let then = self.seconds(without, model)?;
-        let mut shares = CacheShares::ALL;
+        let mut most = 1.0;
         for _ in 0..MAX_SEARCHES {
             let context = (&params, model);
-            let placements = Placements::with_cache(profile, machine, &self.request, context, shares, probe)?;
+            let placements = Placements::with_cache(profile, machine, &self.request, context, most, probe)?;
             let found = match placements.choose() {
                 Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => return Ok(None),
                 found => found?,
@@ -154,12 +154,8 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            match found.split.n_gpu_layers == profile.full_offload() {
-                // A prompt copies what the cache holds, within the GPU's memory.
-                true => shares.most = share * NEXT_SHARE,
-                // What fits is a little less than the share that was tried.
-                false => shares.above = share * 1.01,
-            }
+            // A prompt copies what the cache holds, within the GPU's memory.
+            most = share * NEXT_SHARE;
         }
         Ok(None)
     }

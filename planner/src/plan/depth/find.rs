@@ -3,7 +3,7 @@
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate};
 use crate::plan::fit::{CacheGain, Chosen};
-use crate::plan::search::{CacheShares, Placements};
+use crate::plan::search::Placements;
 use crate::plan::speed::{Depths, Rates, Speed, SpeedModel};
 use crate::plan::{
     Depth, Error, KvCache, KvPlace, MoeCache, Placement, Plan, Planner, Policy, Probe, Request, Workload, reasons,
@@ -179,8 +179,7 @@ impl Planner<'_> {
             || Placements::new(profile, machine, &request, (&without_cache, model), Policy::Fastest, probe)?.choose();
         let cached = |cache: MoeCache| match cache {
             MoeCache::Auto => {
-                Placements::with_cache(profile, machine, &request, (&without_cache, model), CacheShares::ALL, probe)?
-                    .choose()
+                Placements::with_cache(profile, machine, &request, (&without_cache, model), 1.0, probe)?.choose()
             }
             _ => Placements::with_stated_cache(profile, machine, &request, (params, model), probe)?.choose(),
         };

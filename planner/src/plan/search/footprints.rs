@@ -39,7 +39,7 @@ impl<'a> Placements<'a> {
     pub(super) fn context(&self, path: &Path) -> ContextParams {
         let params = self.params(path).clone();
         match self.cache {
-            SearchedCache::Best(_) => ContextParams { moe_cache_size: self.moe_cache_size(path), ..params },
+            SearchedCache::UpTo(_) => ContextParams { moe_cache_size: self.moe_cache_size(path), ..params },
             SearchedCache::None | SearchedCache::Stated => params,
         }
     }

@@ -96,25 +96,12 @@ pub(super) struct Placements<'a> {
     estimates_made: Cell<usize>,
 }
 
-/// The shares of the experts that a cache is tried with.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct CacheShares {
-    /// The largest share with all layers on GPUs.
-    pub(super) most: f64,
-    /// Shares with layers on the host are above this one.
-    pub(super) above: f64,
-}
-
-impl CacheShares {
-    pub(super) const ALL: Self = Self { most: 1.0, above: 0.0 };
-}
-
 /// The cache of experts that the placements of a search have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SearchedCache {
     None,
-    /// As large as is best, of these shares of the experts on the host.
-    Best(CacheShares),
+    /// As large as is best, up to this share of the experts on the host.
+    UpTo(f64),
     /// As large as the parameters say.
     Stated,
 }
@@ -174,16 +161,16 @@ impl<'a> Placements<'a> {
     }
 
     /// The placements with a cache of experts on GPUs, for the fastest plan. Blocks keep all of their experts on the
-    /// host or none.
+    /// host or none. `most` is the largest share of the experts that is tried.
     pub(super) fn with_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
         request: &'a Request,
         context: (&ContextParams, &SpeedModel),
-        shares: CacheShares,
+        most: f64,
         probe: Option<&'a dyn Probe>,
     ) -> Result<Self, Error> {
-        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::Best(shares)), probe)
+        Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
     /// The same with a cache as large as the parameters say.
@@ -257,7 +244,7 @@ impl<'a> Placements<'a> {
             let costs = SettingCosts::new(&all, setting, &model)?;
             let variants = match cache {
                 SearchedCache::None => vec![costs],
-                SearchedCache::Best(shares) => costs.with_caches(&all, &model, shares),
+                SearchedCache::UpTo(most) => costs.with_caches(&all, &model, most),
                 SearchedCache::Stated => vec![costs.with_stated_cache(&all, &model)],
             };
             for mut costs in variants {

@@ -10,11 +10,11 @@ use crate::memory::{ContextParams, Estimate, PeakSizes};
 use crate::plan::speed::{Cached, SpeedModel};
 use crate::plan::{Error, kv_cache};
 
+use super::Placements;
 use super::order::Order;
 use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
-use super::{CacheShares, Placements};
 
 /// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal
 /// shares of all layers miss least; but each layer with experts on the host waits for their numbers.
@@ -107,10 +107,10 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with a cache of experts of each useful share: the one with which all experts are on the host
-    /// and the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for which layers are on
-    /// the host.
-    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, tried: CacheShares) -> Vec<Self> {
+    /// The same setting with a cache of experts of each useful share, up to `most`: the share with which all experts are
+    /// on the host and the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for which
+    /// layers are on the host.
+    pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
         let (shares, larger): (&[f64], &[f64]) = match placements.gpus.len() {
@@ -119,10 +119,9 @@ impl<'a> SettingCosts<'a> {
         };
         let room = self.most_cached();
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
+        let larger = larger.iter().map(|times| times * room).filter(|share| *share <= most);
         // The least share is of use in a model whose tokens use a large part of the experts.
-        let larger = larger.iter().map(|times| times * room).chain((least > room).then_some(least));
-        let larger = larger.filter(|share| *share > tried.above);
-        let shares = shares.iter().map(|share| share * room.min(tried.most)).chain(larger);
+        let shares = shares.iter().map(|share| share * room.min(most)).chain(larger).chain([least.min(most)]);
         let shares = shares.filter(|share| (least..1.0).contains(share));
         let with = |share| {
             let cached = Cached { share };
