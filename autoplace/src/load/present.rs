@@ -146,9 +146,9 @@ struct Said {
 }
 
 impl LoadedNotice {
-    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated. A report
-    /// allocates and writes a file, so in the middle of a text there is one after a pause only, and at the end of the
-    /// first text (`is_end`) without a pause.
+    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated. A
+    /// report allocates and writes a file, so in the middle of a text there is one after a pause only, and at the end
+    /// of the first text (`is_end`) without a pause.
     pub(super) fn say_speed(&self, total: Generated, is_end: bool) {
         let mut said = lock(&self.said);
         let (before, at) = said.last;

@@ -107,9 +107,9 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with a cache of experts of each useful share, up to `most`: the share with which all experts are
-    /// on the host and the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for which
-    /// layers are on the host.
+    /// The same setting with a cache of experts of each useful share, up to `most`: the share with which all experts
+    /// are on the host and the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for
+    /// which layers are on the host.
     pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
