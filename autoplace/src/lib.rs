@@ -2,11 +2,11 @@
 //!
 //! # Where things are
 //!
-//! The names of a first program are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`], [`ReplyPart`],
-//! [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`.
-//! The rest is in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions,
-//! sampling), [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, from crates of
-//! their own, [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
+//! The types that a first program needs are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`],
+//! [`ReplyPart`], [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature
+//! `constraints`. The rest is in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts,
+//! chats, sessions, sampling), [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own);
+//! and, from crates of their own, [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
 //!
 //! # Logging
 //!
@@ -16,7 +16,7 @@
 //! - `autoplace::generate`: chats that outgrow their context;
 //! - `autoplace::watch`: the sentinel's events;
 //! - `autoplace::worker`: the log lines of workers;
-//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines, its `INFO` at `debug`.
+//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines, its INFO lines appear at `debug`.
 //!
 //! Events have fields; there are no spans. The filter `autoplace=info` suits an application.
 #![forbid(unsafe_code)]

@@ -123,7 +123,7 @@ impl Media {
         }
     }
 
-    /// Its place in a prompt that is shown. Two different media have different ones.
+    /// The placeholder of this picture or sound in a prompt that is shown. Different media have different placeholders.
     pub(crate) fn shown(&self) -> String {
         let hash: String = self.hash().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("<{self} {hash}>")

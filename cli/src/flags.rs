@@ -24,7 +24,7 @@ impl Setting {
     }
 }
 
-/// The value of a flag among the following words, and the rest. An empty value is missing.
+/// The value of a flag among the following words, and the rest. Without a value, the value is empty.
 fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
     match (row.value, behind) {
         (Value::One, [value, behind @ ..]) => (value, behind),

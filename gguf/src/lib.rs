@@ -18,8 +18,8 @@
 //! # Ok::<(), autoplace_gguf::Error>(())
 //! ```
 //!
-//! A path or bytes in memory flow in; the path of the first shard stands for all shards of a split model. A [`Header`]
-//! flows out: the metadata, and the tensors with their types, shapes and positions. No tensor data is read.
+//! Input: a path, or bytes in memory; the path of the first shard stands for all shards of a split model. Output: a
+//! [`Header`]: the metadata, and the tensors with their types, shapes and positions. No tensor data is read.
 //!
 //! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
 //! rejects others with an [`Error`] that names the file, the byte, the key or tensor, the required value and the actual

@@ -261,8 +261,8 @@ pub fn choose_measured(
 /// Models smaller than this many bytes are fast in any placement.
 const MIN_MODEL: u64 = 64 << 20;
 
-/// The weight types without a known host rate, among files that would stay partly on the host. The flag marks
-/// experts' matrices. Files below 64 MiB are skipped: they are fast anyway.
+/// The weight types without a known host rate, among files that would stay partly on the host. The `bool` is
+/// true for experts' matrices. Files below 64 MiB are skipped: they are fast anyway.
 pub fn unmeasured<'a>(
     rows: impl IntoIterator<Item = (&'a PlannedFile, &'a Row)>,
     machine: &Machine,

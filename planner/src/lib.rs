@@ -11,7 +11,7 @@
 //!
 //! Data moves one way: the crate [`gguf`] reads a file's header, [`profile`] interprets it, [`machine`] finds the
 //! devices and their free memory, [`memory`] computes the bytes of a placement, and [`plan`] chooses the best one. The
-//! crate `autoplace` loads the plan, after llama.cpp has confirmed it through a [`plan::Probe`].
+//! crate `autoplace` loads the model as planned, after llama.cpp has confirmed it through a [`plan::Probe`].
 
 #![forbid(unsafe_code)]
 

@@ -115,7 +115,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// The machine with nothing free on GPUs that other loads keep, and a note about each.
+    /// The machine, with no free bytes on GPUs that other loads have leased, and a note about each such GPU.
     fn without_busy(&self, mut machine: Machine) -> Machine {
         for gpu in &mut machine.gpus {
             if key(gpu).is_some_and(|device| self.busy.contains(&device)) {

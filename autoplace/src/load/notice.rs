@@ -63,7 +63,8 @@ pub(super) fn read<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
     files.take(MAX_NOTICES).filter_map(|path| living(&path)).collect()
 }
 
-/// The content of this file; `None` if its process has not finished it, or has ended, which removes the file.
+/// The content of this file; `None` while its process still writes the file. If the process has ended, this function
+/// removes the file and returns `None`.
 fn living<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let lock_path = path.with_extension("lock");
     let is_held = File::options().write(true).open(&lock_path).is_ok_and(|lock| lock.try_lock().is_err());

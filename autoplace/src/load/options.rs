@@ -26,8 +26,8 @@ use crate::worker;
 /// Default number of tokens per draft.
 const DRAFT_MAX: u32 = 8;
 
-/// Default limit of checkpoints in bytes: two of gemma-3-27b's, and dozens or hundreds for models with smaller windows
-/// or states.
+/// Default limit of checkpoints in bytes. It is enough for two checkpoints of gemma-3-27b, and for dozens or hundreds
+/// of models with smaller windows or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
 /// Default bytes for encoded images and sounds: about 100 images of 256 rows for a model of 2560 numbers a row.

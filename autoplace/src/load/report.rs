@@ -142,8 +142,8 @@ pub enum NotLearnedReason {
     /// The GPU is on another machine, whose driver is unknown here.
     #[error("it is on another machine with an unknown driver")]
     Remote,
-    /// Since the load began, the programs that NVIDIA's driver lists have changed, or their sizes. In a container the
-    /// list may show this process as another one.
+    /// NVIDIA's driver lists other programs, or other sizes of them, than when the load began. In a container the list
+    /// may show this process as another one.
     #[error("other programs took or released memory meanwhile")]
     OtherPrograms,
     /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the

@@ -127,7 +127,7 @@ impl Condition {
         });
     }
 
-    /// Ends the condition at once. A condition that had begun returns the event of its end.
+    /// Ends the condition at once. Returns the event of the end if the condition had begun.
     pub(super) fn end(&mut self) -> Option<Event> {
         let was_on = self.is_on();
         self.state = State::Off;

@@ -41,7 +41,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
             let case = format!("{} turn {turn}, {adapters}, {names:?}, {split:?}, {params:?}", sketch.title());
             let mut theirs = match probe.breakdown(&gpus(&cards), &params, &split) {
                 Ok(probed) => probed.footprints,
-                // A card whose blocks keep no cache.
+                // The blocks of this card keep no cache, so the case is skipped.
                 Err(error) if error.to_string().contains("keep none") => continue,
                 Err(error) => panic!("{case}: {error}"),
             };

@@ -144,8 +144,8 @@ fn a_cache_that_texts_seldom_hit_is_turned_off_by_the_next_plan() {
     let folder = tempfile::tempdir().unwrap();
     let path = random("qwen3moe", None, folder.path());
     let gpu = card(mib(24));
-    // A link slower than the host: a cache pays only if experts are used again soon, and tokens that are drawn by
-    // chance use others.
+    // A link slower than the host: a cache pays only if experts are used again soon. Tokens that are drawn by
+    // chance use other experts each time.
     let machine = fast_card(1_600_000_000, PcieRate::new(1, 1).unwrap());
     let kept = folder.path().join("kept");
     // Prompts pass the link with a cache and without.

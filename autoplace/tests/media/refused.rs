@@ -53,7 +53,7 @@ fn pictures_that_alone_fill_the_context_are_refused_by_their_sizes() {
         let pictures = (0..count).map(|seed| picture(30, 20, seed));
         pictures.fold(Prompt::text("Look:"), Prompt::then_media).then_text("What are these?")
     };
-    // As many tokens as the pictures have when they are prepared.
+    // The error counts the same tokens as `count_tokens`, which prepares the pictures.
     let most = 256 / u32::try_from(ROWS).unwrap();
     let tokens = model.count_tokens(of(most + 4)).unwrap();
     let refused = greedy(&model, of(most + 4)).text().unwrap_err();

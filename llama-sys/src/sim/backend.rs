@@ -128,7 +128,7 @@ unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw
 
 /// llama.cpp sets the context's threads before each graph (llama-context.cpp, `graph_compute`).
 pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_threads: c_int) {
-    // SAFETY: reached through the registry entry of our backends (device.rs, `proc_address`).
+    // SAFETY: this function is reached through the registry entry of our backends (device.rs, `proc_address`).
     let stream = unsafe { stream(backend) };
     if let Some(set_n_threads) = stream.set_n_threads {
         // SAFETY: the CPU's own function with the CPU's own backend.

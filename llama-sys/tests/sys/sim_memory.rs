@@ -62,7 +62,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
 fn what_was_reserved_for_is_computed_without_another_byte() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
-    // Only some layers are on the card, which uses the host's weights from 32 tokens on.
+    // Only some layers are on the card, which computes with the host's weights for batches of 32 tokens or more.
     let model = load(&[&gpu], 3);
     let mut context = context(&model);
     let at_first = gpu.used();

@@ -18,7 +18,7 @@ const SEEDS: usize = 50;
 const PARALLEL: u32 = 8;
 const N_CTX: u32 = 1024;
 
-/// Templates that show tools, which the two models' own do not. The model must use their call formats.
+/// Templates that list tools; the templates of the two models do not. The model must use their call formats.
 const TOOL_TEMPLATES: [(&str, &str); 2] = [
     ("ChatML", include_str!("tools.jinja")),
     ("Llama 3", include_str!("../../../chat/tests/chat_templates/families/llama-3-tools.jinja")),

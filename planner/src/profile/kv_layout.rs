@@ -28,7 +28,7 @@ pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLayout> {
     Err(NoLayout::Unknown(why.into()))
 }
 
-/// The reason for models with prediction blocks whose use we have not read.
+/// The reason that is given for models with prediction blocks whose use in llama.cpp we have not read.
 pub(super) const PREDICTS: &str = "with blocks that predict further tokens";
 
 /// The inputs of a layout.

@@ -321,7 +321,7 @@ fn a_plan_says_what_moving_has_taken_on_this_machine_and_has_one_placement_where
     let stated = planned(MoveRates::default());
     let by_depth = |plan: &Plan| plan.by_depth.as_deref().unwrap().clone();
     assert_eq!(by_depth(&stated).moving_measured, None);
-    // A part of a load predicts nothing.
+    // Figures of a load without the time of its rest predict nothing.
     let mut part = of_load(4_000_000_000);
     part.rest_ns = None;
     assert_eq!(planned(part), stated);

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process;
 
-/// A group with a limit on processor time. This process enters it, and leaves it when this is dropped.
+/// A group with a limit on processor time. This process enters the group, and leaves it when the `RealGroup` is
+/// dropped.
 pub(crate) struct RealGroup {
     folder: PathBuf,
     parent: PathBuf,

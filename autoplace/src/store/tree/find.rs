@@ -6,7 +6,7 @@ use super::{Kind, Node, Tree};
 use crate::store::found::{Found, FoundPiece, Id};
 use crate::store::text::Text;
 
-/// A piece whose tokens a text begins with.
+/// A stored piece that continues the beginning of a text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) id: Id,
@@ -18,7 +18,7 @@ pub(super) struct Step {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastRest {
     id: Id,
-    /// Number of tokens that it belongs to.
+    /// Number of the text's first tokens to which this rest belongs.
     pub(super) tokens: usize,
     /// The step of the path that ends with it, and the piece of this step.
     at: usize,

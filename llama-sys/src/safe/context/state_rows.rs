@@ -135,8 +135,8 @@ impl RowShape {
 #[derive(Debug, Clone)]
 pub struct StateRows {
     shape: RowShape,
-    /// For each lane, as [`RowShape::units`] counts them: where its first row lies in the stream, and the distance of
-    /// two rows.
+    /// For each lane, in the order of [`RowShape::units`]: the offset of its first row in the stream, and the bytes
+    /// from one row to the next.
     lanes: Vec<(u64, u64)>,
     /// The row of each token, in the order of their positions.
     cells: Vec<u32>,

@@ -153,7 +153,7 @@ impl Vocab {
         Ok(tokens)
     }
 
-    /// The characters of all tokens' texts; `None` if tokens take the whitespace around them.
+    /// The characters of all tokens' texts; `None` if tokens strip the whitespace around them.
     fn characters(&self) -> Option<HashSet<char>> {
         const STRIPS: raw::llama_token_attr = raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
         // SentencePiece writes a space as U+2581, and tokens contain that.

@@ -11,7 +11,7 @@ pub type Token = raw::llama_token;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FimTokens {
-    /// Before the text before the gap.
+    /// Marks the prefix: the text before the gap.
     pub pre: Option<Token>,
     /// Before the text behind the gap.
     pub suf: Option<Token>,

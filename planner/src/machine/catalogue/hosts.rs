@@ -72,7 +72,8 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     // One computer's whole name may be the end of another's: `M3`, `Xeon ... M3`.
     let whole = PLATFORMS.iter().find(is_whole);
     let only = ends.next().filter(|_| ends.next().is_none());
-    // `AMD Ryzen Threadripper 3970X` is the `Threadripper 3970X`. A name of one word may end any other name.
+    // `AMD Ryzen Threadripper 3970X` is the `Threadripper 3970X`. Names of one
+    // word do not match in this way, because many longer names end with them.
     let is_within = |words: &Vec<String>| words.len() > 1 && asked.ends_with(words);
     let within = || PLATFORMS.iter().find(|platform| platform.names.iter().any(is_within));
     let Some(platform) = whole.or(only).or_else(within) else {

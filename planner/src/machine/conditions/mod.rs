@@ -87,7 +87,7 @@ impl RateConditions {
             over(self.others, MIN_OTHERS),
             over(self.steal, MIN_STEAL),
             over(self.throttled, MIN_THROTTLED),
-            // Earlier work that paused meanwhile weighs less than work seen during the measurement.
+            // Work of other programs before the measurement counts a tenth of work during it.
             over(self.pressure_before, MIN_PRESSURE) / 10,
             heat,
             gpu,

@@ -140,7 +140,7 @@ impl From<&Plan> for Outcome {
 }
 
 impl Outcome {
-    /// Whole layers on GPUs, then all layers on GPUs.
+    /// Layers that are wholly on GPUs, then layers that are at least partly there.
     pub(super) const fn placed(&self) -> (u32, u32) {
         let whole = self.n_gpu_layers.saturating_sub(self.split_blocks);
         (whole, self.n_gpu_layers)

@@ -157,7 +157,8 @@ impl Matrices {
         MatrixShape::new(n_in.round().max(1.0) as u32, n_out.round().max(1.0) as u32)
     }
 
-    /// Tokens that pass one matrix at once, if `n_tokens` tokens are computed: of experts, those that chose the expert.
+    /// Tokens that pass one matrix at once, if `n_tokens` tokens are computed. The matrix of an expert is passed only
+    /// by the tokens that chose this expert.
     pub(super) fn tokens_at_once(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         (f64::from(n_tokens) * f64::from(used) / f64::from(count)).max(1.0)

@@ -28,7 +28,7 @@ pub(super) fn close_all(root: &mut Value) -> Result<(), Note> {
     while let Some(reference) = closer.opened.get(done).cloned() {
         let mut copy = references::target(&original, &reference).cloned().unwrap_or(Value::Bool(true));
         if let Value::Object(members) = &mut copy {
-            // The root keeps its definitions.
+            // The copy needs no definitions: the root still has them.
             members.retain(|keyword, _| !matches!(keyword.as_str(), "$defs" | "definitions" | "$id" | "id"));
         }
         closer.place(&mut copy, false)?;

@@ -42,7 +42,7 @@ pub(super) fn find(name: &str) -> Format {
     }
 }
 
-/// Replaces a format by our pattern, and removes an annotation.
+/// Replaces a `format` by our pattern, or removes a `format` that is only an annotation.
 pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     let Some(name) = members.get("format").and_then(Value::as_str) else { return };
     let pattern = match find(name) {
