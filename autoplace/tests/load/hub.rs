@@ -121,14 +121,14 @@ mod named {
             let hub = Hub::new(world.0.endpoint(), world.1.path()).patience(Duration::from_secs(20), 2, Duration::ZERO);
             Model::builder(path).n_threads(1).hub(hub).mmproj(NAME)
         };
-        let error = beside(demo_path()).plan().unwrap_err();
+        let error = beside(&demo_path()).plan().unwrap_err();
         assert!(matches!(&error, Error::NotFetched { file, .. } if file == "mmproj-F16.gguf"), "{error}");
-        let plan = beside(demo_path()).fetch(true).plan().unwrap();
+        let plan = beside(&demo_path()).fetch(true).plan().unwrap();
         assert_eq!(plan.companions.len(), 1, "{plan}");
         let is_said = |note: &String| note.starts_with("hf:some/thing: mmproj-F16 is the projector");
         assert!(plan.notes.iter().any(is_said), "{:?}", plan.notes);
         world.0.seen();
-        beside(demo_path()).plan().unwrap();
+        beside(&demo_path()).plan().unwrap();
         assert!(world.0.seen().is_empty());
     }
 
