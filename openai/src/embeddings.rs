@@ -60,7 +60,8 @@ impl EmbeddingRequest {
             object.part()?;
         check_name(model.as_deref(), name)?;
         if truncate_prompt_tokens.is_some_and(|tokens| tokens != -1) {
-            let message = "`truncate_prompt_tokens` must be at least -1, which means as many as the model takes";
+            let message =
+                "the only supported value of `truncate_prompt_tokens` is -1, which means as many as the model takes";
             return Err(ApiError::unsupported("truncate_prompt_tokens", message));
         }
         let kind = |number| {

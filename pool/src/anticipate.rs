@@ -4,7 +4,7 @@
 //! expected to wait least, if it is worth its loads.
 
 use crate::search::{Arrangement, Choice, cheapest_of};
-use crate::state::PoolState;
+use crate::state::{ModelState, PoolState};
 use crate::succession::exposed;
 
 /// Models that are less likely to be requested next than this are not loaded for the next request.
@@ -86,7 +86,8 @@ impl<'s> Outlook<'s> {
         if model.texts > 0 || model.waiting > 0 {
             return choices;
         }
-        if chance >= UNLIKELY && model.may_be_loaded {
+        // A request for a model with others beside it finds them loaded, so none of them is loaded alone.
+        if chance >= UNLIKELY && model.may_be_loaded && model.beside.is_empty() {
             for rung in model.ladder.rungs() {
                 let seconds = model.demand.seconds(&rung.plan);
                 let is_loaded = model.loaded.as_ref().is_some_and(|loaded| loaded.held == rung.held);
@@ -97,7 +98,8 @@ impl<'s> Outlook<'s> {
                 choices.push(Choice { rung: Some(rung.clone()), is_change: true, waits: false, price });
             }
         }
-        if model.loaded.is_some() && !model.keep {
+        let is_beside = |other: &ModelState| other.loaded.is_some() && other.beside.contains(&model.name);
+        if model.loaded.is_some() && !model.keep && !self.state.models.iter().any(is_beside) {
             choices.push(Choice { rung: None, is_change: true, waits: false, price: out });
         }
         choices.sort_by(|one, other| one.price.total_cmp(&other.price));

@@ -13,9 +13,9 @@ use crate::succession::Succession;
 
 /// Models that may be unloaded or moved for others in a minute, however long their loads take; seconds of a minute that
 /// their loads may take together; and the most that may be.
-pub(crate) const RELOADS: u32 = 6;
+const RELOADS: u32 = 6;
 const RELOADING: f64 = 30.0;
-const MOST_RELOADS: u32 = 30;
+const MAX_RELOADS: u32 = 30;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
@@ -206,8 +206,7 @@ impl PoolState {
         // What was loaded before is loaded again when it is wanted: those loads are what a reload costs.
         let loaded = self.models.iter().filter(|model| model.loads > 0);
         let longest = loaded.map(|model| model.load_seconds(&self.machine)).fold(0.0, f64::max);
-        let in_time = if longest > 0.0 { (RELOADING / longest) as usize } else { 0 };
-        in_time.clamp(RELOADS as usize, MOST_RELOADS as usize)
+        reloads_in_time(longest) as usize
     }
 
     /// The time until a model may be unloaded or moved for others; `None` if it may be now.
@@ -221,4 +220,10 @@ impl PoolState {
         // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }
+}
+
+/// How many models may be unloaded or moved for others in a minute, if the longest load takes these seconds.
+pub(crate) fn reloads_in_time(longest: f64) -> u32 {
+    let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
+    in_time.clamp(RELOADS, MAX_RELOADS)
 }

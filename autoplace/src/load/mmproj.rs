@@ -155,7 +155,7 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     Ok((made != counted).then(reason))
 }
 
-/// The projector that lies beside a model: a file `mmproj*.gguf` in its folder that llama.cpp would take for it, the
+/// The projector that lies beside a model: a file `*mmproj*.gguf` in its folder that llama.cpp would take for it, the
 /// largest of several that is not of F32. `None` if there is none, or the folder cannot be read.
 pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
     let model = model.as_ref();
@@ -165,7 +165,7 @@ pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
     let mut found = Vec::new();
     for path in entries.map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_lowercase();
-        if !(name.starts_with("mmproj") && name.ends_with(".gguf")) {
+        if !(name.contains("mmproj") && name.ends_with(".gguf")) {
             continue;
         }
         let Ok(mmproj) = Header::open(&path) else { continue };

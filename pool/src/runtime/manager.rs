@@ -173,7 +173,14 @@ fn soonest(state: &State, now: Duration) -> Duration {
 fn prepare(shared: &Arc<Shared>, id: Id) {
     for _ in 0..TRIES {
         match try_to_prepare(shared, id) {
-            Ok(()) | Err(Failure::Closed) => return,
+            Ok(()) => {
+                // A worker that has died is replaced when nobody holds its model. Until then other requests are served.
+                if shared.lock().entry(id).is_some_and(|entry| entry.is_dead()) {
+                    put_off(shared, id, Duration::from_millis(200));
+                }
+                return;
+            }
+            Err(Failure::Closed) => return,
             Err(Failure::Again) => {}
             Err(Failure::HoldOff(time)) => return put_off(shared, id, time),
             Err(Failure::For(failed, error)) => return fail(shared, id, failed, &error),

@@ -44,6 +44,8 @@ pub(super) struct Turn {
     /// The request without its body.
     head: axum::http::request::Parts,
     body: Option<Body>,
+    /// Whether the model may be loaded for the request.
+    loads: bool,
     place: OwnedSemaphorePermit,
 }
 
@@ -78,8 +80,8 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
     let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
     // Who only looks at a model does not keep it loaded.
     let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
-    let turn = Turn { name, begun: Instant::now(), head, body: read, place, pooled };
-    turn.taken(loads, is_stream).await
+    let turn = Turn { name, begun: Instant::now(), head, body: read, loads, place, pooled };
+    turn.taken(is_stream).await
 }
 
 /// A place among the requests under way.
@@ -186,9 +188,9 @@ pub(super) fn only(pool: &Pool) -> Result<String, ApiError> {
 
 impl Turn {
     /// Waits for the model and answers. A stream that waits for long begins its answer meanwhile.
-    async fn taken(self, loads: bool, is_stream: bool) -> Result<Response, Failed> {
+    async fn taken(self, is_stream: bool) -> Result<Response, Failed> {
         let pool = &self.pooled.of.pool;
-        if !loads {
+        if !self.loads {
             let Some(handle) = pool.loaded(&self.name).map_err(|error| api_error(&error))? else {
                 let message = format!("the model `{}` is not loaded: `?autoload=true` loads it", self.name);
                 return Err(ApiError::new(400, message).with_code("model_not_loaded").into());
@@ -222,7 +224,7 @@ impl Turn {
                 Err(Failed(error)) if is_death(&error) => (Failed(error).into_response(), None),
                 Err(error) => return Err(error),
             };
-            if response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
+            if self.loads && response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
                 deaths += 1;
                 tracing::warn!("{}: its worker died during a request, which it gets again", self.name);
                 // The pool replaces a dead worker when nobody holds its model.
@@ -254,8 +256,9 @@ impl Turn {
     }
 }
 
-/// How often a request is given to its model again because the model's worker has died.
-const MAX_DEATHS: u32 = 4;
+/// How often a request is given to its model again because the model's worker has died. Each time it may use up several
+/// workers, and with them the attempts of other requests, so a request that kills its workers gets no more.
+const MAX_DEATHS: u32 = 1;
 
 fn is_death(error: &ApiError) -> bool {
     error.code == Some(WORKER_DIED)
