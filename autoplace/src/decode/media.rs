@@ -230,8 +230,13 @@ impl Model {
 
     /// Refuses a prompt whose pictures alone fill the context, before any of them is scaled.
     pub(crate) fn check_pictures(&self, prompt: &Prompt, vocab: &Vocab, capacity: usize) -> Result<(), Error> {
-        let Some((encoder, _)) = self.media() else { return Ok(()) };
-        let pictures: usize = prompt.whole_media().filter_map(|media| encoder.count(media)).sum();
+        let Some((encoder, table)) = self.media() else { return Ok(()) };
+        // A picture that is known need not wait for the projector, which may be encoding another one.
+        let tokens = |media: &Media| match table.find(&media.hash()) {
+            Some(known) => Some(known.tokens()),
+            None => encoder.count(media),
+        };
+        let pictures: usize = prompt.whole_media().filter_map(tokens).sum();
         if pictures < capacity {
             return Ok(());
         }
@@ -239,11 +244,17 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call.
+    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`]; a
+    /// device that fails is not.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;
-        let encoded = encoder.encode(&span.media, &span.prepared, span.rows())?;
+        let encoded = encoder.encode(&span.media, &span.prepared, span.rows()).map_err(|error| match &error {
+            llama_sys::Error::Call { failure, .. } if failure.reason.ends_with("mtmd_encode_chunk failed") => {
+                error.into()
+            }
+            _ => Error::of_media(&span.media, error),
+        })?;
         table.keep_within(&span.prepared, self.media_cache());
         Ok(encoded)
     }

@@ -209,7 +209,8 @@ impl Step<'_> {
         let Some((at, _)) = waiting.min_by_key(|(_, sequence)| sequence.id) else { return Ok(()) };
         let begun = Instant::now();
         let Some(span) = self.sequences[at].next_media().cloned() else { return Ok(()) };
-        let (values, is_encoded) = match self.model.encode_media(&span) {
+        let at_place = |error: Error| error.at_media(self.sequences[at].spans.index_of_media(&span));
+        let (values, is_encoded) = match self.model.encode_media(&span).map_err(at_place) {
             Ok(encoded) => encoded,
             Err(error) => {
                 self.work.failed.push((self.sequences[at].id, error));

@@ -11,7 +11,7 @@ use llama_sys::{Context, Position, RowPiece, RowShape, SeqId, State, StateRows};
 
 use super::checkpoints;
 use super::prefix::Prefix;
-use crate::load::{Checkpoint, ModelStore, Remembered, Scales};
+use crate::load::{Checkpoint, Marks, ModelStore, Remembered, Scales};
 use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoothed};
 
 /// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
@@ -99,6 +99,7 @@ pub(crate) struct Idle<'a> {
     pub(crate) seq: SeqId,
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
+    pub(crate) marks: &'a Marks,
     /// What belongs to the end of the text, if it is not a part of the context's state.
     pub(crate) end: Option<&'a [u8]>,
 }
@@ -166,6 +167,10 @@ impl Stored {
     /// The longest stored beginning of the prompt, if it is worth restoring where `held` tokens need not be computed
     /// anyway.
     fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
+        // A draft model asks for each draft, and lacks a few tokens then.
+        if prompt.tokens.len().saturating_sub(1 + held) < WORTH_RESTORING {
+            return None;
+        }
         let root = self.root(prompt.scales);
         // The last token is always computed, because its logits choose the next one.
         let (_, before_last) = prompt.tokens.split_last()?;
@@ -256,7 +261,7 @@ impl Stored {
         idle: &Remembered,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        let idle = Idle { seq: idle.seq, scales: &idle.scales, text: self.text(idle), end: None };
+        let idle = Idle { seq: idle.seq, scales: &idle.scales, text: self.text(idle), marks: &idle.marks, end: None };
         self.store_part_of(context, idle, checkpoints)
     }
 
@@ -393,7 +398,11 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        let is_of_text = |it: &&Checkpoint| it.scales == *idle.scales && tokens.starts_with(&it.tokens);
+        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
+        let is_of_text = |it: &&Checkpoint| {
+            let has_tokens = it.scales == *idle.scales && tokens.starts_with(&it.tokens);
+            has_tokens && idle.marks.first_difference(&it.marks) >= it.tokens.len()
+        };
         let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|it| (it.tokens.len(), Some(&it.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));

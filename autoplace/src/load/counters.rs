@@ -150,6 +150,9 @@ impl GenerationCounters {
 
     /// Sets the notice in which other processes read the speed.
     pub(super) fn said_in(&self, notice: Option<&Arc<LoadedNotice>>) {
+        if let Some(notice) = notice {
+            notice.begin(self.generated());
+        }
         *lock(&self.notice) = notice.map(Arc::downgrade).unwrap_or_default();
     }
 

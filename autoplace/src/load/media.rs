@@ -96,6 +96,15 @@ impl PreparedMedia {
         work.rows.iter().flatten().map(|rows| size_of_val(&***rows) as u64).sum()
     }
 
+    /// Number of its tokens and rows in a prompt.
+    pub(crate) fn tokens(&self) -> usize {
+        let of = |part: &PreparedPart| match part {
+            PreparedPart::Tokens(tokens) => tokens.len(),
+            PreparedPart::Rows(rows) => rows.len,
+        };
+        self.parts.iter().map(of).sum()
+    }
+
     /// Forgets its rows, which are encoded again if a text needs them. Returns their bytes.
     fn forget_rows(&self) -> u64 {
         let bytes = self.bytes();
@@ -253,7 +262,7 @@ pub(crate) struct MediaTable {
 }
 
 impl MediaTable {
-    fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
+    pub(crate) fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
         let mut known = lock(&self.known);
         let at = known.iter().rposition(|it| it.hash == *hash)?;
         let found = known.remove(at)?;

@@ -90,7 +90,7 @@ impl LoadOptions {
             return Err(super::Error::NoMedia { mmproj: path.clone() });
         }
         let of_projector = Header::open(path)?;
-        if let Some(reason) = unequal_rows(&of_projector)? {
+        if let Some(reason) = rows_by_place(&of_projector)?.or(unequal_rows(&of_projector)?) {
             return Err(super::Error::Projector { mmproj: path.clone(), reason });
         }
         let mmproj = Companion::mmproj(&of_projector).map_err(crate::plan::Error::from)?;
@@ -132,6 +132,15 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
         counted.host.compute = counted.host.compute.max(largest);
     }
     counted
+}
+
+/// Why the rows of an image depend on the tokens before it. Images are prepared apart from their prompts, so that a known
+/// one is used again anywhere. DeepSeek 4 gets padding, so that its text model compresses whole groups of four tokens
+/// (mtmd.cpp, `lead_pad`).
+fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
+    let projector = header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?);
+    let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
+    Ok((projector == Some("deepseek4v")).then(reason))
 }
 
 /// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).

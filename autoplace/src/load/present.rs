@@ -52,7 +52,7 @@ pub struct LoadedModel {
     /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
     pub tokens_per_second: Option<f64>,
     /// Measured tokens per second of its last texts that generated alone, without their prompts; `None` before the
-    /// first 32 such tokens.
+    /// end of the first such text.
     pub measured_tokens_per_second: Option<f64>,
     /// Tokens of its context.
     pub n_ctx: u32,
@@ -146,6 +146,11 @@ struct Said {
 }
 
 impl LoadedNotice {
+    /// Leaves out the tokens that the model has generated before this placement.
+    pub(super) fn begin(&self, total: Generated) {
+        lock(&self.said).last = (total, Instant::now());
+    }
+
     /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated. A
     /// report allocates and writes a file, so in the middle of a text there is one after a pause only, and at the end
     /// of the first text (`is_end`) without a pause.

@@ -100,7 +100,7 @@ impl StoredDrafter {
 
     /// Stores the next pieces of a sequence.
     fn part(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], end: Option<&[u8]>) -> Progress {
-        let idle = Idle { seq, scales: &self.scales, text: Text::plain(tokens), end };
+        let idle = Idle { seq, scales: &self.scales, text: Text::plain(tokens), marks: &NO_MARKS, end };
         let progress = self.stored.store_part_of(context, idle, &[]);
         self.is_stored[seq as usize] = progress == Progress::Done;
         progress
