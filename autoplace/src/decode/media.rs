@@ -244,8 +244,8 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`]; a
-    /// device that fails is not.
+    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`];
+    /// a device that fails is not.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;

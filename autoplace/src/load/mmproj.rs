@@ -134,9 +134,9 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
     counted
 }
 
-/// Why the rows of an image depend on the tokens before it. Images are prepared apart from their prompts, so that a known
-/// one is used again anywhere. DeepSeek 4 gets padding, so that its text model compresses whole groups of four tokens
-/// (mtmd.cpp, `lead_pad`).
+/// Why the rows of an image depend on the tokens before it. Images are prepared apart from their prompts, so that a
+/// known one is used again anywhere. DeepSeek 4 gets padding, so that its text model compresses whole groups of four
+/// tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let projector = header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?);
     let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
