@@ -18,8 +18,8 @@ const NEARLY: f64 = 1.25;
 const DISTURBANCE: f64 = 0.05;
 
 /// The least gain: this share of the time of its loads, and these seconds.
-const LEAST_SHARE: f64 = 0.1;
-const LEAST_SECONDS: f64 = 0.1;
+const MIN_SHARE: f64 = 0.1;
+const MIN_SECONDS: f64 = 0.1;
 
 /// What is expected of the next two requests.
 struct Outlook<'s> {
@@ -117,7 +117,7 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let best = cheapest_of(state, choices, &[])?;
     let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
-    let is_worth = stays - best.price >= (LEAST_SHARE * loads).max(LEAST_SECONDS);
+    let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
 }
 

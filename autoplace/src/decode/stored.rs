@@ -29,8 +29,8 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// long.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// What a part counts at least, in bytes, because llama.cpp passes over all cells of the sequence for each.
-const LEAST_OF_A_PART: usize = UNIT / 2;
+/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
+const MIN_PART: usize = UNIT / 2;
 
 /// Most pieces of rows that are added between two steps, where rows are small.
 const PIECES_AT_ONCE: usize = 64;
@@ -80,7 +80,7 @@ struct Reading {
     rest: Rest,
     /// Numbers of tokens whose rest the store has not taken.
     refused: Vec<usize>,
-    /// Bytes that were copied since the last step; a part counts as [`LEAST_OF_A_PART`] at least.
+    /// Bytes that were copied since the last step; a part counts as [`MIN_PART`] at least.
     copied: usize,
 }
 
@@ -366,8 +366,8 @@ impl Stored {
         let begun = Instant::now();
         let pieces = context.read_pieces(idle.seq, rows, missing.start..until, block, &reading.front)?;
         let read = row_bytes * (until - missing.start);
-        reading.copied += read.max(LEAST_OF_A_PART);
-        if read >= LEAST_OF_A_PART {
+        reading.copied += read.max(MIN_PART);
+        if read >= MIN_PART {
             self.seconds_per_read = smoothed(self.seconds_per_read, read as u64, begun.elapsed());
         }
         for (data, from) in pieces.into_iter().zip((missing.start..until).step_by(block)) {
@@ -422,7 +422,7 @@ impl Stored {
             }
         }
         let part = rest.data.len()..bytes.min(rest.data.len() + at_once);
-        reading.copied += part.len().max(LEAST_OF_A_PART);
+        reading.copied += part.len().max(MIN_PART);
         match checkpoint {
             Some(state) => rest.data.extend_from_slice(&state.bytes()[part]),
             None => rest.data.extend(context.read_rest_part(idle.seq, &reading.rows, part)?),

@@ -57,6 +57,7 @@ pub struct LoadedModel {
     /// Tokens of its context.
     pub n_ctx: u32,
     /// Whether its process unloads it for others that lack memory, when nobody uses it: a pool does.
+    #[serde(rename = "gives")]
     pub makes_room: bool,
 }
 

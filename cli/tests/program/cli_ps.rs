@@ -39,6 +39,7 @@ fn a_model_that_is_served_is_listed_until_its_server_ends_or_is_killed() {
         assert_eq!(if isolated.is_empty() { process } else { application }, id, "{models:?}");
         assert_eq!((&models[0]["n_ctx"], &models[0]["program"]), (&256.into(), &"autoplace".into()));
         assert!(models[0]["measured_tokens_per_second"].is_null(), "{models:?}");
+        assert_eq!(models[0]["gives"], false, "{models:?}");
         let address = line.rsplit_once("http://").unwrap().1.trim().trim_end_matches('/').to_owned();
         let body = r#"{"prompt": "And it came to pass", "max_tokens": 100, "ignore_eos": true}"#;
         let mut stream = std::net::TcpStream::connect(&address).unwrap();

@@ -44,7 +44,7 @@ pub struct LocalModel {
     /// The store that holds the model.
     pub store: Store,
     /// Other paths of the same file: links, or other names in a store.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "also", skip_serializing_if = "Vec::is_empty")]
     pub other_places: Vec<Place>,
 }
 

@@ -156,6 +156,8 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     let models = home.models();
     assert_eq!(listed(&models), [("llama3.2:3b", None, Store::Ollama)]);
     assert_eq!(models.models[0].other_places[0].name, "llama3.2:latest");
+    let json = serde_json::to_value(&models.models[0]).unwrap();
+    assert_eq!(json["also"][0]["name"], "llama3.2:latest");
     assert_eq!(models.models[0].header().unwrap().architecture().unwrap(), "llama");
     let passed = passed(&models);
     assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], SkipReason::PartialDownload);
