@@ -6,7 +6,8 @@
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
 //! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
-//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
+//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two too:
+//! `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
 
@@ -34,16 +35,21 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|it| it == part);
+    let among = |names: &[&str], name: &str| {
+        let chosen: Vec<&String> = chosen.iter().filter(|it| names.contains(&it.as_str())).collect();
+        chosen.is_empty() || chosen.iter().any(|it| *it == name)
+    };
+    let is_chosen = |part: &str| among(&["first-token", "throughput", "stall"], part);
+    let has_store = |kind: &str| among(&["none", "memory", "full", "folder"], kind);
     let depth = depth();
     if is_chosen("first-token") {
         first_tokens(&path, &name, depth, &folder.path().join("first-token"));
     }
     if is_chosen("throughput") {
-        throughput(&path, &name, &folder.path().join("throughput"));
+        throughput(&path, &name, &folder.path().join("throughput"), has_store);
     }
     if is_chosen("stall") {
-        stall(&path, &name, depth, &folder.path().join("stall"));
+        stall(&path, &name, depth, &folder.path().join("stall"), has_store);
     }
 }
 
@@ -178,14 +184,14 @@ fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
     (begun.elapsed(), tokens)
 }
 
-fn throughput(path: &Path, name: &str, folder: &Path) {
+fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let kinds = [
-        ("memory", PromptStore::new(MEMORY)),
+        ("memory", "memory", PromptStore::new(MEMORY)),
         // Each text evicts earlier ones.
-        ("memory, full", PromptStore::new(64 << 20)),
-        ("memory and a folder", store(folder)),
+        ("full", "memory, full", PromptStore::new(64 << 20)),
+        ("folder", "memory and a folder", store(folder)),
     ];
-    for (kind, store) in kinds {
+    for (_, kind, store) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
         let plain = builder(path, PLACES, 512).load().expect("the model loads");
         let stored = builder(path, PLACES, 512).prompt_store(store).load().expect("the model loads");
         let engines = [&plain, &stored].map(|model| Engine::new(model).expect("the context is free"));
@@ -195,7 +201,7 @@ fn throughput(path: &Path, name: &str, folder: &Path) {
             seed
         };
         let mut seeds = (next(), next());
-        let Paired { rounds, first, second, speed_ratio, .. } = paired(
+        let Paired { rounds, first, second, speed_ratio, interval: (low, high), .. } = paired(
             &mut seeds,
             |seeds| {
                 seeds.0 += 200;
@@ -208,7 +214,7 @@ fn throughput(path: &Path, name: &str, folder: &Path) {
         );
         println!(
             "| {name} | nothing reused, store in {kind} | {rounds} rounds | {first:.1} us/token | without a store \
-             {second:.1} us/token | {speed_ratio:.4} of its speed (bar 0.99) |"
+             {second:.1} us/token | {speed_ratio:.4} of its speed, 95 % {low:.4} to {high:.4} (bar 0.99) |"
         );
     }
 }
@@ -234,9 +240,10 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     waits
 }
 
-fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
+fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let each = depth + 1024;
-    for (kind, kept) in [("none", None), ("memory", Some(PromptStore::new(MEMORY))), ("folder", Some(store(folder)))] {
+    let kinds = [("none", None), ("memory", Some(PromptStore::new(MEMORY))), ("folder", Some(store(folder)))];
+    for (kind, kept) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");

@@ -29,6 +29,9 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// long.
 const TIME_AT_ONCE: f64 = 4e-3;
 
+/// Copying between two steps, beyond which no further part begins while a running text waits for its next token.
+const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
+
 /// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
 const MIN_PART: usize = UNIT / 2;
 
@@ -63,6 +66,8 @@ pub(crate) struct Stored {
     seconds_per_byte: Option<f64>,
     /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
     seconds_per_read: Option<f64>,
+    /// Time of copying since the last step.
+    since_step: Duration,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
     /// The idle sequence of which something is left to be stored.
@@ -133,6 +138,7 @@ impl Stored {
             seconds_per_token: None,
             seconds_per_byte: None,
             seconds_per_read: None,
+            since_step: Duration::ZERO,
             later_at: None,
             reading: None,
         }
@@ -149,6 +155,16 @@ impl Stored {
         if tokens >= MIN_BATCH {
             self.seconds_per_token = smoothed(self.seconds_per_token, tokens as u64, took);
         }
+    }
+
+    /// Records the end of a step.
+    pub(crate) fn step_ended(&mut self) {
+        self.since_step = Duration::ZERO;
+    }
+
+    /// Whether a running text that waits for its next token can wait for another part.
+    pub(crate) fn has_time(&self) -> bool {
+        self.since_step < TIME_BETWEEN_STEPS
     }
 
     fn root(&mut self, scales: &Scales) -> Id {
@@ -276,7 +292,10 @@ impl Stored {
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
         }
-        match self.try_part(context, idle, checkpoints) {
+        let begun = Instant::now();
+        let progress = self.try_part(context, idle, checkpoints);
+        self.since_step += begun.elapsed();
+        match progress {
             Ok(progress) => {
                 self.later_at = (progress == Progress::Later).then_some(unwritten);
                 progress

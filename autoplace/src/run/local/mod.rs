@@ -226,6 +226,9 @@ impl LocalSession {
             self.step_ended(begun);
         }
         computed.inspect_err(|_| self.spoil())?;
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_ended();
+        }
         self.store_part();
         Ok(())
     }
@@ -236,6 +239,13 @@ impl LocalSession {
         let Some(lent) = &mut self.lent else { return false };
         let is_running = |seq| self.sequences.iter().any(|it| it.held.seq == seq);
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
+    }
+
+    /// Stores the sequence that the next text would displace, as far as the running texts can wait.
+    pub(crate) fn store_next(&mut self) {
+        let Some(lent) = &mut self.lent else { return };
+        let is_awaited = self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some());
+        self.cache.store_next(&mut lent.context, lent.room, self.sequences.len(), is_awaited);
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
