@@ -42,6 +42,11 @@ const PIECES_AT_ONCE: usize = 64;
 /// cell, which takes a millisecond or two for so many.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
+/// How long the measured number of free bytes of the host counts, and the least number that does: a measurement reads
+/// some small files of the system, which takes half a millisecond.
+const FREE_FOR: Duration = Duration::from_millis(100);
+const FREE_AT_LEAST: u64 = 256 << 20;
+
 /// Most searches for one prompt. Each but the last one found a piece that was damaged.
 const MAX_SEARCHES: usize = 8;
 
@@ -66,6 +71,8 @@ pub(crate) struct Stored {
     seconds_per_byte: Option<f64>,
     /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
     seconds_per_read: Option<f64>,
+    /// Free bytes of the host, less those that were copied since they were measured.
+    free: Option<(Instant, u64)>,
     /// Time of copying since the last step.
     since_step: Duration,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
@@ -138,6 +145,7 @@ impl Stored {
             seconds_per_token: None,
             seconds_per_byte: None,
             seconds_per_read: None,
+            free: None,
             since_step: Duration::ZERO,
             later_at: None,
             reading: None,
@@ -223,8 +231,23 @@ impl Stored {
     }
 
     /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
-    /// sequence empty: the context refuses the pieces.
+    /// sequence empty: the context refuses the pieces, and the store forgets them.
     pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (found, brought): (&Found, &Brought),
+        end: usize,
+    ) -> Option<Restored> {
+        let restored = self.try_restore(context, seq, (found, brought), end);
+        // A context that no longer works refuses everything.
+        if restored.is_none() && context.is_usable() {
+            self.forget(found);
+        }
+        restored
+    }
+
+    fn try_restore(
         &mut self,
         context: &mut Context,
         seq: SeqId,
@@ -262,6 +285,11 @@ impl Stored {
         let bytes = found.bytes.iter().sum();
         self.seconds_per_byte = smoothed(self.seconds_per_byte, bytes, begun.elapsed());
         Some(Restored { tokens: found.tokens, from_folder: brought.from_folder })
+    }
+
+    /// Forgets a beginning that is of no use.
+    pub(crate) fn forget(&self, found: &Found) {
+        self.of.store.forget(found);
     }
 
     /// The text of an idle sequence.
@@ -319,9 +347,10 @@ impl Stored {
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
-        let free = checkpoints::free();
+        let free = self.free();
         if free < AT_ONCE as u64 {
             // The store is never the reason for swap.
+            self.free = None;
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
         }
@@ -344,10 +373,20 @@ impl Stored {
         while progress == Progress::More && reading.copied < at_once {
             progress = self.next_part(context, root, idle, &mut reading, checkpoints)?;
         }
+        if let Some((_, free)) = &mut self.free {
+            *free = free.saturating_sub(reading.copied as u64);
+        }
         if progress != Progress::Done {
             self.reading = Some(reading);
         }
         Ok(progress)
+    }
+
+    /// Free bytes of the host beyond the margin that plans leave.
+    fn free(&mut self) -> u64 {
+        let known = self.free.filter(|(since, free)| since.elapsed() < FREE_FOR && *free >= FREE_AT_LEAST);
+        let (_, free) = *self.free.insert(known.unwrap_or_else(|| (Instant::now(), checkpoints::free())));
+        free
     }
 
     /// Bytes to copy between two steps.
@@ -404,7 +443,7 @@ impl Stored {
     /// Reads the next bytes of what belongs to the first tokens of a sequence together: at its checkpoints, and at its
     /// end. Adds what is complete.
     fn next_rest(
-        &self,
+        &mut self,
         context: &mut Context,
         root: Id,
         idle: Idle<'_>,
@@ -433,10 +472,10 @@ impl Stored {
             reading.refused.push(of);
             return Ok(Progress::More);
         }
-        let (at_once, rest) = (self.at_once(), &mut reading.rest);
+        let (at_once, free, rest) = (self.at_once(), self.free(), &mut reading.rest);
         if !rest.is_of(of, checkpoint) {
             *rest = Rest { tokens: of, checkpoint: checkpoint.cloned(), data: Vec::new() };
-            if checkpoints::free() < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
+            if free < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
                 return Ok(Progress::Done);
             }
         }
@@ -506,14 +545,34 @@ fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use llama_sys::Token;
     use test_support::random_weights;
 
-    use super::is_behind;
-    use crate::Model;
+    use super::{Added, NewPiece, Text, is_behind};
     use crate::memory::{FlashAttention, KvType};
     use crate::plan::Request;
     use crate::store::PromptStore;
+    use crate::{Model, ModelBuilder};
+
+    fn model_of(arch: &str, folder: &Path) -> PathBuf {
+        let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
+        sketch.vocabulary();
+        random_weights::write(&sketch, folder)
+    }
+
+    fn builder(path: &Path) -> ModelBuilder {
+        let mut request = Request::new().n_ctx(1024).n_batch(64);
+        request.params.flash_attn = FlashAttention::Off;
+        request.params.swa_full = false;
+        (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+        Model::builder(path).request(request).n_threads(1).without_learning()
+    }
+
+    fn words(seed: Token, n: Token) -> Vec<Token> {
+        (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
+    }
 
     /// The text after these tokens, and the number of tokens that came from the store.
     fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
@@ -527,16 +586,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Rows alone, rows with windows, a recurrent state, and both.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
-            let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
-            sketch.vocabulary();
-            let path = random_weights::write(&sketch, folder.path());
-            let mut request = Request::new().n_ctx(1024).n_batch(64);
-            request.params.flash_attn = FlashAttention::Off;
-            request.params.swa_full = false;
-            (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
-            let builder = || Model::builder(&path).request(request.clone()).n_threads(1).without_learning();
-            let words =
-                |seed: Token, n: Token| -> Vec<Token> { (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect() };
+            let path = model_of(arch, folder.path());
+            let builder = || builder(&path);
             let long = words(1, 300);
             let next = [&long[..], &words(2, 20)].concat();
             let store = PromptStore::new(64 << 20);
@@ -548,6 +599,36 @@ mod tests {
             assert!(tokens >= 296, "{arch}: {tokens}");
             assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
             assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_a_context_refuses_are_forgotten_and_stored_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        // Bytes that are no shape, and a shape without any row.
+        for bytes in [vec![1; 5000], vec![1, 0, 0, 0, 0]] {
+            for arch in ["llama", "jamba"] {
+                let path = model_of(arch, folder.path());
+                let store = PromptStore::new(64 << 20);
+                let model = builder(&path).prompt_store(store.clone()).load().unwrap();
+                let of = model.with_native(|native| model.prompt_store(native)).unwrap().unwrap();
+                let root = store.root(&of.key(&model.scales(None).unwrap()));
+                store.learn(root, "", None, of.needs_rest);
+                let prompt = words(1, 100);
+                let stored = Text::plain(&prompt[..64]);
+                let rows = NewPiece::Rows { from: 0, data: bytes.clone() };
+                assert!(matches!(store.add(root, stored, rows), Added::Yes { .. }));
+                if of.needs_rest {
+                    assert!(matches!(store.add(root, stored, NewPiece::Rest(bytes.clone())), Added::Yes { .. }));
+                }
+                assert_eq!(store.find(root, Text::plain(&prompt)).tokens, 64, "{arch}");
+                assert_eq!(text(&model, &prompt).1, 0, "{arch}");
+                text(&model, &words(3, 40));
+                let next = [&prompt[..], &words(2, 20)].concat();
+                let (restored, tokens) = text(&model, &next);
+                assert!(tokens >= 96, "{arch}: {tokens}");
+                assert_eq!(restored, text(&builder(&path).load().unwrap(), &next).0, "{arch}");
+            }
         }
     }
 

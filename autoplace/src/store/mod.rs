@@ -44,6 +44,11 @@ const BLOCK_BYTES: usize = 8 << 20;
 
 const MIN_BLOCK_TOKENS: usize = 8;
 
+/// The version of the bytes in a piece: the shape of the rows, the rows, and the rest
+/// (`llama_sys::Context::read_pieces`, `decode::stored`). A change of these bytes raises it, and pieces of other versions
+/// are then not found.
+pub(crate) const PIECE_FORMAT: u32 = 1;
+
 /// Number of tokens in each piece of rows, for rows of this many bytes per token.
 pub(crate) fn block_tokens(row_bytes: usize) -> usize {
     let mut tokens = BLOCK_TOKENS;
@@ -211,6 +216,12 @@ impl PromptStore {
         }
         lock(tree).used(found, folder.as_ref());
         Some(brought)
+    }
+
+    /// Forgets a beginning that a context has refused.
+    pub(crate) fn forget(&self, found: &Found) {
+        let Shared { tree, folder } = self.shared();
+        lock(tree).refused(found, folder.as_ref());
     }
 
     /// The bytes of a piece, and whether they were read from the folder.

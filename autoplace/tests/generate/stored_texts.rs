@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace::generate::{Engine, GenerateRequest, Speculation, Statistics};
+use autoplace::generate::{Engine, GenerateRequest, Session, Speculation, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 use autoplace::store::{PromptStore, StoreOptions};
@@ -12,8 +12,8 @@ use autoplace::{Isolation, Model, ModelBuilder, memory};
 
 use crate::speculative_support::{self, exact};
 use crate::text_support::{
-    Raw, SEED, SYSTEM, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, tokens_of, words,
-    worker,
+    Raw, SEED, SYSTEM, Texts, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, to_the_end,
+    tokens_of, words, worker,
 };
 use test_support::{demo_path, prediction_heads};
 
@@ -244,12 +244,14 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, and a block for multi-token prediction whose drafts are right, or by chance.
-fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 3] {
+/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are right,
+/// or by chance.
+fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
     [
         ("draft", exact("llama", folder), draft),
+        ("draft with windows", exact("olmo2", folder), draft),
         ("right", prediction_heads::steps(folder), mtp),
         ("random", prediction_heads::random(folder), mtp),
     ]
@@ -261,8 +263,8 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
     for (title, path, speculation) in drafting(folder.path()) {
         let load = |store: Option<PromptStore>| {
             let builder = speculative_support::builder(&path, speculative_support::request(512, 1, 3).n_batch(64));
-            let builder = match title {
-                "draft" => builder.draft(&path),
+            let builder = match speculation {
+                Speculation::DraftModel { .. } => builder.draft(&path),
                 _ => builder.mtp(true),
             };
             store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap()
@@ -290,6 +292,39 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
         // Nearly all drafts are right, if both models compute the same from the same input.
         assert!(title == "random" || again.acceptance_rate() > 0.9, "{title}: {again:?}");
     }
+}
+
+#[test]
+fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = prediction_heads::steps(folder.path());
+    let drafts = |store: Option<PromptStore>| {
+        let mut request = speculative_support::request(512, 3, 3).n_batch(64);
+        request.params.kv_unified = true;
+        let builder = speculative_support::builder(&path, request).mtp(true);
+        let model = store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap();
+        let mut session = model.session().unwrap();
+        let speculation = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
+        let begin = |session: &mut Session, seed: u32, prompt: usize, tokens: usize| {
+            let prompt = words(seed, prompt);
+            let generate = generate(&model, &prompt).temp(0.0).max_tokens(tokens).speculate(speculation);
+            session.begin(generate).unwrap()
+        };
+        // The block keeps the cells of this text when it has left the model's context.
+        begin(&mut session, 1, 100, 4);
+        to_the_end(&mut session);
+        let long = begin(&mut session, 2, 370, 24);
+        let mut texts = Texts::default();
+        texts.generate_to(&mut session, long, 8);
+        // Its last tokens wait for a draft that never comes, and would take the last free cells.
+        begin(&mut session, 3, 60, 1);
+        texts.run(&mut session);
+        let statistics = texts.of(long).statistics();
+        (statistics.drafted_tokens, statistics.accepted_tokens)
+    };
+    let expected = drafts(None);
+    assert!(expected.1 > 10, "{expected:?}");
+    assert_eq!(drafts(Some(PromptStore::new(256 * MIB))), expected);
 }
 
 #[test]

@@ -3,17 +3,18 @@
 //!
 //! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
 //! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
-//! from any place. A block for multi-token prediction goes on where a text has ended, because it needs the model's
-//! hidden state of the last token, which is stored there.
+//! from any place, and one with windows or recurrent states where a text has ended. A block for multi-token prediction
+//! goes on there too, because it needs the model's hidden state of the last token, which is stored there.
 
 use std::time::Duration;
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::SeqTokens;
+use crate::decode::cache::can_go_back;
 use crate::decode::error::Error;
 use crate::decode::media::NO_SPANS;
-use crate::decode::prefix::Prefix;
+use crate::decode::prefix::{Prefix, common_prefix, position};
 use crate::decode::stored::{Idle, Progress, Stored, WORTH_RESTORING};
 use crate::load::{Draft, Followed, Heads, ModelStore, NO_MARKS, Scales};
 use crate::store::Text;
@@ -24,6 +25,8 @@ pub(crate) struct StoredDrafter {
     stored: Stored,
     /// Adapters are the model's, and change no draft model.
     scales: Scales,
+    /// Whether the context's state belongs to all of its tokens together. It is then stored when the text has ended.
+    needs_rest: bool,
     /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
     is_stored: Vec<bool>,
 }
@@ -31,18 +34,38 @@ pub(crate) struct StoredDrafter {
 impl StoredDrafter {
     /// The store of a draft model whose context has so many sequences.
     pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::new(of), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let needs_rest = of.needs_rest;
+        let is_stored = vec![needs_rest; sequences];
+        Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored }
     }
 
     /// The store of a block for multi-token prediction, whose first token is the second one of a text.
     pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::with_ends(of, 1), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let stored = Stored::with_ends(of, 1);
+        Self { stored, scales: Scales::default(), needs_rest: false, is_stored: vec![false; sequences] }
     }
 
     /// The drafter's context computes this sequence.
     pub(super) fn changed(&mut self, seq: SeqId) {
         self.stored.changed(seq);
+        self.is_stored[seq as usize] = self.needs_rest;
+    }
+
+    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go back
+    /// so far. What the context then holds can be stored.
+    pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
+        let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
+        let keep = common_prefix(held, tokens);
+        if keep < held.len() {
+            let end = position(keep);
+            if !can_go_back(&draft.context, seq, keep)? || !draft.context.kv_seq_remove(seq, end..Position::MAX)? {
+                return Ok(());
+            }
+            held.truncate(keep);
+            self.stored.changed(seq);
+        }
         self.is_stored[seq as usize] = false;
+        Ok(())
     }
 
     /// Learns the cost of a draft's prompt from a batch.
@@ -83,6 +106,9 @@ impl StoredDrafter {
         let wanted = known.len() - WORTH_RESTORING;
         let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
         let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
+        if end.len() != width {
+            self.stored.forget(&found);
+        }
         if found.tokens != known.len() || end.len() != width {
             return Ok(None);
         }

@@ -157,7 +157,7 @@ impl LocalSession {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
-        suspended.suspend(&mut self.cache);
+        suspended.suspend(&mut self.cache, &mut self.drafters);
         Some(suspended)
     }
 
@@ -271,7 +271,7 @@ impl LocalSession {
         let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics;
         if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+            ended.leave(&mut self.cache, &mut self.drafters);
         }
         Some(statistics)
     }
@@ -331,7 +331,7 @@ impl Drop for LocalSession {
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+            sequence.leave(&mut cache, &mut self.drafters);
         }
         cache.store_all(&mut lent.context);
         self.drafters.store_all();
