@@ -166,9 +166,11 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Texts that share nothing, on eight places.
-fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
-    let (count, prompt, n) = if is_measured() { (16, 128, 16) } else { (9, 20, 4) };
+/// Texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and in its
+/// folder: otherwise the next run would pay for them.
+fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
+    let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
+    let before = store.map(|(store, _)| store.usage().copied_bytes);
     let begun = Instant::now();
     let streams: Vec<TokenStream> = (first..first + count)
         .map(|seed| engine.submit(greedy(model, &words(seed, prompt), n)).expect("the prompt fits"))
@@ -181,6 +183,13 @@ fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
         statistics.prompt_tokens + statistics.generated_tokens
     });
     let tokens = tokens.sum();
+    if let (Some((store, copied)), Some(before)) = (store, before) {
+        let patience = Instant::now() + Duration::from_secs(5);
+        while store.usage().copied_bytes < before + copied && Instant::now() < patience {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        store.flush();
+    }
     (begun.elapsed(), tokens)
 }
 
@@ -191,30 +200,44 @@ fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -
         ("full", "memory, full", PromptStore::new(64 << 20)),
         ("folder", "memory and a folder", store(folder)),
     ];
+    // A model that tries other numbers of threads would differ from the other model for seconds.
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u32);
     for (_, kind, store) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
-        let plain = builder(path, PLACES, 512).load().expect("the model loads");
-        let stored = builder(path, PLACES, 512).prompt_store(store).load().expect("the model loads");
+        let builder = || builder(path, PLACES, 512).n_threads(threads);
+        let plain = builder().load().expect("the model loads");
+        let stored = builder().prompt_store(store.clone()).load().expect("the model loads");
         let engines = [&plain, &stored].map(|model| Engine::new(model).expect("the context is free"));
         let mut seed = 1000;
         let mut next = || {
             seed += 100;
             seed
         };
-        let mut seeds = (next(), next());
+        let mut runs = (next(), next(), Duration::ZERO);
+        // Each run copies as many bytes as the first one, after which the store is left alone for a moment.
+        texts(&engines[1], &stored, 900, None);
+        std::thread::sleep(Duration::from_millis(300));
+        let before = store.usage();
         let Paired { rounds, first, second, speed_ratio, interval: (low, high), .. } = paired(
-            &mut seeds,
-            |seeds| {
-                seeds.0 += 200;
-                texts(&engines[1], &stored, seeds.0)
+            &mut runs,
+            |runs| {
+                runs.0 += 200;
+                let run = texts(&engines[1], &stored, runs.0, Some((&store, before.copied_bytes)));
+                runs.2 += run.0;
+                run
             },
-            |seeds| {
-                seeds.1 += 200;
-                texts(&engines[0], &plain, seeds.1)
+            |runs| {
+                runs.1 += 200;
+                texts(&engines[0], &plain, runs.1, None)
             },
         );
+        let after = store.usage();
+        let copying = after.copying_time - before.copying_time;
+        let megabytes = (after.copied_bytes - before.copied_bytes) as f64 / 1e6;
         println!(
             "| {name} | nothing reused, store in {kind} | {rounds} rounds | {first:.1} us/token | without a store \
-             {second:.1} us/token | {speed_ratio:.4} of its speed, 95 % {low:.4} to {high:.4} (bar 0.99) |"
+             {second:.1} us/token | {speed_ratio:.4} of its speed, 95 % {low:.4} to {high:.4} (bar 0.99) | copying \
+             {megabytes:.0} MB took {:.2} % of the time |",
+            100.0 * copying.as_secs_f64() / runs.2.as_secs_f64(),
         );
     }
 }
@@ -249,7 +272,8 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         let model = builder.load().expect("the model loads");
         // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
         let engine = Engine::builder(&model).prompt_chunk(64).ahead(4096).start().expect("the context is free");
-        let rounds = if is_measured() { 3 } else { 1 };
+        let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+        let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };
         let mut all: Vec<Duration> = Vec::new();
         for round in 0..rounds {
             all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
@@ -257,13 +281,17 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         all.sort();
         let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
         let longest = all.last().map_or(0.0, |it| ms(*it));
+        let usage = kept.map(|kept| kept.usage()).unwrap_or_default();
         println!(
             "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \
-             99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) |",
+             99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) | copied {:.0} MB, at most {:.1} \
+             ms between two tokens |",
             all.len(),
             at(0.5),
             at(0.99),
             longest - at(0.5),
+            usage.copied_bytes as f64 / 1e6,
+            ms(usage.longest_pause),
         );
     }
 }

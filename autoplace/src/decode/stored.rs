@@ -71,6 +71,8 @@ pub(crate) struct Stored {
     seconds_per_byte: Option<f64>,
     /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
     seconds_per_read: Option<f64>,
+    /// Bytes that were copied since the store last counted them.
+    copied_bytes: u64,
     /// Free bytes of the host, less those that were copied since they were measured.
     free: Option<(Instant, u64)>,
     /// Time of copying since the last step.
@@ -145,6 +147,7 @@ impl Stored {
             seconds_per_token: None,
             seconds_per_byte: None,
             seconds_per_read: None,
+            copied_bytes: 0,
             free: None,
             since_step: Duration::ZERO,
             later_at: None,
@@ -165,9 +168,16 @@ impl Stored {
         }
     }
 
-    /// Records the end of a step.
+    /// A step begins. `is_awaited` says whether a running text waits for its next token.
+    pub(crate) fn step_begins(&mut self, is_awaited: bool) {
+        if !is_awaited {
+            self.since_step = Duration::ZERO;
+        }
+    }
+
+    /// A step has ended.
     pub(crate) fn step_ended(&mut self) {
-        self.since_step = Duration::ZERO;
+        self.of.store.paused(std::mem::take(&mut self.since_step));
     }
 
     /// Whether a running text that waits for its next token can wait for another part.
@@ -322,7 +332,9 @@ impl Stored {
         }
         let begun = Instant::now();
         let progress = self.try_part(context, idle, checkpoints);
-        self.since_step += begun.elapsed();
+        let took = begun.elapsed();
+        self.since_step += took;
+        self.of.store.copied(std::mem::take(&mut self.copied_bytes), took);
         match progress {
             Ok(progress) => {
                 self.later_at = (progress == Progress::Later).then_some(unwritten);
@@ -425,6 +437,7 @@ impl Stored {
         let pieces = context.read_pieces(idle.seq, rows, missing.start..until, block, &reading.front)?;
         let read = row_bytes * (until - missing.start);
         reading.copied += read.max(MIN_PART);
+        self.copied_bytes += read as u64;
         if read >= MIN_PART {
             self.seconds_per_read = smoothed(self.seconds_per_read, read as u64, begun.elapsed());
         }
@@ -481,6 +494,7 @@ impl Stored {
         }
         let part = rest.data.len()..bytes.min(rest.data.len() + at_once);
         reading.copied += part.len().max(MIN_PART);
+        self.copied_bytes += part.len() as u64;
         match checkpoint {
             Some(state) => rest.data.extend_from_slice(&state.bytes()[part]),
             None => rest.data.extend(context.read_rest_part(idle.seq, &reading.rows, part)?),

@@ -79,6 +79,15 @@ struct Inner {
     opened: OnceLock<Opened>,
     /// Hashes of model files, by their stamps.
     file_hashes: Mutex<HashMap<String, String>>,
+    copied: Mutex<Copied>,
+}
+
+/// The copying into the store by this process.
+#[derive(Debug, Default)]
+struct Copied {
+    bytes: u64,
+    time: Duration,
+    longest_pause: Duration,
 }
 
 #[derive(Debug)]
@@ -110,7 +119,8 @@ impl PromptStore {
     }
 
     fn described(options: StoreOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, opened: OnceLock::new(), file_hashes: Mutex::default() }) }
+        let inner = Inner { options, opened: OnceLock::new(), file_hashes: Mutex::default(), copied: Mutex::default() };
+        Self { inner: Arc::new(inner) }
     }
 
     fn opened(&self) -> &Opened {
@@ -128,7 +138,21 @@ impl PromptStore {
 
     /// How much the store holds.
     pub fn usage(&self) -> StoreUse {
-        lock(&self.shared().tree).usage()
+        let Copied { bytes: copied_bytes, time: copying_time, longest_pause } = *lock(&self.inner.copied);
+        StoreUse { copied_bytes, copying_time, longest_pause, ..lock(&self.shared().tree).usage() }
+    }
+
+    /// Counts bytes that were copied into the store, and the time that it took.
+    pub(crate) fn copied(&self, bytes: u64, took: Duration) {
+        let mut copied = lock(&self.inner.copied);
+        copied.bytes += bytes;
+        copied.time += took;
+    }
+
+    /// Records that a running text has waited so long for the copying.
+    pub(crate) fn paused(&self, time: Duration) {
+        let mut copied = lock(&self.inner.copied);
+        copied.longest_pause = copied.longest_pause.max(time);
     }
 
     /// The models with texts in the store, the largest first. One model is in the list several times

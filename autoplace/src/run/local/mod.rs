@@ -206,6 +206,10 @@ impl LocalSession {
         if self.sequences.is_empty() {
             return Ok(());
         }
+        let is_awaited = self.is_awaited();
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_begins(is_awaited);
+        }
         let begun = self.step_begins();
         let step = Step {
             lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
@@ -241,10 +245,15 @@ impl LocalSession {
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
     }
 
+    /// Whether a running text waits for its next token, and not for its first one.
+    fn is_awaited(&self) -> bool {
+        self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some())
+    }
+
     /// Stores the sequence that the next text would displace, as far as the running texts can wait.
     pub(crate) fn store_next(&mut self) {
+        let is_awaited = self.is_awaited();
         let Some(lent) = &mut self.lent else { return };
-        let is_awaited = self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some());
         self.cache.store_next(&mut lent.context, lent.room, self.sequences.len(), is_awaited);
     }
 

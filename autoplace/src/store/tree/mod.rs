@@ -136,6 +136,7 @@ impl Tree {
             memory_limit: self.limit,
             folder_bytes: self.of_files,
             folder_limit: self.folder_limit,
+            ..StoreUse::default()
         }
     }
 
