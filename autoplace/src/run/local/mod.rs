@@ -351,3 +351,36 @@ impl Drop for LocalSession {
         slot.give_back(lent.context, cache.into_contents());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::Token;
+
+    use super::LocalSession;
+    use crate::Model;
+    use crate::plan::Request;
+    use crate::store::PromptStore;
+
+    #[test]
+    fn a_sequence_is_stored_at_once_for_the_next_text_while_nobody_waits_for_a_token() {
+        let request = Request::new().n_ctx(1024).n_seq_max(2);
+        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
+        let model = builder.prompt_store(PromptStore::new(64 << 20)).load().unwrap();
+        let mut session = LocalSession::open(&model).unwrap();
+        let begin = |session: &mut LocalSession, seed: Token| {
+            let words: Vec<Token> = (0..100).map(|at| 259 + (at * 7 + seed) % 200).collect();
+            session.begin_once(model.generate(&words[..]).temp(0.0).ignore_eos().max_tokens(2)).unwrap();
+        };
+        begin(&mut session, 1);
+        begin(&mut session, 2);
+        while !session.is_empty() {
+            session.step().unwrap().for_each(drop);
+        }
+        // The first of both is stored and displaced. The engine would not admit a further text before it has stored the
+        // second one, between steps.
+        begin(&mut session, 3);
+        assert!(session.is_storing_next());
+        session.store_next();
+        assert!(!session.is_storing_next());
+    }
+}
