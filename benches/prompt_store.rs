@@ -36,8 +36,8 @@ fn main() {
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let among = |names: &[&str], name: &str| {
-        let chosen: Vec<&String> = chosen.iter().filter(|it| names.contains(&it.as_str())).collect();
-        chosen.is_empty() || chosen.iter().any(|it| *it == name)
+        let chosen: Vec<&String> = chosen.iter().filter(|name| names.contains(&name.as_str())).collect();
+        chosen.is_empty() || chosen.iter().any(|chosen| *chosen == name)
     };
     let is_chosen = |part: &str| among(&["first-token", "throughput", "stall"], part);
     let has_store = |kind: &str| among(&["none", "memory", "full", "folder"], kind);
@@ -65,7 +65,8 @@ fn model(folder: &Path) -> (PathBuf, String) {
             return (path, name);
         }
     };
-    let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).expect("a model of each kind");
+    let mut sketch =
+        random_weights::all().into_iter().find(|sketch| sketch.arch == arch).expect("a model of each kind");
     sketch.vocabulary();
     (random_weights::write(&sketch, folder), format!("random {arch}"))
 }
@@ -279,8 +280,8 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
             all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
         }
         all.sort();
-        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
-        let longest = all.last().map_or(0.0, |it| ms(*it));
+        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |wait| ms(*wait));
+        let longest = all.last().map_or(0.0, |wait| ms(*wait));
         let usage = kept.map(|kept| kept.usage()).unwrap_or_default();
         println!(
             "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \

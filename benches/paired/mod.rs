@@ -101,8 +101,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The 95 % confidence interval of the centre of these values: the means of all pairs, without the most extreme ones, as
-/// many as Wilcoxon's signed ranks allow (normal approximation).
+/// The 95 % confidence interval of the centre of these values: the means of all pairs, without the most extreme ones,
+/// as many as Wilcoxon's signed ranks allow (normal approximation).
 fn interval(values: &[f64]) -> (f64, f64) {
     let mut means: Vec<f64> = Vec::new();
     for (at, one) in values.iter().enumerate() {

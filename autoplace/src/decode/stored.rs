@@ -38,8 +38,8 @@ const MIN_PART: usize = UNIT / 2;
 /// Most pieces of rows that are added between two steps, where rows are small.
 const PIECES_AT_ONCE: usize = 64;
 
-/// Number of tokens from which on finding the rows of a sequence is a step's work of its own: llama.cpp tells of each
-/// cell, which takes a millisecond or two for so many.
+/// The rows of a sequence with at least this many tokens are found between two steps of their own: llama.cpp describes
+/// each cell, which takes a millisecond or two.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
 /// How long the measured number of free bytes of the host counts, and the least number that does: a measurement reads
@@ -62,7 +62,7 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether what belongs to the end of a text is a part of the context's state.
+    /// Whether the context's state contains all that belongs to the end of a text.
     has_own_end: bool,
     /// The root of the texts with the adapters of the last text.
     root: Option<(Scales, Id)>,
@@ -98,7 +98,7 @@ struct Reading {
     copied: usize,
 }
 
-/// What was read so far of the rest that belongs to the first `tokens` tokens of a sequence.
+/// The part that was read so far of a rest, which belongs to the first `tokens` tokens of a sequence.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
@@ -114,7 +114,7 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// What belongs to the end of the text, if it is not a part of the context's state.
+    /// The bytes that belong to the end of the text, if the context's state does not contain them.
     pub(crate) end: Option<&'a [u8]>,
 }
 
@@ -325,7 +325,7 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // Asked before anything is copied, because the steps come back here for each token.
+        // This comes before any copying, because every step comes here.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
@@ -355,7 +355,7 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // Another process would know the rows by 31 bits alone.
+            // Another process would identify the rows by 31 bits alone.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
@@ -430,7 +430,7 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // After a piece that is missing, all are.
+        // All pieces after a missing one are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
@@ -453,8 +453,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of what belongs to the first tokens of a sequence together: at its checkpoints, and at its
-    /// end. Adds what is complete.
+    /// Reads the next bytes of a rest of a sequence: of one at a checkpoint, or of the one at its end. Adds the rest
+    /// when it is complete.
     fn next_rest(
         &mut self,
         context: &mut Context,
@@ -470,11 +470,11 @@ impl Stored {
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
         // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
-        let is_of_text = |it: &&Checkpoint| {
-            let has_tokens = it.scales == *idle.scales && tokens.starts_with(&it.tokens);
-            has_tokens && idle.marks.first_difference(&it.marks) >= it.tokens.len()
+        let is_of_text = |kept: &&Checkpoint| {
+            let has_tokens = kept.scales == *idle.scales && tokens.starts_with(&kept.tokens);
+            has_tokens && idle.marks.first_difference(&kept.marks) >= kept.tokens.len()
         };
-        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|it| (it.tokens.len(), Some(&it.state)));
+        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|kept| (kept.tokens.len(), Some(&kept.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -511,7 +511,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// A text uses this sequence, or has used it: its rows are to be found anew.
+    /// Records that a text uses this sequence, or has used it, so that its rows are found again.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
@@ -521,7 +521,7 @@ impl Stored {
         self.of.store.flush();
     }
 
-    /// Goes on with the store as the re-placed model has it.
+    /// Continues with the store of the re-placed model.
     pub(crate) fn renew(&mut self, of: ModelStore) {
         (self.of, self.root, self.reading) = (of, None, None);
     }
@@ -571,7 +571,7 @@ mod tests {
     use crate::{Model, ModelBuilder};
 
     fn model_of(arch: &str, folder: &Path) -> PathBuf {
-        let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
+        let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap().in_floats();
         sketch.vocabulary();
         random_weights::write(&sketch, folder)
     }

@@ -164,8 +164,8 @@ impl Model {
     }
 }
 
-/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written whole,
-/// with the number of caches.
+/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written
+/// whole, with the number of caches.
 fn needs_rest(model: &llama_sys::Model) -> bool {
     model.n_swa() > 0 || model.is_recurrent() || model.is_hybrid()
 }

@@ -10,7 +10,7 @@ use super::found::Id;
 use super::piece::Header;
 use crate::private::{create, is_of, of_file};
 
-/// Whoever has locked this file writes to the folder. Others only read there.
+/// The store that has locked this file writes to the folder. Other stores only read there.
 const LOCK: &str = "lock";
 const PIECE: &str = "piece";
 /// The ending of a file that is being written.
@@ -67,8 +67,8 @@ impl Folder {
         self.scan_as_writer(lock, Self::scan).map(Some)
     }
 
-    /// Scans the folder with `scan`, and becomes its writer if that succeeds. After a failure the folder is unlocked, so
-    /// that this store or another one can try again.
+    /// Scans the folder with `scan`, and becomes its writer if that succeeds. After a failure the folder is unlocked,
+    /// so that this store or another one can try again.
     fn scan_as_writer(
         &self,
         lock: File,
@@ -97,7 +97,7 @@ impl Folder {
         for entry in fs::read_dir(&self.path).map_err(|error| of_file(&self.path, &error))? {
             let Ok(entry) = entry else { continue };
             let file = entry.path();
-            let ending = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
+            let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
             // Files of other programs are left alone.
             if ending != PIECE && ending != UNFINISHED {
                 continue;

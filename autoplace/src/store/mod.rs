@@ -45,8 +45,8 @@ const BLOCK_BYTES: usize = 8 << 20;
 const MIN_BLOCK_TOKENS: usize = 8;
 
 /// The version of the bytes in a piece: the shape of the rows, the rows, and the rest
-/// (`llama_sys::Context::read_pieces`, `decode::stored`). A change of these bytes raises it, and pieces of other versions
-/// are then not found.
+/// (`llama_sys::Context::read_pieces`, `decode::stored`). A change of these bytes raises it, and pieces of other
+/// versions are then not found.
 pub(crate) const PIECE_FORMAT: u32 = 1;
 
 /// Number of tokens in each piece of rows, for rows of this many bytes per token.
@@ -214,8 +214,8 @@ impl PromptStore {
         xxh3_128(format!("{}:{owner}{key}", owner.len()).as_bytes())
     }
 
-    /// Records the model of a root's texts, and the cost of computing one of their tokens. Pieces of roots that this
-    /// process has not measured go first.
+    /// Records the name of the model of a root's texts, and the seconds to compute one of their tokens. Pieces of roots
+    /// whose seconds this process has not measured are evicted first.
     pub(crate) fn learn(&self, root: Id, label: &str, seconds_per_token: Option<f64>, needs_rest: bool) {
         lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
     }

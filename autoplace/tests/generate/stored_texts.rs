@@ -244,8 +244,8 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are right,
-/// or by chance.
+/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are
+/// right, or by chance.
 fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };

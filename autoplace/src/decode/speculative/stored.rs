@@ -1,5 +1,5 @@
-//! The prompt store of the drafters: what their contexts hold of a text is stored beside what the model's context
-//! holds.
+//! The prompt store of the drafters: the states of a text in their contexts are stored beside that of the model's
+//! context.
 //!
 //! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
 //! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
@@ -51,8 +51,8 @@ impl StoredDrafter {
         self.is_stored[seq as usize] = self.needs_rest;
     }
 
-    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go back
-    /// so far. What the context then holds can be stored.
+    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go
+    /// back so far. What the context then holds can be stored.
     pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
         let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
         let keep = common_prefix(held, tokens);
@@ -99,7 +99,9 @@ impl StoredDrafter {
         width: usize,
     ) -> Result<Option<Followed>, Error> {
         // The last token is for the search, which leaves one to be computed.
-        let Some(tokens) = tokens.get(1..=from).filter(|it| it.len() > WORTH_RESTORING) else { return Ok(None) };
+        let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
+            return Ok(None);
+        };
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let known = &tokens[..from - 1];
         // No shorter beginning is of use: the states of the tokens after it are gone.
