@@ -71,9 +71,6 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
             (first(of), b)
         };
         pairs.push((per_token(a), per_token(b)));
-        if std::env::var("RAW").is_ok() {
-            eprintln!("RAW {round} {:.1} {:.1}", per_token(a), per_token(b));
-        }
     }
     let quickest = |times: fn(&(f64, f64)) -> f64| {
         let times = pairs.iter().map(times);

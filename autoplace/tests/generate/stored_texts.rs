@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::process::Command;
 
 use autoplace::generate::{Engine, GenerateRequest, Session, Speculation, Statistics};
 use autoplace::llama_sys::Token;
@@ -34,10 +36,15 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
-/// A model for each kind of memory: attention, windows, a recurrent state, and hybrids.
-fn models(folder: &Path) -> [(&'static str, PathBuf); 5] {
-    let kinds = [("llama", None), ("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
-    kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
+/// A model for each kind of memory: attention, with compressed keys (MLA), windows, a recurrent state, and hybrids.
+fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
+    let archs = ["llama", "deepseek2", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
+    archs.map(|arch| (arch, random(arch, (arch == "gpt-oss").then_some(224), folder)))
+}
+
+/// Whether a text of this model can be restored at any of its tokens.
+fn is_divided(arch: &str) -> bool {
+    matches!(arch, "llama" | "deepseek2")
 }
 
 fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
@@ -86,7 +93,7 @@ fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
             let model = load(&path, request(1024, 1, false), &in_folder(&files));
             turn(title, &model, &words(1, 150)).0
         };
-        let sequences = if title == "llama" { 2 } else { 1 };
+        let sequences = if is_divided(title) { 2 } else { 1 };
         let model = load(&path, request(1500 * sequences, sequences, false), &in_folder(&files));
         let next = [&history[..], &words(9, 20)].concat();
         let (_, again) = turn(title, &model, &next);
@@ -115,12 +122,12 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
         // A fork in the middle of the prompt.
         let fork = [&history[..150], &words(6, 60)].concat();
         let (_, forked) = turn(title, &model, &fork);
-        let expected = if title == "llama" { 150 } else { 0 };
+        let expected = if is_divided(title) { 150 } else { 0 };
         assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
         turn(title, &model, &words(7, 80));
         // Another answer to the same prompt goes on from the checkpoint before its end.
         let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
-        let expected = if title == "llama" { 200 } else { 196 };
+        let expected = if is_divided(title) { 200 } else { 196 };
         assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
     }
 }
@@ -176,6 +183,31 @@ fn what_the_store_takes_would_be_free_once_the_model_is_released() {
     let more = store.usage().memory_bytes - stored;
     assert!(more > 0);
     assert_eq!(free(), before + more);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_back() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let store = PromptStore::new(256 * MIB);
+    let model = load(&random("llama", None, folder.path()), request(1024, 1, false), &store);
+    let prompt = words(3, 300);
+    let expected = complete(generate(&model, &prompt).cache_prompt(false), &model);
+    turn("", &model, &words(1, 300));
+    turn("", &model, &words(2, 300));
+    assert!(store.usage().pieces > 0);
+    // Less than the margin that plans leave is left of the memory that the process may take.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = format!("--data={}", (data << 10) + 48 * MIB);
+    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
+    assert!(limited.unwrap().success(), "util-linux has prlimit");
+    let text = complete(generate(&model, &prompt), &model);
+    assert_eq!(text, expected);
+    let usage = store.usage();
+    assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
 }
 
 #[test]
