@@ -272,7 +272,7 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
         // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
-        let engine = Engine::builder(&model).prompt_chunk(64).ahead(4096).start().expect("the context is free");
+        let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");
         let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
         let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };
         let mut all: Vec<Duration> = Vec::new();

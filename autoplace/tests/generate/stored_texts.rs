@@ -160,7 +160,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
     let prompt = tokens_of(&model, &SYSTEM.repeat(5));
     let mut session = model.session().unwrap();
     session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
-    crate::text_support::to_the_end(&mut session);
+    to_the_end(&mut session);
     session.replace(None).unwrap();
     drop(session);
     let again = complete(greedy(&model, &prompt[..]).cache_prompt(true), &model);
