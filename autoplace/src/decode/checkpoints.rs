@@ -2,7 +2,7 @@
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence with a window or a recurrent state can go
 //! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
-//! restore it. It holds only the state that full attention does not keep.
+//! restore it. It contains only windows and recurrent states; the cells of full attention stay in the context.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ const WORTH_ONE: usize = 64;
 pub struct CheckpointUse {
     /// Number of checkpoints.
     pub checkpoints: usize,
-    /// Bytes of host memory that they take.
+    /// Bytes of host memory that the checkpoints take.
     pub bytes: u64,
     /// Limit in bytes: the [requested](crate::ModelBuilder::checkpoints) limit, or the smaller one that the plan leaves
     /// on the host.
@@ -137,13 +137,13 @@ impl Checkpoints {
     }
 }
 
-/// Free bytes of the host beyond the margin that a plan leaves.
+/// Free bytes of the host, less the margin that a plan leaves.
 pub(super) fn free() -> u64 {
     let host = Host::detect_memory();
     host.available.saturating_sub(host_margin(&host))
 }
 
-/// The places where a prompt is interrupted for checkpoints.
+/// The places at which the computation of a prompt is interrupted to take checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stops {
     /// Numbers of tokens, ascending, without those already computed.

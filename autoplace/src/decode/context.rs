@@ -1,4 +1,4 @@
-//! The model's one context while a session holds it, and its capacity in tokens.
+//! The model's only context, while a session uses it, and the context's capacity in tokens.
 
 use llama_sys::{Context, Vocab};
 

@@ -1,4 +1,4 @@
-//! Errors between a prompt and its text.
+//! The errors of a generation.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub enum Error {
     /// A generation already runs on this model.
     #[error("this model is generating already: drop the other stream or session first")]
     Busy,
-    /// A session generates as many texts as its context has sequences.
+    /// All sequences of the session's context have a running text.
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
     SequencesBusy { n_seq_max: usize },
     /// The request was made for a model other than the session's.
@@ -29,8 +29,8 @@ pub enum Error {
     /// The context of the new plan has fewer sequences than texts are running.
     #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
-    /// The native model is still held outside the session (by a clone, a context, a vocabulary or a sampler), so its
-    /// memory cannot become free and the model cannot be re-placed.
+    /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.
+    /// Its memory cannot be freed, so the model cannot be re-placed.
     #[error(
         "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]
@@ -38,8 +38,8 @@ pub enum Error {
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
-    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker does not
-    /// answer the question.
+    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker did not
+    /// answer whether it has one.
     #[error(
         "the prompt contains a {media}, and {}",
         if *in_worker { "the model is in a worker process, which alone knows its tokens" }
@@ -121,7 +121,7 @@ pub enum Error {
     /// The worker process that the model runs in died, or the call is not available there.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The model is not loaded, or cannot be loaded again.
+    /// The model is not loaded, or could not be loaded again.
     #[error(transparent)]
     Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
     /// A thread could not start, or panicked.
@@ -146,8 +146,8 @@ impl Error {
         )
     }
 
-    /// The error of a picture or a sound that the projector refuses. A lack of memory and a projector that is broken
-    /// for every picture are no fault of this one.
+    /// The error of a picture or a sound that the projector refuses. A lack of memory and a broken projector are not
+    /// the fault of the picture, and keep their own errors.
     pub(crate) fn of_media(media: &impl ToString, error: llama_sys::Error) -> Self {
         use llama_sys::Error::{Call, InvalidParameter};
         use llama_sys::FailureCause::HostMemory;

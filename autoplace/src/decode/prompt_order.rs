@@ -3,17 +3,18 @@
 //! If all prompts shared the time evenly, they would all be late together. Shortest first has the shortest mean time to
 //! the first token, but long prompts might wait for ever. This order has both: each prompt's place is the one in which
 //! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than with
-//! even sharing, which takes its own time, times the number of prompts that wait at the same time. The rule is the fair
-//! sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
+//! even sharing. Even sharing takes a prompt's own time, multiplied by the number of prompts that wait at the same
+//! time. The rule is the fair sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server
+//! protocols" (SIGMETRICS 2003).
 
 use std::cmp::Ordering;
 
 use super::piece::SequenceId;
 
-/// Tokens below which a prompt is complete.
+/// A prompt with fewer remaining tokens than this is complete; the remainder is a rounding error.
 const ROUNDING: f64 = 1e-6;
 
-/// The prompts that wait, as an even sharing would have computed them so far.
+/// The waiting prompts, each with the tokens that even sharing would have left to compute.
 #[derive(Debug, Default)]
 pub(crate) struct PromptOrder {
     /// The prompts in the order of their identifiers.
@@ -28,7 +29,7 @@ struct Prompt {
     /// Tokens that the even sharing has not computed yet. Fractions keep equal prompts equal: with whole tokens they
     /// would overtake each other at every step.
     left: f64,
-    /// Place among the prompts that the even sharing has completed.
+    /// The prompt's place in the order in which even sharing completed the prompts.
     completed: u64,
     /// Whether the prompt really waits.
     waits: bool,
@@ -47,7 +48,7 @@ impl Rank {
     }
 }
 
-/// A prompt that wants tokens of a step.
+/// A prompt that waits for tokens in a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     rank: Rank,
@@ -127,8 +128,8 @@ impl PromptOrder {
     }
 }
 
-/// Gives the tokens of a step to the prompts in their order. Each prompt gets all the tokens that it wants before the
-/// next one gets any.
+/// Distributes the tokens of a step over the prompts, in their order. A prompt gets all of its tokens before the next
+/// prompt gets any.
 pub(crate) fn in_order(asking: &mut [Asking], tokens: usize) {
     let mut left = tokens;
     while left > 0 {
@@ -170,7 +171,7 @@ mod tests {
         }
     }
 
-    /// A prompt of the simulations: the step in which it arrives, and its tokens.
+    /// A prompt of the simulations: the step in which it arrives, and its number of tokens.
     type Arrival = (usize, usize);
 
     /// The step in which each prompt is complete, by the order of this file.
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_does_not_wait_for_ever_for_short_ones() {
-        // The short prompts alone need all the time there is.
+        // The short prompts alone take up all of the time.
         let mut arrivals = vec![(0, 1000)];
         arrivals.extend((0..200).map(|step| (step, 100)));
         let complete = ordered(&arrivals, 100);
@@ -262,7 +263,7 @@ mod tests {
         ) {
             let (ordered, shared) = (ordered(&arrivals, chunk), shared(&arrivals, chunk));
             for (ordered, shared) in ordered.iter().zip(&shared) {
-                // `share` gives whole tokens, and may complete a prompt with them a step earlier.
+                // `share` distributes whole tokens, so it may complete a prompt one step earlier.
                 prop_assert!(*ordered <= shared + 1, "{ordered:?} {shared:?}");
             }
             prop_assert!(mean(&ordered) <= mean(&shared) + 1.0);

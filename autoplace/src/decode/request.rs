@@ -20,7 +20,7 @@ pub struct GenerateRequest {
     pub(crate) spec: Spec,
 }
 
-/// Decides how a text continues when the context has no cell left for its next token.
+/// How a text continues when the context has no cell left for its next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -40,14 +40,15 @@ pub enum WhenFull {
     ///
     /// The tokens that moved up were computed from the discarded ones, so no other text reuses them. In a unified cache
     /// (`kv_unified`) the shift also discards cells that other texts share, because keeping those cells would free no
-    /// room. A text with no token left to discard ends as for `Stop`.
+    /// room. If no token is left to discard, the text ends as for `Stop`.
     /// [`Statistics::discarded_tokens`](crate::generate::Statistics::discarded_tokens) counts the discarded tokens.
     ///
-    /// Some memories cannot shift: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE),
-    /// keys that are neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache. The text then
-    /// fails at its beginning with [`Error::CannotShift`](crate::generate::Error::CannotShift), which gives the reason.
+    /// Some memories cannot shift: recurrent states, windows without `swa_full`, positions of several axes (M-RoPE),
+    /// keys that are neither F16 nor F32, contexts with YaRN, and contexts with an `n_ubatch` of fewer than 4 tokens
+    /// for each cache. The text then fails at its beginning with
+    /// [`Error::CannotShift`](crate::generate::Error::CannotShift), which gives the reason.
     Shift {
-        /// Number of tokens at the beginning of the prompt that stay.
+        /// Number of tokens at the beginning of the prompt that are never discarded.
         keep: usize,
     },
 }
@@ -159,9 +160,10 @@ impl GenerateRequest {
     /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off, and on
     /// in an [`Engine`](crate::generate::Engine).
     ///
-    /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
-    /// only where a text ended, a model with sliding windows also continues where the window is still held. Both also
-    /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
+    /// The tokens of a text stay in the context until another text needs the cells. A recurrent model can continue only
+    /// at the end of an earlier text. A model with sliding windows can also continue at other places, as long as the
+    /// context still holds the window there. Both also continue from an earlier
+    /// [checkpoint](crate::ModelBuilder::checkpoints).
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
         self
@@ -393,7 +395,7 @@ impl GenerateRequest {
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
-    /// // Never twice the same token.
+    /// // Never chooses the same token twice in a row.
     /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
     ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
     ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));

@@ -11,7 +11,7 @@ use crate::memory::KvType;
 /// Settings of the context shift of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shifting {
-    /// Number of tokens at the beginning that stay.
+    /// Number of tokens at the beginning that are never discarded.
     pub(crate) keep: usize,
 }
 
@@ -50,8 +50,8 @@ impl Shifting {
 }
 
 impl Lent {
-    /// Checks that the keys can be rotated in place, without memory outside the plan and without other changes. The
-    /// error gives the reason.
+    /// Checks that the keys can be rotated in place, without other changes and without memory that the plan does not
+    /// count. The error gives the reason.
     pub(crate) fn check_shift(&self) -> Result<(), Error> {
         let (context, model) = (&self.context, self.context.model());
         // With a cache for each sequence, each cache has a list of moves.

@@ -1,8 +1,9 @@
-//! The prompt store beside a context: idle sequences go there in pieces, and prompts come back from there.
+//! The link between a context and the prompt store: idle sequences are stored in pieces, and the beginnings of prompts
+//! are restored.
 //!
 //! In: sequences that no text uses at the moment, and prompts. Out: the longest stored beginning of a prompt, restored
-//! into a sequence, if that takes less time than computing it. Nothing here fails a text: a piece that cannot be
-//! written or read is computed again.
+//! into a sequence, if that takes less time than computing it. No failure here fails a text: the tokens of a piece that
+//! cannot be written or read are computed again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,35 +18,36 @@ use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoo
 /// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
 pub(crate) const WORTH_RESTORING: usize = 16;
 
-/// A mebibyte; less in the tests of this crate, whose models have small states.
+/// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
 const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Bytes that are copied into the store between two steps before the first measurement, and their limits later. A piece
-/// of rows may have more.
+/// Bytes that are copied into the store between two steps before the first measurement. `AT_ONCE_LIMITS` bounds the
+/// later numbers. A single piece of rows may have more bytes.
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
-/// Seconds of copying into the store between two steps, which running texts wait for. A token of a small model takes as
-/// long.
+/// Seconds for which running texts wait between two steps while bytes are copied into the store. A small model needs
+/// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
+/// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
+/// part.
 const MIN_PART: usize = UNIT / 2;
 
-/// Most pieces of rows that are added between two steps, where rows are small.
+/// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
 const PIECES_AT_ONCE: usize = 64;
 
-/// Number of tokens from which on finding the rows of a sequence is a step's work of its own: llama.cpp tells of each
-/// cell, which takes a millisecond or two for so many.
+/// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
+/// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// Most searches for one prompt. Each but the last one found a piece that was damaged.
+/// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
 const MAX_SEARCHES: usize = 8;
 
-/// Shortest batch, in tokens, whose time tells the cost of a prompt.
+/// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
 pub(crate) const MIN_BATCH: usize = 32;
 
-/// Seconds for a byte in memory and in the folder, before the first measurement.
+/// Seconds to restore a byte from memory and to read one from the folder, before the first measurement.
 const SECONDS_PER_BYTE: [f64; 2] = [1e-9, 4e-9];
 
 /// The store of a session's model, or of one of its drafters.
@@ -54,9 +56,10 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether what belongs to the end of a text is a part of the context's state.
+    /// Whether the state at the end of a text is a part of the context's state. It is not for
+    /// [`with_ends`](Self::with_ends).
     has_own_end: bool,
-    /// The root of the texts with the adapters of the last text.
+    /// The root of the store's tree for the adapters of the last text.
     root: Option<(Scales, Id)>,
     seconds_per_token: Option<f64>,
     /// Seconds to restore a byte from memory.
@@ -65,7 +68,7 @@ pub(crate) struct Stored {
     seconds_per_read: Option<f64>,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
-    /// The idle sequence of which something is left to be stored.
+    /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
 }
 
@@ -73,22 +76,23 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 struct Reading {
     seq: SeqId,
-    /// They stay where they are until a text uses the sequence.
+    /// The cells of the sequence. They do not move until a text uses the sequence.
     rows: StateRows,
-    /// The shape of the rows with its length, as each piece begins.
+    /// The beginning of each piece: the shape of the rows, preceded by its length.
     front: Vec<u8>,
     rest: Rest,
-    /// Numbers of tokens whose rest the store has not taken.
+    /// Numbers of tokens for which the store has refused the rest.
     refused: Vec<usize>,
-    /// Bytes that were copied since the last step; a part counts as [`MIN_PART`] at least.
+    /// Bytes that were copied since the last step. A smaller part counts as [`MIN_PART`].
     copied: usize,
 }
 
-/// What was read so far of the rest that belongs to the first `tokens` tokens of a sequence.
+/// The part that was read so far of a rest: the state beside the rows that belongs to the first `tokens` tokens of a
+/// sequence as a whole, such as a window or a recurrent state.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
-    /// The checkpoint that it comes from; `None` for the present end of the sequence.
+    /// The checkpoint that the rest comes from; `None` for the present end of the sequence.
     checkpoint: Option<Arc<State>>,
     data: Vec<u8>,
 }
@@ -100,14 +104,14 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// What belongs to the end of the text, if it is not a part of the context's state.
+    /// The state at the end of the text, if it is not a part of the context's state.
     pub(crate) end: Option<&'a [u8]>,
 }
 
 /// The part of a sequence that is still to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing: the store holds it, or cannot hold more of it.
+    /// No part: the store holds the sequence, or cannot hold more of it.
     Done,
     /// More pieces.
     More,
@@ -119,7 +123,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     pub(crate) tokens: usize,
-    /// Those whose rows were read from the folder.
+    /// The restored tokens whose rows were read from the folder.
     pub(crate) from_folder: usize,
 }
 
@@ -138,9 +142,10 @@ impl Stored {
         }
     }
 
-    /// The store of a context whose first position is `first`, and whose texts end with something of their own.
+    /// The store of a drafter's context whose first position is `first`. The state at the end of its texts is given by
+    /// the caller ([`Idle::end`]) and is not a part of the context's state.
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
-        // Nothing computes such texts again, so their worth is not measured: they count as texts of a fast model.
+        // Such texts are never computed again, so their worth cannot be measured. They count as texts of a fast model.
         Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
     }
 
@@ -164,10 +169,10 @@ impl Stored {
         root
     }
 
-    /// The longest stored beginning of the prompt, if it is worth restoring where `held` tokens need not be computed
-    /// anyway.
+    /// The longest stored beginning of the prompt, if restoring it pays although `held` tokens are in the context
+    /// already.
     fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
-        // A draft model asks for each draft, and lacks a few tokens then.
+        // A draft model calls this for each draft, when it lacks only a few tokens.
         if prompt.tokens.len().saturating_sub(1 + held) < WORTH_RESTORING {
             return None;
         }
@@ -194,8 +199,8 @@ impl Stored {
         is_faster.then_some(found)
     }
 
-    /// The pieces of the longest stored beginning of a prompt, in memory, if it is worth restoring where `held` tokens
-    /// need not be computed anyway. After a damaged piece, another search finds the pieces before it.
+    /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens
+    /// are in the context already. After a damaged piece, another search finds the pieces before it.
     pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
@@ -206,8 +211,8 @@ impl Stored {
         None
     }
 
-    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
-    /// sequence empty: the context refuses the pieces.
+    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
+    /// the pieces, the sequence stays empty and the result is `None`.
     pub(crate) fn restore(
         &mut self,
         context: &mut Context,
@@ -236,7 +241,7 @@ impl Stored {
             found.tokens, brought.from_folder
         );
         written.ok()?;
-        // After a picture there may be positions that nothing has.
+        // After a picture, some positions may be unused.
         let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
         if held.is_none_or(|held| held > end) {
             tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
@@ -253,8 +258,8 @@ impl Stored {
         Text { tokens: &idle.tokens, media: idle.marks.all(), projector: self.of.projector }
     }
 
-    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies some megabytes at most,
-    /// or one piece of rows.
+    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies a few megabytes, or one
+    /// larger piece of rows.
     pub(crate) fn store_part(
         &mut self,
         context: &mut Context,
@@ -271,7 +276,7 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // Asked before anything is copied, because the steps come back here for each token.
+        // This check comes before any copy, because it runs again after each token.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
@@ -296,13 +301,14 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // Another process would know the rows by 31 bits alone.
+            // The tokens of a picture's rows have only 31 bits of its hash, which is too little for another process to
+            // identify it.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
         let free = checkpoints::free();
         if free < AT_ONCE as u64 {
-            // The store is never the reason for swap.
+            // The store gives memory back so that the machine need not swap.
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
         }
@@ -347,7 +353,7 @@ impl Stored {
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
         let (text, rows) = (idle.text, &reading.rows);
-        // A text whose oldest tokens were shifted out holds more tokens than others can reuse.
+        // After a context shift, a sequence holds tokens that no other text can reuse.
         let has_all = rows.first() == self.first && rows.tokens() >= text.tokens.len();
         if !has_all || (rows.shape().has_rest() && !(self.of.needs_rest && self.has_own_end)) {
             return Ok(Progress::Done);
@@ -360,7 +366,7 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // After a piece that is missing, all are.
+        // If a piece is missing in the store, all later pieces are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
@@ -382,8 +388,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of what belongs to the first tokens of a sequence together: at its checkpoints, and at its
-    /// end. Adds what is complete.
+    /// Reads the next bytes of a [`Rest`]: first those of the checkpoints, then the one at the end of the sequence.
+    /// Adds a complete rest to the store.
     fn next_rest(
         &self,
         context: &mut Context,
@@ -398,7 +404,7 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
+        // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
         let is_of_text = |it: &&Checkpoint| {
             let has_tokens = it.scales == *idle.scales && tokens.starts_with(&it.tokens);
             has_tokens && idle.marks.first_difference(&it.marks) >= it.tokens.len()
@@ -439,7 +445,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// A text uses this sequence, or has used it: its rows are to be found anew.
+    /// Records that a text has used this sequence, so that its rows must be found anew.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
@@ -449,14 +455,13 @@ impl Stored {
         self.of.store.flush();
     }
 
-    /// Goes on with the store as the re-placed model has it.
+    /// Continues with the store of the re-placed model.
     pub(crate) fn renew(&mut self, of: ModelStore) {
         (self.of, self.root, self.reading) = (of, None, None);
     }
 }
 
-/// Whether the folder's thread has written nothing since the store had no room because of the pieces that waited for
-/// it.
+/// Whether the folder's thread has written no piece since the waiting pieces left the store no room.
 fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }
@@ -496,7 +501,7 @@ mod tests {
     use crate::plan::Request;
     use crate::store::PromptStore;
 
-    /// The text after these tokens, and the number of tokens that came from the store.
+    /// The generated text, and the number of tokens that came from the store.
     fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
         let generate = model.generate(prompt).temp(0.3).seed(1).top_k(0).top_p(1.0).min_p(0.0).max_tokens(8);
         let (text, statistics) = generate.cache_prompt(true).stream().unwrap().into_text().unwrap();
@@ -506,7 +511,7 @@ mod tests {
     #[test]
     fn what_is_copied_in_many_parts_is_restored_as_what_is_copied_in_one() {
         let folder = tempfile::tempdir().unwrap();
-        // Rows alone, rows with windows, a recurrent state, and both.
+        // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
             let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
             sketch.vocabulary();
@@ -525,7 +530,7 @@ mod tests {
             text(&model, &long);
             text(&model, &words(3, 40));
             let (restored, tokens) = text(&model, &next);
-            // Windows and states come from the checkpoint before the end of the prompt.
+            // Windows and recurrent states come from the checkpoint before the end of the prompt.
             assert!(tokens >= 296, "{arch}: {tokens}");
             assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
             assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
@@ -537,7 +542,7 @@ mod tests {
         assert!(!is_behind(None, 5));
         assert!(is_behind(Some(5), 5) && is_behind(Some(5), 6));
         assert!(!is_behind(Some(5), 4));
-        // The thread may have ended its work before it was asked.
+        // The thread may have ended its work before this check.
         assert!(!is_behind(Some(0), 0) && is_behind(Some(0), 1));
     }
 }

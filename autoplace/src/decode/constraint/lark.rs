@@ -37,7 +37,7 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
                 return Err("it has parameters (`::`), which could create rules without end".to_owned());
             }
             "lark" if is_directive => return Err("it contains another grammar (`%lark`)".to_owned()),
-            // Each step would keep the text so far.
+            // With a capture, each step would keep the text so far.
             "capture" | "stop_capture" => return Err(format!("it has a `{token}`, which is not supported")),
             "json" if is_directive => {
                 let mut values = Deserializer::from_str(rest).into_iter();

@@ -72,7 +72,7 @@ impl Matcher {
             accepted: 0,
             kept: 0,
         };
-        // Refuses a constraint that no token can begin.
+        // Refuses a constraint under which no token can come first.
         match matcher.mask() {
             Err(Error::NoTokenAllowed { reason, .. }) => Err(constraint.refused(reason.into())),
             Err(error) => Err(error),

@@ -111,7 +111,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
             (false, true) => faults.push(format!("{about}: {what}: invalid, and can be written: {instance}")),
         }
     }
-    // By default objects are closed, which may leave out valid instances, but lets no invalid one pass.
+    // Objects are closed by default. This may exclude valid instances, but must not admit an invalid one.
     match Matcher::new(&closed, vocabulary) {
         Ok(begun) => {
             let allows = |text: &String| allows(begun.clone(), vocabulary, text);
@@ -120,7 +120,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
                 faults.push(format!("{about}: {}: invalid, and can be written by default", test["description"]));
             }
         }
-        // Only an object that needs a property which it may not have.
+        // This happens only for an object that requires a property that it may not have.
         Err(Error::Constraint { .. }) => {}
         Err(error) => faults.push(format!("{about}: by default: {error}")),
     }

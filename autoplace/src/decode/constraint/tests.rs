@@ -277,7 +277,7 @@ fn begins(constraint: &Constraint, text: &str) -> bool {
 #[test]
 fn no_token_is_offered_that_cannot_be_followed() {
     let vocabulary = vocabulary();
-    // Every name that begins here would have no way to end.
+    // A name that begins here could never end.
     for patterns in [json!({".*": false}), json!({"": false}), json!({"^a": false, "^[^a]": false, "^$": false})] {
         let held = Constraint::json_schema(json!({"type": "object", "patternProperties": patterns}));
         assert!(allows(&held, "{}") && !begins(&held, "{\""), "{patterns}");

@@ -13,8 +13,8 @@ const MIROSTAT_M: u32 = 100;
 
 impl Sampling {
     /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): the samplers in their
-    /// requested order, and the one that chooses. The biases come before the chain. [`Sampler::seed`] is the seed in
-    /// use.
+    /// requested order, then the sampler that chooses. The biases are added before the chain runs. [`Sampler::seed`] is
+    /// the seed in use.
     pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
@@ -146,7 +146,7 @@ impl Sampling {
     }
 }
 
-/// A new number for each call, from the random source that std keeps for its hash maps.
+/// A new number for each call, from the random source of std's hash maps.
 fn random_seed() -> u32 {
     // LLAMA_DEFAULT_SEED (u32::MAX) would make llama.cpp draw a seed that cannot be read back.
     (RandomState::new().build_hasher().finish() >> 33) as u32

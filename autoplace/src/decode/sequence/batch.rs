@@ -17,8 +17,8 @@ use crate::decode::speculative::{Drafters, SeqTokens, Speculator};
 use crate::decode::stats::DraftingPaused;
 
 impl Sequence {
-    /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint or picture, or one
-    /// generated token. 0 before the rows of a picture.
+    /// Number of tokens that can be computed next. In a prompt these are the tokens up to the next checkpoint or
+    /// picture, and 0 directly before the rows of a picture; after the prompt it is one generated token.
     pub(crate) fn wanted(&self) -> usize {
         if self.next_media().is_some() {
             return 0;
@@ -28,7 +28,7 @@ impl Sequence {
         end.saturating_sub(self.held.computed).max(1)
     }
 
-    /// The rows of a picture or a sound that are computed next, before any token.
+    /// The rows of a picture or a sound, if they must be computed before any token.
     pub(crate) fn next_media(&self) -> Option<&Span> {
         self.spans.at(self.held.computed)
     }
@@ -179,7 +179,7 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// The last piece of a text that requests no token.
+    /// The last piece of a text whose request asks for no tokens (`max_tokens` of 0).
     pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0)
             .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })
@@ -238,7 +238,7 @@ impl Sequence {
         Ok(piece)
     }
 
-    /// Ends the text, and adds the text that was held back to its last piece.
+    /// Ends the text. Adds the characters that were held back to the last piece.
     pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (rest, is_stopped) = self.text.finish();
         piece.text.push_str(&rest);

@@ -33,7 +33,7 @@ pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     /// The prompt and the generated tokens.
     pub(crate) tokens: Vec<Token>,
-    /// The rows of pictures and sounds among them, which are in the prompt.
+    /// The rows of pictures and sounds among the tokens; all of them are in the prompt.
     pub(crate) spans: Spans,
     /// The hashes of those rows.
     marks: Marks,
@@ -50,7 +50,7 @@ pub(crate) struct Sequence {
     pub(crate) chooser: Chooser,
     pub(crate) held: Held,
     batch: InBatch,
-    /// Turns of other adapter sets since the text's own.
+    /// Number of turns that other adapter sets have had since the last turn of this text's set.
     pub(crate) turns_waited: u32,
     pub(crate) speculator: Option<Speculator>,
     pub(crate) statistics: Statistics,
@@ -182,8 +182,8 @@ impl Sequence {
     }
 }
 
-/// Refuses a prompt that ends with a picture, a picture of more rows than one computation holds where all see each
-/// other, and a shift of a text with pictures.
+/// Refuses a prompt that ends with a picture, and a context shift of a text with pictures. Also refuses a picture with
+/// more rows than one computation holds, if all of its rows attend to each other.
 fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -> Result<(), Error> {
     let Some(last) = spans.all().last() else { return Ok(()) };
     let refused = |span: &Span, reason: String| {
@@ -241,7 +241,7 @@ pub(crate) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     gone
 }
 
-/// Records that a text shares at most its first `keep` tokens with others.
+/// Records that a text shares no more than its first `keep` tokens with other texts.
 pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
     let id = sequences[at].id;
     sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));

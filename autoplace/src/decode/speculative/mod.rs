@@ -93,8 +93,8 @@ impl Speculation {
     }
 }
 
-/// Whether a drafter's context has computed its batch. False when the context had no room; it is then cleared for the
-/// next batch. `held` is the drafter's record for each sequence.
+/// Whether a drafter's context has computed its batch. False when the context had no room; the context is then cleared
+/// for the next batch. `held` is the drafter's record for each sequence.
 fn computed<T: Clone + Default>(
     context: &mut Context,
     held: &mut [T],

@@ -11,7 +11,7 @@ use crate::decode::constraint::unenforced::Unenforced;
 const MAX_REFERENCES: usize = 16;
 
 impl Writer<'_> {
-    /// The value of an argument and the mark behind it. The value contains none of `held_by_none`.
+    /// The value of an argument and the mark behind it. The value contains none of the texts in `held_by_none`.
     pub(super) fn bare(&mut self, argument: &Argument, end: &str, held_by_none: &[&str]) -> Result<String, Unenforced> {
         let refused = |reason| Unenforced { place: argument.place.clone(), reason };
         let mut text = Text { root: &argument.root, references: 0 };

@@ -1,5 +1,5 @@
-//! Analyses the rules of a grammar before they are rewritten: which can be empty, which have no finite text, which are
-//! left-recursive, which are regular.
+//! Analyses the rules of a grammar before they are rewritten. Finds the rules that can be empty, that have no finite
+//! text, that are left-recursive, and that are regular.
 
 use super::expr::{Expr, Rule};
 use super::place::place;
@@ -81,7 +81,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
         return Err(place(text, rules[0].at).refused("no text of the rule `root` ever ends"));
     }
     for rule in rules.iter_mut() {
-        // No expression names a rule without a finite text any more.
+        // After this, an expression names only rules with a finite text.
         rule.body = pruned(&rule.body, &ends).unwrap_or_else(Expr::empty);
     }
     let mut has_text = vec![false; rules.len()];

@@ -109,7 +109,7 @@ fn agrees_with_llama_cpp(grammar: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     let model = Model::load(path, ModelParams::default()).unwrap();
     let (vocab, vocabulary) = (model.vocab(), vocabulary());
-    // Control tokens are never allowed here. Half a character is compared with the text that completes it.
+    // Control tokens are never allowed here. Tokens with half a character are left out.
     let piece = |token: i32| {
         let mut text = Vec::new();
         vocab.append_piece(token, false, &mut text).unwrap();

@@ -21,7 +21,7 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
             continue;
         }
         let regex = sequence(parts, &mut named);
-        // A terminal must not match the empty text: a rule that names a nullable one makes it optional instead.
+        // A terminal must not match the empty text. A rule that names a nullable terminal makes it optional instead.
         let _ = match pieces.is_nullable(terminal) {
             true => writeln!(lark, "T{terminal}: ({regex}) & /(?s:.)+/"),
             false => writeln!(lark, "T{terminal}: {regex}"),

@@ -87,7 +87,7 @@ impl Closer<'_> {
         self.applied(members, false)
     }
 
-    /// Closes the schemas of other values: properties and items.
+    /// Closes the schemas of the parts of a value: its properties and items.
     fn parts(&mut self, members: &mut Members) -> Result<(), Note> {
         for (keyword, value) in members.iter_mut().filter(|(keyword, _)| !is_in(APPLICATORS, keyword)) {
             match value {
@@ -104,7 +104,7 @@ impl Closer<'_> {
         Ok(())
     }
 
-    /// Closes the schemas of the same value.
+    /// Closes the schemas that apply to the same value: `allOf`, `anyOf`, `oneOf` and references.
     fn applied(&mut self, members: &mut Members, are_wholes: bool) -> Result<(), Note> {
         for keyword in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(list)) = members.get_mut(keyword) {

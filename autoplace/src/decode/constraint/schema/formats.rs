@@ -171,8 +171,8 @@ fn reference(more: &str) -> String {
     format!("(?:{}|{relative})", absolute(more))
 }
 
-/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` adds to the
-/// characters of a name.
+/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` are characters that
+/// are allowed besides those of a name.
 fn segment(more: &str, others: &str, count: &str) -> String {
     format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
 }

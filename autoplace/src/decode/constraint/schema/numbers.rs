@@ -70,7 +70,7 @@ fn is_number(name: &str) -> bool {
     matches!(name, "number" | "integer")
 }
 
-/// The next number, but none so close to 0 that it has hundreds of digits.
+/// The next number above `bound`, but not one so close to 0 that it has hundreds of digits.
 fn just_above(bound: f64) -> f64 {
     let next = bound.next_up();
     if next > 0.0 { next.max(MIN_ABOVE_ZERO) } else { next }

@@ -139,8 +139,8 @@ fn unescaped(segment: &str) -> Option<String> {
     Some(String::from_utf8(bytes).ok()?.replace("~1", "/").replace("~0", "~"))
 }
 
-/// Replaces each schema whose values would contain themselves without end by `false`, because no token of such a value
-/// could lead to an end.
+/// Replaces a schema by `false` if its values would contain themselves without end. No token of such a value could lead
+/// to its end.
 pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
     let endless = Endless::new(root);
     if endless.references.is_empty() {

@@ -19,8 +19,8 @@ const MAX_ENTRIES: [(&str, usize); 6] = [
     ("prefixItems", 1000),
     ("items", 1000),
 ];
-/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison tells whether two
-/// alternatives can hold at once.
+/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison finds out whether two
+/// alternatives can apply at once.
 const MAX_COMPARED: usize = 300_000_000;
 /// Maximum number of numbers with bounds. Each becomes a regular expression, which takes 0.4 ms.
 const MAX_RANGES: usize = 3000;

@@ -1,15 +1,15 @@
-//! The keywords of JSON Schema by what they hold, and the schemas within a schema.
+//! The keywords of JSON Schema, grouped by the kind of their value, and the schemas within a schema.
 
 use serde_json::{Map, Value};
 
-/// Keywords that hold one schema, separated by spaces.
+/// Keywords whose value is one schema, separated by spaces.
 pub(super) const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
     then unevaluatedItems unevaluatedProperties";
-/// Keywords that hold a list of schemas.
+/// Keywords whose value is a list of schemas.
 pub(super) const LISTS: &str = "allOf anyOf items oneOf prefixItems";
-/// Keywords that hold schemas by name.
+/// Keywords whose value maps names to schemas.
 pub(super) const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
-/// Keywords that hold schemas for references.
+/// Keywords whose value maps names to schemas that references point to.
 pub(super) const DEFINITIONS: &str = "$defs definitions";
 /// Keywords that constrain an object or an array.
 pub(super) const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
