@@ -1,4 +1,4 @@
-//! Checks that llama.cpp accepts a file before loading it. In: a header. Out: the reason why a load would fail.
+//! Checks before a load whether llama.cpp accepts a file. In: a header. Out: the reason why a load would fail.
 
 use llama_sys::{LoadMode, Model, ModelParams};
 
@@ -18,7 +18,7 @@ const N_CTX: u32 = 512;
 /// Checks that llama.cpp accepts the model of this header: its keys, its tensors and its vocabulary.
 ///
 /// The check loads a [skeleton](Header::skeleton) of the model, and then the beginning of the vocabulary without
-/// tensors. It takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
+/// tensors. The check takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
 ///
 /// # Errors
 ///

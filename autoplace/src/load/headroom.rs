@@ -1,5 +1,5 @@
-//! Measures the memory that a load took beside llama.cpp's buffers. In: the free bytes before the load, after it, and
-//! after the warm-up. Out: the bytes of driver and pools, which are also kept in the user's cache for the next plan.
+//! Measures the memory that a load took in addition to llama.cpp's buffers. In: the free bytes before the load, after
+//! the load, and after the warm-up. Out: the bytes of driver and pools, which the user's cache keeps for the next plan.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::memory::{ContextSizes, Footprint, Headroom, PeakSizes};
 use crate::profile::ModelProfile;
 use crate::sync::lock;
 
-/// The reports of the plan's GPUs, in order. The bytes of driver and pools are kept in `learn`.
+/// The reports of the plan's GPUs, in order. Also stores the bytes of driver and pools in `learn`.
 pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Folder) -> Vec<GpuReport> {
     let Prepared { plan, machine, work } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
@@ -83,7 +83,7 @@ fn learned(
     of_readings(readings, work, table.driver.saturating_add(table.growth))
 }
 
-/// Keeps the measurement unless the cache already covers it.
+/// Stores the measurement unless the cache already covers it.
 fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else { return };
     let build = build_name();
@@ -113,7 +113,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Takes the readings. Call right before the load.
+    /// Takes the readings. Must be called right before the load.
     pub(super) fn now(devices: &[Device]) -> Vec<Self> {
         devices.iter().zip(free(devices)).map(|(device, free)| Self { is_first: is_first(device), free }).collect()
     }
@@ -134,7 +134,7 @@ impl Work {
     }
 }
 
-/// Whether no model of this process has used this device. Simulated devices keep no code loaded, so every model counts
+/// Whether no model of this process has used this device before. Simulated devices load no code, so every model counts
 /// as their first.
 fn is_first(device: &Device) -> bool {
     static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -142,7 +142,7 @@ fn is_first(device: &Device) -> bool {
     is_simulated(&name) || lock(&USED).insert(name)
 }
 
-/// The reason why this GPU cannot be measured, whatever its readings. `programs` are those on it now.
+/// The reason why this GPU cannot be measured at all. `programs` are the programs that use it now.
 fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedReason> {
     match gpu.kind {
         GpuKind::Remote => Some(NotLearnedReason::Remote),
@@ -158,8 +158,8 @@ fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedRe
 }
 
 /// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
-/// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
-/// `table` is the known maximum of drivers and pools.
+/// load, free after the reservation, free after the warm-up, allocated after the reservation, allocated after the
+/// warm-up. `table` is the known maximum of drivers and pools.
 fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, NotLearnedReason> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(NotLearnedReason::NotReported);
@@ -194,7 +194,7 @@ mod tests {
         let disturbed = Err(NotLearnedReason::Disturbed);
         let missing = Err(NotLearnedReason::NotReported);
         let most = 4 * 100 + 64;
-        // MiB before, loaded, used, reserved, allocated; then driver and growth.
+        // Each case: MiB before, loaded, used, reserved and allocated; then the MiB of driver and growth.
         let cases = [
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // A part of the growth is a buffer that llama.cpp counts.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Error;
 use crate::worker;
 
-/// An error as a whole message.
+/// An error as the only content of a message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(
     serialize = "E: Serialize + DeserializeOwned + Debug + Display",
@@ -37,7 +37,7 @@ where
     encoded.serialize(to)
 }
 
-/// Decodes an error of this room or of a later one.
+/// Decodes an error of this room or of a later room.
 pub(crate) fn deserialize<'de, E, D>(from: D) -> Result<E, D::Error>
 where
     E: DeserializeOwned + From<Error>,

@@ -1,4 +1,4 @@
-//! The rpc-servers that a load may use. Only a worker connects to them, because llama.cpp ends the process whose
+//! The rpc-servers that a load may use. Only a worker connects to them, because llama.cpp ends a process when its
 //! connection is lost.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,7 +17,7 @@ pub(super) struct Servers {
     pub(super) endpoints: Vec<String>,
     /// Whether they may be on other machines.
     pub(super) trusted: bool,
-    /// Whether the load continues without a server that does not answer; set after a worker has died.
+    /// Whether the load continues without a server that does not answer. This is set after a worker has died.
     pub(super) may_be_gone: bool,
 }
 
@@ -57,7 +57,7 @@ impl Servers {
     }
 }
 
-/// Whether all addresses of the endpoint are local. An invalid address is left to the connection.
+/// Whether all addresses of the endpoint are local. An invalid address is not refused here; the connection fails later.
 fn is_loopback(endpoint: &str) -> bool {
     let addresses = endpoint.to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     addresses.iter().map(SocketAddr::ip).all(|address: IpAddr| address.is_loopback())
