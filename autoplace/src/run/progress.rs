@@ -1,4 +1,4 @@
-//! The progress of a text's reader: the messages that carry the pieces, and the end of the text.
+//! The progress of a text's reader, from the messages with the pieces to the end of the text.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;
@@ -7,7 +7,7 @@ use crate::decode::request::{Spec, WhenFull};
 use crate::decode::stats::Statistics;
 
 /// A message to the reader of one text: the next piece with the statistics so far, or an error. Sessions, engines and
-/// workers all send it.
+/// workers send such messages.
 pub(crate) type Message = Result<(Piece, Statistics), Error>;
 
 /// The reader's state of one text: its statistics, its end, and the error that follows the last piece.

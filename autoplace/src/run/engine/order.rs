@@ -1,5 +1,5 @@
-//! Room for texts: the first waiting text is admitted when the cache has room for it. When the cache runs out, the
-//! newest text gives up its sequence and waits again, so that no text ends for lack of room.
+//! Decides which texts have room: the first waiting text is admitted when the cache has room for it. When the cache
+//! runs out, the newest text gives up its sequence and waits again, so that no text ends for lack of room.
 
 use crate::decode::context::Room;
 use crate::decode::sequence::Sequence;
@@ -9,7 +9,7 @@ use crate::decode::sequence::Sequence;
 pub(super) struct QueueEntry {
     /// Order of arrival; lower is earlier.
     pub(super) arrival: u64,
-    /// Tokens so far, with the prompt.
+    /// Number of tokens so far, including the prompt.
     len: usize,
     /// Maximum number of tokens of the text.
     limit: usize,

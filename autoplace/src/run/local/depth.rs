@@ -1,5 +1,5 @@
-//! A session whose model follows the depth of its texts. The rule counts each step, and before a step the model may
-//! move to its other placement.
+//! Follows the depth of a session's texts: the rule counts each step, and the model may move to its other placement
+//! before a step.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ impl LocalSession {
         Some(PromptAhead { work, most_reply: count(most_reply) })
     }
 
-    /// Live tokens: those of all running texts that are in the context.
+    /// Number of live tokens: the tokens of all running texts that are in the context.
     pub(super) fn live_tokens(&self) -> u32 {
         let to_compute: usize = self.sequences.iter().map(Sequence::to_compute).sum();
         count(cells(&self.sequences).saturating_sub(to_compute))
@@ -69,7 +69,7 @@ impl LocalSession {
         }
     }
 
-    /// Moves the model to its other placement. If that cannot be loaded, the present one is loaded again.
+    /// Moves the model to its other placement. If that placement cannot be loaded, the present one is loaded again.
     pub(super) fn move_for_depth(&mut self, plan: Plan) -> Result<(), Error> {
         let before = Plan::clone(&self.model.placement());
         let follower = self.model.counters().depth();
@@ -101,7 +101,7 @@ impl LocalSession {
     }
 }
 
-/// A number of tokens.
+/// Converts a number of tokens.
 fn count(tokens: usize) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }
