@@ -1,4 +1,4 @@
-//! An embedder of a model in a worker: its calls, which run one after the other, and both sides of the connection.
+//! An embedder of a model in a worker: its calls, and both sides of the connection. The calls run one after the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +27,8 @@ pub(crate) enum Call {
     Close,
 }
 
-/// Vectors without their values: number of values, width, tokens, truncated. The values of each follow, at most
-/// [`AT_ONCE`] per message.
+/// Results without their values. Each has the number of values, the width, the number of tokens, and whether the text
+/// was truncated. The values follow, at most [`AT_ONCE`] per message.
 type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side of an embedder.
@@ -57,8 +57,8 @@ impl WorkerEmbedder {
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
-    /// Asks the worker. If the worker dies, asks another one, as often as the application allows. Each new worker opens
-    /// the embedder first.
+    /// Sends a call to the worker. If the worker dies, sends it to another one, as often as the application allows.
+    /// Each new worker opens the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
         let Self { worker, opened } = self;
         worker.survive(|worker| {
