@@ -1,4 +1,4 @@
-//! Invariants for any samples.
+//! Invariants of the rules, for any samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
             sample.threads.is_some_and(|seen| (seen.threads, seen.most) == (*threads, *most)) && threads < most
         }
         Event::ThreadsRestored { threads } => sample.threads.is_some_and(|seen| seen.threads == *threads),
-        // The sentinel reports moves, not the rules, and these models have no cache of experts.
+        // The sentinel reports moves, and the rules do not. These models have no cache of experts.
         Event::Moving { .. } | Event::Moved { .. } | Event::ExpertMisses { .. } | Event::ExpertHits { .. } => false,
     }
 }
@@ -90,7 +90,7 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
     prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
 }
 
-/// Samples with the tokens of each second. Observations last for several samples, as on real machines.
+/// Samples, each with the tokens of its second. Observations last for several samples, as on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
     let threads = prop::option::of((1u32..4).prop_map(|threads| with_threads(threads, 3)));
@@ -139,7 +139,7 @@ proptest! {
     #[test]
     fn when_all_is_well_for_good_everything_has_ended(samples in any_samples()) {
         let mut rig = Rig::new();
-        // The speed that later samples are compared with.
+        // This is the speed with which later samples are compared.
         rig.generate_for(5, 80, 0);
         let mut open = BTreeSet::new();
         let well = || {

@@ -1,4 +1,4 @@
-//! The rules on scripted samples; `laws` covers arbitrary ones.
+//! Tests of the rules on scripted samples; `laws` covers arbitrary samples.
 
 mod laws;
 
@@ -15,7 +15,7 @@ use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 const NEEDED: u64 = mib(100);
 const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
 
-/// One second per step, on two GPUs. The driver of the second one spills.
+/// A watched model on two GPUs, with one second per step. The driver of the second GPU spills.
 struct Rig {
     rules: Rules,
     second: u64,
@@ -61,7 +61,7 @@ impl Rig {
         (0..seconds).flat_map(|_| self.step(sample)).collect()
     }
 
-    /// A second of generation with `tokens` tokens at this depth.
+    /// One second of generation with `tokens` tokens at this depth.
     fn generate(&mut self, tokens: u64, depth: u64, mut sample: Sample) -> Vec<Event> {
         self.generated.tokens += tokens;
         self.generated.time += Duration::from_secs(1);
@@ -203,7 +203,7 @@ fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
     assert_eq!(rig.step(&with(&[(1, 2000)])), []);
     assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
     assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
-    // Giving half of it back is not enough; the memory at first counts as the program's own.
+    // Giving back half of the gain is not enough. The memory that the program had at first is no gain.
     assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
     assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
     // A program without a byte count is ignored.
@@ -264,7 +264,7 @@ fn a_slowdown_is_reported_with_both_speeds_and_its_end() {
     let (expected, observed, cause) = slowdown(&rig.generate_for(10, 30, 0));
     assert!((expected - 50.0).abs() < 1e-6 && (observed - 30.0).abs() < 3.0);
     assert_eq!(cause, Cause::Unknown);
-    // Not fully recovered.
+    // The speed has not recovered enough.
     assert_eq!(rig.generate_for(20, 39, 0), []);
     let events = rig.generate_for(20, 45, 0);
     assert!(matches!(events[..], [Event::SpeedRecovered { .. }]), "{events:?}");
@@ -328,12 +328,12 @@ fn the_surest_cause_is_reported() {
     };
     let hot = game.clone().throttle(HOT, Some(90));
     let held = device(900).throttle([ThrottleReason::PowerLimit], None);
-    // Samples, and the beginning of the expected cause.
+    // Each case: a sample, and the beginning of the expected cause.
     let causes = [
         (on_first(hot), "SIM0 runs at reduced clocks: heat"),
         (sample([game.clone(), device(1)]), "SIM1 is full"),
         (sample([device(900), on_host(1256)]), "SIM1 is full"),
-        // The driver of the first GPU fails an allocation instead of moving memory.
+        // The driver of the first GPU refuses an allocation instead of moving memory.
         (sample([device(1), device(900)]), "no watched condition"),
         (busy(on_first(game)), "game (process 7) uses SIM0"),
         (busy(roomy()), "the processor is busy"),
