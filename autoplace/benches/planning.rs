@@ -1,6 +1,6 @@
-//! The time of a plan, from the file to the answer: by arithmetic (limit 5 ms), and confirmed by llama.cpp on a
-//! simulated card of 24 GiB (150 ms) or on four of 8 GiB (400 ms). For a 70B file with a vocabulary of 128k tokens, and
-//! three others.
+//! Measures the time of a plan, from the file to the result. A plan by arithmetic has a limit of 5 ms. A plan that
+//! llama.cpp confirms has a limit of 150 ms on a simulated card of 24 GiB, and of 400 ms on four cards of 8 GiB. The
+//! files are a 70B model with a vocabulary of 128k tokens, and three other models.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 mod files;
