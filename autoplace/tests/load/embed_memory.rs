@@ -16,8 +16,8 @@ use test_support::synthetic::Sketch;
 
 const Q8: TensorType = TensorType::Q8_0;
 
-/// Encoders, a reranker, and models with caches. Recurrent models are left out: each of their texts is a graph that no
-/// reservation has covered, and the warm-up finds its size.
+/// Encoders, a reranker, and models with caches. Recurrent models are left out, because each of their texts has a graph
+/// that cannot be reserved. The warm-up measures such graphs.
 fn models() -> Vec<Sketch> {
     let mut models = encoders(Q8);
     models.extend(encoders(TensorType::Q4_K));
@@ -118,7 +118,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();
-            // A batch, a text of the maximum length, and a short one.
+            // The warm-up computes a batch, a text of the maximum length, and a short text.
             assert_eq!(u64::from(MAX_LENGTH as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, MAX_LENGTH as u32 - 1);
         }
@@ -153,7 +153,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     assert_eq!(breakdown.footprints.output, 4 * sketch.dims.n_embd * MAX_LENGTH);
 
-    // Their memory is unknown without llama.cpp.
+    // Without llama.cpp, the memory of these graphs is unknown.
     let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
     let machine = load::detect().unwrap();
     let planner = Planner::new(&profile, &machine);

@@ -31,7 +31,7 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
-/// The number of methods that a document names. Checks that all of them exist.
+/// Checks that all methods that a document names exist. Returns their number.
 fn named(document: &str) -> usize {
     let methods = methods();
     let codes =

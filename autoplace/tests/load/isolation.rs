@@ -1,5 +1,5 @@
-//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error or goes
-//! unnoticed.
+//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error, or the text
+//! continues without an interruption.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -98,7 +98,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
     let second = model.generate(PROMPT).stream();
     assert_matches!(second, Err(generate::Error::Busy));
     drop(first);
-    // Before, at and after its first token.
+    // The worker dies before, at and after the first token of a text.
     let expected = greedy(&load_demo(), 5);
     for pieces in [0, 1, 2, 40] {
         let mut stream = model.generate(PROMPT).stream().unwrap();
@@ -147,7 +147,7 @@ pub(crate) mod deaths {
 
     pub(crate) fn stop(model: &Model) {
         signal(model, "-STOP");
-        // Each of its threads stops separately.
+        // Each thread of the worker stops separately.
         let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));
         let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         let entries = || std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -161,11 +161,11 @@ pub(crate) mod deaths {
         assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
 
-    /// A worker that is killed soon after it was stopped.
+    /// A model whose worker is killed soon after it was stopped.
     fn impatient(on_death: OnDeath) -> Model {
         let process = worker().timeout(Duration::from_secs(2)).on_death(on_death);
-        // More tokens than a text runs ahead of its reader, so that the text waits and does not end before the worker
-        // is stopped.
+        // The context has more tokens than a text runs ahead of its reader, so the text waits and does not end before
+        // the worker is stopped.
         builder(process).n_ctx(4096).load().unwrap()
     }
 
@@ -187,7 +187,7 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // The same token forever, so that the text does not end.
+        // The model generates the same token forever, so that the text does not end.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         stop(&model);
@@ -246,8 +246,8 @@ pub(crate) mod deaths {
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
             let expected = read(stream(&here), 0, || {});
-            // A worker that is killed after its last text may be found dead by the next one, which has a death of its
-            // own.
+            // If a worker is killed after its last text, the next text may be the first to notice. That text then has
+            // two deaths.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (4 * kind..130).step_by(13) {
                 let worker = model.worker_id();
@@ -255,7 +255,7 @@ pub(crate) mod deaths {
                 assert_eq!(text, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
-            // On a busy machine the worker may survive to the end of its text.
+            // On a busy machine, the worker may survive until its text ends.
             assert!(deaths > 0);
         }
     }
@@ -282,7 +282,7 @@ pub(crate) mod deaths {
     fn a_death_that_a_text_survived_is_in_its_statistics_and_in_the_model() {
         let model = resuming(1);
         assert!(model.worker_deaths().is_empty());
-        // So long that the worker waits for its reader.
+        // The text is so long that the worker waits for its reader.
         let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(400).stream().unwrap();
         stream.next().unwrap().unwrap();
         kill(&model);
@@ -372,8 +372,8 @@ pub(crate) mod deaths {
     fn load_with(patience: Duration, script: &str) -> Lost {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stub");
-        // Another process writes the file: a child that another test starts meanwhile would hold it open for writing,
-        // and the file could not be executed.
+        // Another process writes the file. If this process did, a child that another test starts meanwhile would keep
+        // the file open for writing, and the file could not be executed.
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod +x "$2""#;
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", write, "sh", script]).arg(&path).status().unwrap().success());
@@ -440,15 +440,15 @@ pub(crate) mod deaths {
             let model = resuming(1);
             ids.extend(model.worker_id());
             match round % 4 {
-                // In the middle of a sentence.
+                // The model is dropped in the middle of a sentence.
                 1 => {
                     let mut stream = model.generate(PROMPT).stream().unwrap();
                     drop(model);
                     stream.next().unwrap().unwrap();
                 }
-                // Already dead.
+                // The worker is already dead.
                 2 => kill(&model),
-                // In a second worker.
+                // The text runs in a second worker.
                 3 => {
                     kill(&model);
                     model.generate(PROMPT).max_tokens(2).text().unwrap();
@@ -471,7 +471,7 @@ pub(crate) mod deaths {
         if std::env::var_os(APPLICATION).is_some() {
             let model = in_worker();
             println!("worker {}", model.worker_id().unwrap());
-            // In the middle of a sentence.
+            // This process is killed in the middle of a sentence.
             let mut stream = model.generate(PROMPT).stream().unwrap();
             while stream.next().is_some() {}
             loop {

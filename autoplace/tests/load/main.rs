@@ -3,7 +3,7 @@
 #[macro_use]
 extern crate test_support;
 
-// Shared with the other binary of this crate's tests.
+// This module is shared with the other test binary of this crate.
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,6 +1,6 @@
-//! A sentinel over loaded models on simulated GPUs: its reports, its cost, and its end.
+//! Sentinels of loaded models on simulated GPUs: their reports, their cost, and their end.
 //!
-//! A driver's reports (heat, other programs, a slow GPU) are written over the samples of the real source.
+//! The tests overwrite samples of the real source with reports of a driver: heat, other programs, a slow GPU.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use autoplace::watch::{
 use autoplace::{Model, ModelBuilder, load};
 use test_support::{demo_path, wait};
 
-/// Time after which a test gives up on the sentinel. No test takes longer because of it.
+/// Time after which a test fails if the sentinel reports nothing. It does not make any test longer.
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {
@@ -53,11 +53,11 @@ fn watched(model: &Model) -> Watched {
     ModelSource::new(model).watched().unwrap()
 }
 
-/// The values to write over the samples of a model.
+/// The values that replace those in a model's samples.
 #[derive(Default)]
 struct Script {
     device: Option<DeviceSample>,
-    /// Duration of each further token.
+    /// The time that each further token seems to take.
     token_time: Duration,
     /// Number of samples taken.
     samples: u64,
@@ -90,7 +90,7 @@ impl Source for Scripted {
     }
 }
 
-/// Counts how often it was asked, and how often for programs.
+/// A source that counts its samples, and those that include programs.
 struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
 
 impl Source for Counted {
@@ -138,7 +138,7 @@ fn ballast_during_a_stream_is_memory_pressure_and_its_removal_is_relief() {
     let sentinel = listening.memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
-    // Skips events about this machine's speed, which is not under test.
+    // Skips events about this machine's own speed, which this test does not cover.
     let next = || loop {
         match generate_until_event(&model, &sentinel) {
             Event::Slowdown { .. } | Event::SpeedRecovered { .. } => {}
@@ -174,7 +174,7 @@ fn a_plan_says_what_must_stay_free() {
     let said = watched(&planned().machine(machine).load().unwrap());
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
-    // A plan without headroom requires nothing.
+    // A plan without headroom needs no free memory.
     let said = watched(&builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
@@ -266,7 +266,7 @@ fn a_re_placement_ends_pressure_and_the_model_is_watched_as_it_is_now() {
     let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
     gpu.set_taken(gpu.free() - mib(7));
     assert_matches!(next(&sentinel), Event::MemoryPressure { .. });
-    // Nothing fits into the rest, so there is nothing to watch.
+    // No layer fits into the remaining memory, so there is nothing to watch.
     gpu.set_taken(mib(64));
     model.replace(None).unwrap();
     assert_eq!(model.placement().gpus().count(), 0);
@@ -325,10 +325,10 @@ fn three_hundred_sentinels_leave_no_thread() {
     let model = builder().load().unwrap();
     let before = status("Threads");
     for _ in 0..300 {
-        // Some are dropped before their first sample, some after it.
+        // Some sentinels are dropped before their first sample, and some after it.
         drop(Sentinel::builder().watch(&model).unwrap());
     }
-    // A joined thread is listed a moment longer.
+    // The system lists a joined thread for a moment longer.
     wait("has no thread of theirs", || status("Threads") == before);
 }
 

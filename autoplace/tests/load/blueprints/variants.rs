@@ -22,7 +22,7 @@ const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
     glm-dsa glm4 glm4moe glm5-next hy_v3 mellum mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
-/// Those of them whose prediction blocks are never loaded.
+/// Of the architectures above, those whose prediction blocks are never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
 /// Architectures whose blocks without key heads are recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
@@ -41,8 +41,8 @@ const EVEN_HEADS: &str =
 /// Suffixes of tensors that few files have.
 const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
 
-/// Unusual headers that change the memory of a model: architecture, name, and the keys with other values, or with a
-/// minus the omitted keys.
+/// Unusual headers that change the memory of a model: the architecture, a name, and the keys with other values. A minus
+/// marks a key that is omitted.
 const TWISTS: &str = include_str!("twists.txt");
 
 /// The sizes that most architectures share.
@@ -142,7 +142,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         }
     }
     if arch == "rwkv6qwen2" {
-        // With this tensor, llama.cpp would take it for another model, half of which is missing.
+        // With this tensor, llama.cpp would take the file for another model, half of which is missing.
         for model in &mut all {
             let first = |il| format!("blk.{il}.time_mix_first.weight");
             model.without.extend((0..large.n_layer).map(first));
@@ -185,9 +185,9 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }
-    // llama.cpp creates its tensors only if it is an ordinary block.
+    // llama.cpp creates the block's tensors only if it is an ordinary block.
     model.made_of = Some(of(0));
-    // llama.cpp creates it once per block, skipped or not, and counts it as often.
+    // llama.cpp creates and counts this tensor once per block, even for skipped blocks.
     model.without.push("rope_freqs.weight".to_owned());
     let [n_embd, n_ff, n_vocab] = [dims.n_embd, dims.n_ff, dims.n_vocab].map(u64::from);
     let mut also = |name: &str, shape: &[u64]| {

@@ -37,8 +37,8 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights (up to `slack` additional
-    /// bytes) and cache must be equal, and the compute buffer at most the stated maximum.
+    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights and cache must be equal,
+    /// except for up to `slack` additional bytes of weights. The compute buffer must not exceed the stated maximum.
     pub(crate) fn hold(
         &mut self,
         arch: &str,
@@ -87,7 +87,7 @@ impl Tally {
         self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Fails if any comparison failed, or if totals are within 3 % or 32 MiB on fewer than 95 of 100 devices.
+    /// Fails if any comparison failed, or if the total is within 3 % or 32 MiB on fewer than 95 of 100 devices.
     pub(crate) fn check(&self) {
         println!("{self}");
         let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());
