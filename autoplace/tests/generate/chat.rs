@@ -1,5 +1,4 @@
-//! Conversations: their history, the computed part of it, and the parts of answers. Through the public API, on the demo
-//! model.
+//! Conversations through the public API, on the demo model: their history, its computed part, and the parts of answers.
 
 use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
@@ -26,7 +25,7 @@ fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
 #[test]
 fn a_turn_computes_what_is_new_and_nothing_else() {
     let model = load();
-    // The end of the last answer, the question, and the header of the next answer.
+    // Only these tokens are computed: the end of the last answer, the question, and the header of the next answer.
     let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
     let written = tokens(&model, written);
     let mut chat = chat(&model, "chatml").system("Speak as the king spake unto his servants.");
@@ -96,7 +95,7 @@ fn a_chat_behind_a_lock_answers_with_the_lock_held() {
     let chat = locked.lock().unwrap();
     assert_eq!(chat.messages()[1].content, text);
     drop(chat);
-    // A question that is refused is taken back.
+    // A refused question is removed from the history.
     let long = ChatStream::say(locked.lock().unwrap(), "long ".repeat(5000)).map(drop);
     assert_matches!(long, Err(Error::PromptTooLong { .. }));
     assert_eq!(locked.lock().unwrap().messages().len(), 2);
@@ -124,7 +123,7 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
             });
             assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
         });
-        // So long that the text waits for its reader.
+        // The text is so long that it waits for its reader.
         let mut cut = begin().with(|generate| generate.max_tokens(1000));
         let mut stream = cut.say(questions[0]).unwrap();
         stream.next().unwrap().unwrap();
@@ -193,7 +192,7 @@ fn what_a_person_writes_is_never_a_control_token() {
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };
-    // As a control token, it would be a single token.
+    // If it were read as a control token, it would be a single token.
     assert!(computed(&written) > computed("") + 1);
 }
 

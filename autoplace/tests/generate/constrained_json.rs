@@ -1,5 +1,5 @@
-//! A text under a JSON schema is JSON that the schema allows, whatever the model would prefer, unless a limit cuts it
-//! short.
+//! Unless a limit cuts it short, a text under a JSON schema is JSON that the schema allows, no matter what the model
+//! would prefer.
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -15,7 +15,7 @@ fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, 
     model.generate(PROMPT).constraint(constraint).seed(seed).max_tokens(400).text()
 }
 
-/// The violation of the schema by the text, if any, including formats.
+/// The reason why the text violates the schema; `None` if it does not. Formats are checked too.
 fn violation(schema: &Value, text: &str) -> Option<String> {
     let validator = jsonschema::options().should_validate_formats(true).build(schema).expect("the schema is one");
     let value: Value = match serde_json::from_str(text) {
@@ -26,7 +26,7 @@ fn violation(schema: &Value, text: &str) -> Option<String> {
     Some(format!("{error} in {text:?}"))
 }
 
-/// Headings of the file whose texts need not end.
+/// The headings in the file of schemas under which texts need not end.
 const MAY_GO_ON: [&str; 2] = ["alternatives and references", "values without an end of their own"];
 
 #[test]

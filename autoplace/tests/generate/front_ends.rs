@@ -1,5 +1,5 @@
-//! A text and its end are the same in a stream, a session, an engine, a worker, and the two async forms. On the demo
-//! model.
+//! A text of the demo model and its end are the same in a stream, a session, an engine, a worker, and the two async
+//! forms.
 
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
@@ -25,13 +25,14 @@ enum FrontEnd {
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
-    /// The error. A session has none, because its pieces report the end.
+    /// The error of the text. It is `None` for a session, because its pieces report the end.
     error: Option<String>,
-    /// Tokens of the prompt, and generated tokens.
+    /// Numbers of prompt tokens and of generated tokens.
     counts: [usize; 2],
 }
 
-/// Runs a text in a front end, read as text and again as tokens. Returns the error if the request is refused.
+/// Runs a text in a front end twice: once it is read as text, once as tokens. Returns the error if the request is
+/// refused.
 fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
@@ -107,9 +108,9 @@ type Check = fn(&Error) -> bool;
 
 enum Ends {
     By(FinishReason),
-    /// With an error after its last piece.
+    /// The text ends with an error after its last piece.
     With(FinishReason, Check),
-    /// Before it began.
+    /// The request is refused before the text begins.
     Refused(Check),
 }
 

@@ -1,5 +1,5 @@
-//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set, or of
-//! a load with this set alone, so that no set affects another.
+//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set of
+//! adapters, or of a load with only this set. So no set affects another.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ impl Files {
         self.folder.path().join(format!("{name}.gguf"))
     }
 
-    /// The text of a loop over llama.cpp's own calls with a set.
+    /// The text of a raw llama.cpp loop with this set.
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
         let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
@@ -103,8 +103,8 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     assert_eq!(complete(greedy(&none), &none).tokens, texts[1]);
 }
 
-/// The text and the logprobs of a prompt that is computed at once, and of the same prompt where all but its last token
-/// is reused: the floats of an adapter are summed up in another order in a batch of one token.
+/// Returns the text and the logprobs of a prompt that is computed at once, and of the same prompt if all but its last
+/// token is reused. They differ, because an adapter's floats are summed in another order in a batch of one token.
 fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
     let generate = || greedy(model).lora([(name, 1.0)]).logprobs(2).cache_prompt(true);
     let texts = [complete(generate(), model), complete(generate(), model)];
@@ -128,8 +128,8 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
         let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
-        // All texts at once, three times. Each text equals, to the bit, that of the adapter alone with the same part of
-        // the prompt reused.
+        // All texts run at once, three times. Each text equals, to the bit, the text of its adapter alone with the same
+        // part of the prompt reused.
         for round in 0..3 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -143,7 +143,7 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
                 reused += usize::from(cached > 0);
             }
         }
-        // With a sequence for each text, every text after the first round finds its prompt.
+        // If each text has its own sequence, every text after the first round finds its prompt.
         assert!(sequences < 10 || reused == 20, "{reused} of 20");
     }
 }
@@ -192,7 +192,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
 fn what_was_computed_with_other_adapters_is_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
-    // Short answers, so that the prompt makes up most of the cached tokens.
+    // The answers are short, so that the prompt makes up most of the cached tokens.
     let cached = |generate: GenerateRequest| {
         let (text, statistics) = text_and_statistics(generate.max_tokens(6).cache_prompt(true));
         (text, statistics.cached_tokens)
@@ -277,7 +277,8 @@ fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
     let gpu = card(mib(64));
     let model = demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).load().unwrap();
     let first = text(greedy(&model));
-    // The buffers are freed before they are reserved again, so another program may take the memory in between.
+    // A change of adapters frees the buffers before it reserves them again, so another program may take the memory in
+    // between.
     gpu.set_taken(mib(64));
     assert_eq!(text(greedy(&model)), first);
     let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
@@ -320,12 +321,12 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     let is_said = |note: &String| note.starts_with("with one, two beside");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     assert!(placed.notes.iter().any(|note| note.starts_with("with a control vector")), "{:?}", placed.notes);
-    // Weights including adapters, as planned, on the card and on the host.
+    // The weights, including those of the adapters, are as planned on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
     let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
-    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each block except the
-    // first.
+    // Each of six blocks has two pairs of matrices of 8 x 256 floats, one of them of 8 x 128. Each block except the
+    // first has a direction.
     let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
     assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));

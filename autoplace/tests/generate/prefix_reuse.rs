@@ -1,5 +1,5 @@
-//! A prompt that shares its beginning with an earlier one computes only the rest, with the same text. Through the
-//! public API, on the demo model.
+//! If a prompt shares its beginning with an earlier one, only the rest is computed, and the text is the same. The tests
+//! use the public API and the demo model.
 
 use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
 use autoplace::generate::Prompt;
@@ -44,7 +44,7 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();
-    // Both begin alike, and their answers are longer than the shortest prefix that is worth a copy.
+    // Both prompts begin alike, and their answers are longer than the shortest prefix that is worth a copy.
     let begun = ["The first song of David, when he", "A psalm of the sons of Korah, for"];
     let mut texts = begun.map(|it| format!("{} {it}", SYSTEM.repeat(6)));
     for turn in 0..4 {

@@ -1,4 +1,4 @@
-//! The effects of sampling parameters on texts: through the public API, on the demo model.
+//! The effects of sampling parameters on texts, through the public API, on the demo model.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
@@ -59,7 +59,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
         let (found, statistics) = text_and_statistics(same);
         assert_eq!((found, statistics.seed), (expected.clone(), None));
     }
-    // XTC drops the likeliest token and so leaves a random choice.
+    // XTC drops the likeliest token, so the choice is random.
     let (found, statistics) = text_and_statistics(greedy.xtc(1.0, 0.05));
     assert_ne!(found, expected);
     assert!(statistics.seed.is_some());

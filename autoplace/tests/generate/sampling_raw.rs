@@ -1,5 +1,5 @@
-//! Each sampling parameter gives the text of llama.cpp's own chain with that parameter, built as its programs do
-//! (common/sampling.cpp, common_sampler_init). On the demo model.
+//! With each sampling parameter, the demo model's text equals that of llama.cpp's own chain with this parameter, built
+//! as in its programs (common/sampling.cpp, common_sampler_init).
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use autoplace::llama_sys::{self, Sampler, Token};
 const TOKENS: usize = 40;
 const SEEDS: std::ops::Range<u32> = 1..4;
 
-/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with its
-/// source.
+/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with
+/// llama.cpp's source.
 fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
     let mut chain = Sampler::chain(&model.native().unwrap())?;
     if !it.logit_bias.is_empty() {

@@ -1,5 +1,5 @@
-//! A session of a model in a worker process behaves like one in this process: its texts, forks, roll-backs and
-//! re-placements.
+//! A session of a model in a worker process has the same texts, forks, roll-backs and re-placements as a session in
+//! this process.
 
 use crate::text_support::{PROMPT, SYSTEM, Texts, demo, greedy, in_worker, request};
 use autoplace::Model;

@@ -1,5 +1,5 @@
-//! Drafts change no text, whatever they contain. Through the public API, on a small model without rounding differences
-//! and on the demo model.
+//! Drafts with any content change no text. The tests use the public API, a small model without rounding differences,
+//! and the demo model.
 
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, oracle, request};
@@ -10,7 +10,7 @@ use autoplace::worker;
 use proptest::prelude::*;
 use test_support::demo_path;
 
-/// A model that drafts with itself. Greedy tokens are accepted, random ones may differ.
+/// A model that is its own draft model. Greedy draft tokens are accepted, random ones may differ.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
@@ -119,7 +119,7 @@ proptest! {
                 _ => seeded(model, seed).max_tokens(120).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
             let mut plain = complete(generate.clone(), model);
-            // A part of the text, because the vocabulary has hardly any spaces.
+            // The stop string is any part of the text, because the vocabulary has hardly any spaces.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);

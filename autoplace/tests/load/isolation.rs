@@ -98,7 +98,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
     let second = model.generate(PROMPT).stream();
     assert_matches!(second, Err(generate::Error::Busy));
     drop(first);
-    // The worker dies before, at and after the first token of a text.
+    // The stream is dropped before, at and after its first token.
     let expected = greedy(&load_demo(), 5);
     for pieces in [0, 1, 2, 40] {
         let mut stream = model.generate(PROMPT).stream().unwrap();

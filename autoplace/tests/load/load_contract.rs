@@ -337,7 +337,7 @@ fn layers_that_were_asked_for_are_not_silently_fewer() {
 fn what_is_no_lack_of_memory_is_not_tried_again() {
     own_process!();
     let (gpu, machine) = registered();
-    // Aborts in the warm-up.
+    // Cancels in the warm-up.
     let mut done = 0;
     let cancelled = builder(&machine)
         .progress(move |progress| {
