@@ -1,5 +1,5 @@
-//! An answer as a value of a Rust type. The type's JSON schema constrains the text while it is generated, so that it
-//! always parses.
+//! Generates an answer as a value of a Rust type. The type's JSON schema constrains the text while it is generated, so
+//! that it can always be parsed.
 //!
 //!     cargo run --release --example json -- -m model.gguf -p "A recipe for bread, as JSON:"
 

@@ -1,4 +1,4 @@
-//! Plans of several kinds, converted and inspected in llama-cpp-2's own parameters.
+//! Converts plans of several kinds, and inspects llama-cpp-2's own parameters.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn cpu() -> LlamaBackendDevice {
         .expect("every build has the CPU")
 }
 
-/// The parameter without a setter.
+/// The parameter for which the error says that there is no setter.
 #[track_caller]
 fn no_setter<T: std::fmt::Debug>(converted: Result<T, Error>) -> &'static str {
     match converted {
