@@ -384,7 +384,8 @@ impl Chat {
     /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
     fn prompt(&self, rendered: &Rendered) -> Prompt {
         let shown = self.window.shown(&self.messages);
-        let media: Vec<&Media> = shown.iter().flat_map(|it| &it.media).map(|it| &it.media).collect();
+        let media: Vec<&Media> =
+            shown.iter().flat_map(|message| &message.media).map(|attached| &attached.media).collect();
         let known = self.known.as_ref().filter(|known| known.begins(rendered, &media));
         match known {
             Some(Known { text, layout }) => {

@@ -126,7 +126,8 @@ impl Cache {
         let Lent { context, room, .. } = lent;
         let is_alone = running.is_empty();
         let (donor, common) = if reuse {
-            let taken = running.iter().map(|it| it.1.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
+            let taken =
+                running.iter().map(|(_, held)| held.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
             let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
             self.donor(context, running, prompt, free, has_room)?
         } else {
@@ -214,7 +215,7 @@ impl Cache {
         free: SeqId,
         has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().map(|it| (it.seq, it.prefix(), true));
+        let idle = self.idle.iter().map(|sequence| (sequence.seq, sequence.prefix(), true));
         let others = running.iter().map(|&(seq, held)| (seq, held, false));
         let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
         let mut best: Option<Donor> = None;
@@ -282,7 +283,7 @@ impl Cache {
         // Drops checkpoints that match the beginning of no sequence.
         checkpoints.kept.retain(|kept| {
             let begins = |held: Prefix<'_>| held.begins_with(kept);
-            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
+            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|sequence| begins(sequence.prefix()))
         });
         checkpoints.take(context, seq, held);
     }
@@ -315,13 +316,14 @@ impl Cache {
         prompt: Prefix<'_>,
         shared: usize,
     ) -> Result<Option<Restored>, Error> {
-        let Some((found, brought)) = self.stored.as_mut().and_then(|it| it.bring_longest(prompt, shared)) else {
+        let Some((found, brought)) = self.stored.as_mut().and_then(|stored| stored.bring_longest(prompt, shared))
+        else {
             return Ok(None);
         };
         let is_alone = running.is_empty();
         self.forget(context, free, is_alone)?;
         if context.kv_unified() {
-            let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
+            let others: usize = running.iter().map(|(_, held)| held.tokens.len()).sum();
             self.make_room(context, room.all.saturating_sub(others + found.tokens), is_alone)?;
         }
         let end = prompt.first(found.tokens).end();

@@ -65,12 +65,16 @@ impl Checkpoints {
 
     /// Number of tokens in the shortest checkpoint that `text` begins with.
     pub(crate) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
-        self.kept.iter().filter(|it| text.begins_with(it)).map(|it| it.tokens.len()).min()
+        self.kept
+            .iter()
+            .filter(|checkpoint| text.begins_with(checkpoint))
+            .map(|checkpoint| checkpoint.tokens.len())
+            .min()
     }
 
     fn find(&self, text: Prefix<'_>) -> Option<usize> {
-        let among = self.kept.iter().enumerate().filter(|(_, it)| text.begins_with(it));
-        among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
+        let among = self.kept.iter().enumerate().filter(|(_, checkpoint)| text.begins_with(checkpoint));
+        among.max_by_key(|(_, checkpoint)| checkpoint.tokens.len()).map(|(at, _)| at)
     }
 
     /// Restores the longest checkpoint that `text` begins with. Returns its number of tokens, or 0 when none matches or
@@ -97,7 +101,7 @@ impl Checkpoints {
     /// Saves a checkpoint of a sequence that holds exactly these tokens, if the memory limit allows it.
     pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) {
         let Prefix { tokens, marks, scales, .. } = text;
-        if self.kept.iter().any(|it| it.tokens.len() == tokens.len() && text.begins_with(it)) {
+        if self.kept.iter().any(|checkpoint| checkpoint.tokens.len() == tokens.len() && text.begins_with(checkpoint)) {
             return;
         }
         let Ok(state) = context.partial_state_bytes(seq) else {
@@ -133,7 +137,7 @@ impl Checkpoints {
     }
 
     fn bytes(&self) -> u64 {
-        self.kept.iter().map(|it| (it.state.len() + size_of_val(&*it.tokens)) as u64).sum()
+        self.kept.iter().map(|checkpoint| (checkpoint.state.len() + size_of_val(&*checkpoint.tokens)) as u64).sum()
     }
 }
 

@@ -104,10 +104,10 @@ impl Spans {
         let before = self.all().iter().take_while(|other| other.from <= span.from);
         let mut count = 0;
         let mut last: Option<&Span> = None;
-        for it in before {
-            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &it.prepared) && last.part < it.part);
+        for span in before {
+            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &span.prepared) && last.part < span.part);
             count += usize::from(!goes_on);
-            last = Some(it);
+            last = Some(span);
         }
         count.saturating_sub(1)
     }

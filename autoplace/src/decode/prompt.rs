@@ -151,7 +151,7 @@ impl Prompt {
             Part::Rows(media, index) => number(media).map(|number| Part::Kept(number, Some(*index))),
             _ => None,
         };
-        let parts = self.parts.iter().map(|it| part(it).unwrap_or_else(|| it.clone())).collect();
+        let parts = self.parts.iter().map(|piece| part(piece).unwrap_or_else(|| piece.clone())).collect();
         Self { parts, begin: self.begin }
     }
 
@@ -198,7 +198,8 @@ impl Prompt {
     /// The prompt of a rendered template, with the pictures and sounds of its messages. `From<&Rendered>` does the same
     /// for a conversation without pictures and sounds.
     pub fn rendered(rendered: &Rendered, messages: &[Message]) -> Self {
-        let media: Vec<&Media> = messages.iter().flat_map(|message| &message.media).map(|it| &it.media).collect();
+        let media: Vec<&Media> =
+            messages.iter().flat_map(|message| &message.media).map(|attached| &attached.media).collect();
         Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, &media) }
     }
 

@@ -106,7 +106,7 @@ impl PromptOrder {
         let mut tokens = tokens as f64;
         loop {
             let open = prompts.iter().filter(|prompt| prompt.left > 0.0);
-            let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), it| (n + 1.0, it.left.min(left)));
+            let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), prompt| (n + 1.0, prompt.left.min(left)));
             if n == 0.0 || tokens <= 0.0 {
                 break;
             }
@@ -133,7 +133,7 @@ impl PromptOrder {
 pub(crate) fn in_order(asking: &mut [Asking], tokens: usize) {
     let mut left = tokens;
     while left > 0 {
-        let others = asking.iter_mut().filter(|it| it.given == 0);
+        let others = asking.iter_mut().filter(|prompt| prompt.given == 0);
         let Some(first) = others.min_by(|a, b| a.rank.compare(&b.rank)) else { return };
         first.given = first.wanted.min(left);
         left -= first.given;
@@ -151,21 +151,21 @@ mod tests {
     fn share(asking: &mut [Asking], tokens: usize, step: usize) {
         let mut left = tokens;
         loop {
-            let open = asking.iter().filter(|it| it.given < it.wanted).count();
+            let open = asking.iter().filter(|prompt| prompt.given < prompt.wanted).count();
             if open == 0 {
                 return;
             }
             let each = left / open;
             if each == 0 {
                 let first = step % open;
-                for (at, it) in asking.iter_mut().filter(|it| it.given < it.wanted).enumerate() {
-                    it.given += usize::from((at + open - first) % open < left);
+                for (at, prompt) in asking.iter_mut().filter(|prompt| prompt.given < prompt.wanted).enumerate() {
+                    prompt.given += usize::from((at + open - first) % open < left);
                 }
                 return;
             }
-            for it in &mut *asking {
-                let more = each.min(it.wanted - it.given);
-                it.given += more;
+            for prompt in &mut *asking {
+                let more = each.min(prompt.wanted - prompt.given);
+                prompt.given += more;
                 left -= more;
             }
         }
@@ -185,7 +185,7 @@ mod tests {
                 asking.rank = order.rank(SequenceId(*at as u64));
             }
             in_order(asking, chunk);
-            order.computed(asking.iter().map(|it| it.given).sum());
+            order.computed(asking.iter().map(|prompt| prompt.given).sum());
         })
     }
 
@@ -199,7 +199,13 @@ mod tests {
         let mut left: Vec<(usize, usize)> = Vec::new();
         let mut step = 0;
         while complete.contains(&usize::MAX) {
-            left.extend(arrivals.iter().enumerate().filter(|(_, it)| it.0 == step).map(|(at, it)| (at, it.1)));
+            left.extend(
+                arrivals
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, arrival)| arrival.0 == step)
+                    .map(|(at, arrival)| (at, arrival.1)),
+            );
             let unranked = Rank { left: 0.0, number: 0 };
             let mut asking: Vec<Asking> = left.iter().map(|(_, tokens)| Asking::new(unranked, *tokens)).collect();
             give(step, &left, &mut asking);
@@ -249,11 +255,11 @@ mod tests {
             let mut asking: Vec<Asking> = ranked.collect();
             in_order(&mut asking, tokens);
             let all: usize = wanted.iter().sum();
-            prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
-            let begun = asking.iter().filter(|it| it.given > 0 && it.given < it.wanted).count();
+            prop_assert_eq!(asking.iter().map(|prompt| prompt.given).sum::<usize>(), all.min(tokens));
+            let begun = asking.iter().filter(|prompt| prompt.given > 0 && prompt.given < prompt.wanted).count();
             prop_assert!(begun <= 1, "{asking:?}");
-            let longest = asking.iter().filter(|it| it.given == it.wanted).map(|it| it.wanted).max().unwrap_or(0);
-            prop_assert!(asking.iter().all(|it| it.given == it.wanted || it.wanted >= longest), "{asking:?}");
+            let longest = asking.iter().filter(|prompt| prompt.given == prompt.wanted).map(|prompt| prompt.wanted).max().unwrap_or(0);
+            prop_assert!(asking.iter().all(|prompt| prompt.given == prompt.wanted || prompt.wanted >= longest), "{asking:?}");
         }
 
         #[test]

@@ -187,7 +187,7 @@ impl Step<'_> {
         }
         let context = &self.lent.context;
         in_order(asking, prompt_chunk.tokens(context, others));
-        prompts.computed(asking.iter().map(|it| it.given).sum());
+        prompts.computed(asking.iter().map(|prompt| prompt.given).sum());
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {

@@ -405,11 +405,12 @@ impl Stored {
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
         // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
-        let is_of_text = |it: &&Checkpoint| {
-            let has_tokens = it.scales == *idle.scales && tokens.starts_with(&it.tokens);
-            has_tokens && idle.marks.first_difference(&it.marks) >= it.tokens.len()
+        let is_of_text = |checkpoint: &&Checkpoint| {
+            let has_tokens = checkpoint.scales == *idle.scales && tokens.starts_with(&checkpoint.tokens);
+            has_tokens && idle.marks.first_difference(&checkpoint.marks) >= checkpoint.tokens.len()
         };
-        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|it| (it.tokens.len(), Some(&it.state)));
+        let of_checkpoints =
+            checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -513,7 +514,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
-            let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
+            let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap().in_floats();
             sketch.vocabulary();
             let path = random_weights::write(&sketch, folder.path());
             let mut request = Request::new().n_ctx(1024).n_batch(64);

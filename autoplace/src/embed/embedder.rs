@@ -146,8 +146,8 @@ impl Embedder {
     ) -> Result<Vec<Embedding>, Error> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         match &mut self.runner {
-            Runner::Local(it) => it.compute(query, &texts, options),
-            Runner::Worker(it) => it.compute(query, &texts, options),
+            Runner::Local(local) => local.compute(query, &texts, options),
+            Runner::Worker(worker) => worker.compute(query, &texts, options),
         }
     }
 
@@ -174,8 +174,8 @@ impl Embedder {
 
     fn about(&self) -> Result<About, Error> {
         match &self.runner {
-            Runner::Local(it) => it.about(),
-            Runner::Worker(it) => it.about(),
+            Runner::Local(local) => local.about(),
+            Runner::Worker(worker) => worker.about(),
         }
     }
 
@@ -183,8 +183,8 @@ impl Embedder {
     /// [`llama_sys::Error::Aborted`]. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.runner {
-            Runner::Local(it) => it.abort.clone().into(),
-            Runner::Worker(it) => it.abort_handle(),
+            Runner::Local(local) => local.abort.clone().into(),
+            Runner::Worker(worker) => worker.abort_handle(),
         }
     }
 }

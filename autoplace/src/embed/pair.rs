@@ -47,7 +47,7 @@ impl<'a> Format<'a> {
                 // once, unless that would turn a part of the texts into control tokens.
                 let whole: String = parts.iter().map(|(text, _)| *text).collect();
                 let whole = self.vocab.tokenize(&whole, false, true)?;
-                if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(it, _)| it))
+                if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(part, _)| part))
                     && whole.len() <= limit.tokens
                 {
                     vec![(whole, false)]

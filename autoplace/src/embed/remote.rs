@@ -125,10 +125,11 @@ pub(crate) fn compute(
 ) -> Result<bool, worker::Error> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let embeddings = embedder.compute(query, &texts, options);
-    let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
+    let shape =
+        |embedding: &Embedding| (embedding.values.len(), embedding.width, embedding.tokens, embedding.truncated);
     let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
     let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;
-    for values in embeddings.iter().flatten().flat_map(|it| it.values.chunks(AT_ONCE)) {
+    for values in embeddings.iter().flatten().flat_map(|embedding| embedding.values.chunks(AT_ONCE)) {
         if !sender.send(&values)? {
             return Ok(false);
         }

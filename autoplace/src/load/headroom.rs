@@ -28,7 +28,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
         let gpu = gpu_of(machine, placement);
         let footprints = [&run.at_first, &run.reserved, &run.allocated];
         let [at_first, reserved, allocated] = footprints.map(|footprint| footprint.gpus.get(index).copied());
-        let [loaded, used] = [&run.loaded, &run.used].map(|it| it.get(index).copied().flatten());
+        let [loaded, used] = [&run.loaded, &run.used].map(|readings| readings.get(index).copied().flatten());
         let unreliable = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
             unreliable(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
@@ -42,7 +42,8 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
             (None, None) => Err(NotLearnedReason::NotReported),
             (None, Some(gpu)) => {
                 let work = if index == last { &work.with_output } else { &work.blocks };
-                let [reserved, allocated] = [reserved, allocated].map(|it| it.map(|it| it.total()));
+                let [reserved, allocated] =
+                    [reserved, allocated].map(|account| account.map(|footprint| footprint.total()));
                 learned(gpu, work, machine.wsl, [before.free, loaded, used, reserved, allocated])
             }
         };

@@ -105,7 +105,7 @@ impl Source {
         }?;
         let chosen = pick.chosen()?;
         options.notes =
-            [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
+            [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|reason| format!("{name}: {reason}")).collect();
         options.path = self.here_or_fetched(&name, hub, chosen, pick.cached.clone())?;
         Ok(())
     }

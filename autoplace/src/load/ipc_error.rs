@@ -32,7 +32,8 @@ where
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
     // Serde numbers variants in two ways if one is skipped before others.
-    let arrives = |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|it| it.to_string() == error.to_string());
+    let arrives =
+        |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|decoded| decoded.to_string() == error.to_string());
     debug_assert!(encoded.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
     encoded.serialize(to)
 }

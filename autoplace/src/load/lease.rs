@@ -222,7 +222,7 @@ mod tests {
 
     /// The options of a load on the machine with these cards, with this patience.
     fn options(folder: &Path, cards: &[u8], patience: Duration) -> LoadOptions {
-        let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
+        let machine = cards.iter().fold(Machine::new(Host::new(1)), |machine, &bus| machine.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
         LoadOptions { machine: Some(machine), leases, ..LoadOptions::default() }
     }

@@ -330,7 +330,8 @@ fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Some((buffer_type, _)) = refused(error) {
         return Some(buffer_type.to_owned());
     }
-    if matches!(error, Error::Native(error) if error.failure().is_some_and(|it| it.cause == FailureCause::HostMemory)) {
+    if matches!(error, Error::Native(error) if error.failure().is_some_and(|failure| failure.cause == FailureCause::HostMemory))
+    {
         return Some(HOST.to_owned());
     }
     plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions))?.device.clone()

@@ -263,7 +263,7 @@ pub(crate) struct MediaTable {
 impl MediaTable {
     pub(crate) fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
         let mut known = lock(&self.known);
-        let at = known.iter().rposition(|it| it.hash == *hash)?;
+        let at = known.iter().rposition(|known_media| known_media.hash == *hash)?;
         let found = known.remove(at)?;
         known.push_back(Arc::clone(&found));
         Some(found)
@@ -283,7 +283,7 @@ impl MediaTable {
     /// running.
     fn hold(&self, medium: &Arc<PreparedMedia>) {
         let mut known = lock(&self.known);
-        known.retain(|it| !Arc::ptr_eq(it, medium));
+        known.retain(|known_media| !Arc::ptr_eq(known_media, medium));
         known.push_back(Arc::clone(medium));
         while known.len() > MAX_KNOWN
             && let Some(gone) = known.pop_front()
@@ -292,9 +292,9 @@ impl MediaTable {
             gone.forget_rows();
         }
         let mut pending = 0;
-        for it in known.iter().rev() {
+        for known_media in known.iter().rev() {
             // A medium that is being encoded keeps its pixels.
-            if let Ok(mut work) = it.work.try_lock()
+            if let Ok(mut work) = known_media.work.try_lock()
                 && work.chunks.is_some()
             {
                 pending += 1;
@@ -309,12 +309,12 @@ impl MediaTable {
     pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
         self.hold(medium);
         let known = lock(&self.known);
-        let mut bytes: u64 = known.iter().map(|it| it.bytes()).sum();
-        for it in known.iter() {
+        let mut bytes: u64 = known.iter().map(|known_media| known_media.bytes()).sum();
+        for known_media in known.iter() {
             if bytes <= limit {
                 break;
             }
-            bytes = bytes.saturating_sub(it.forget_rows());
+            bytes = bytes.saturating_sub(known_media.forget_rows());
         }
     }
 }
@@ -343,7 +343,7 @@ mod tests {
         let table = MediaTable::default();
         // Running texts hold all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
-        let bytes = || running.iter().map(|it| it.bytes()).collect::<Vec<_>>();
+        let bytes = || running.iter().map(|known_media| known_media.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
         table.keep_within(&running[0], 2000);
         assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);

@@ -153,9 +153,9 @@ impl Model {
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
         // A projector's file is read, and not mapped.
-        let of_companion = |it: &&PlannedCompanion| match it.role {
-            CompanionRole::Draft => unmapped(it.bytes.host, mapped),
-            _ => it.bytes.host.total(),
+        let of_companion = |companion: &&PlannedCompanion| match companion.role {
+            CompanionRole::Draft => unmapped(companion.bytes.host, mapped),
+            _ => companion.bytes.host.total(),
         };
         let of_companions: u64 = companions.iter().map(of_companion).sum();
         let on_host = unmapped(allocated.host, mapped).saturating_add(of_companions);

@@ -89,7 +89,7 @@ pub(crate) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
 /// The texts of control tokens and end tokens.
 fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, llama_sys::Error> {
     let mut disallowed = HashSet::new();
-    for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
+    for token in (0..vocab.n_tokens() as Token).filter(|id| vocab.is_eog(*id) || vocab.is_control(*id)) {
         let mut text = Vec::new();
         vocab.append_piece(token, true, &mut text)?;
         disallowed.insert(text);

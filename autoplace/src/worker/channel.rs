@@ -198,7 +198,7 @@ pub(super) const SIGNS: &str = "AUTOPLACE_WORKER_SIGNS";
 
 /// Interval between two signs of life of this worker.
 pub(crate) fn sign_every() -> Duration {
-    let asked = std::env::var(SIGNS).ok().and_then(|it| it.parse().ok());
+    let asked = std::env::var(SIGNS).ok().and_then(|value| value.parse().ok());
     Duration::from_millis(asked.unwrap_or(5000).clamp(1, 5000))
 }
 

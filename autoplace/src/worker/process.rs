@@ -89,7 +89,7 @@ impl Worker {
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
         let (watch, receiver) = (&self.handle.watch, self.receiver.as_mut());
-        let receive = || receiver.map_or(Err(Failed::Gone), |it| it.receive_after_signs(&|| watch.alive()));
+        let receive = || receiver.map_or(Err(Failed::Gone), |receiver| receiver.receive_after_signs(&|| watch.alive()));
         match watch.waiting(receive) {
             Ok(message) => Ok(message),
             Err(Failed::Gone) => Err(self.died(doing)),

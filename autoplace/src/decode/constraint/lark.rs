@@ -110,7 +110,7 @@ fn heaviest(definitions: &[Definition<'_>]) -> usize {
     for _ in 0..MAX_DEPTH {
         let mut is_done = true;
         for definition in definitions.iter().filter(|definition| definition.is_terminal) {
-            let names = definition.names.iter().filter(|it| **it != definition.name);
+            let names = definition.names.iter().filter(|name| **name != definition.name);
             let named: usize = names.filter_map(|name| weights.get(name)).sum();
             let weight = (definition.weight + named).min(MAX_BYTES + 1);
             is_done &= weights.insert(definition.name, weight) == Some(weight);

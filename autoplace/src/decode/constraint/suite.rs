@@ -49,8 +49,8 @@ fn every_schema_of_the_suite_is_followed_or_refused() {
     for draft in DRAFTS {
         for kind in FOLDERS {
             let mut files: Vec<PathBuf> =
-                fs::read_dir(folder.join(draft).join(kind)).unwrap().map(|it| it.unwrap().path()).collect();
-            files.retain(|it| it.extension().is_some_and(|it| it == "json"));
+                fs::read_dir(folder.join(draft).join(kind)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
             files.sort();
             for file in files {
                 let stem = file.file_stem().unwrap().to_str().unwrap();
@@ -131,7 +131,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
 /// as integers, strings without `\u` escapes, host names without reserved labels.
 fn is_narrower(value: &Value) -> bool {
     match value {
-        Value::Number(number) => number.as_f64().is_none_or(|it| it.abs() > 9_007_199_254_740_991.0),
+        Value::Number(number) => number.as_f64().is_none_or(|number| number.abs() > 9_007_199_254_740_991.0),
         Value::String(text) => {
             let is_reserved = text.split('.').any(|label| label.get(2..4) == Some("--"));
             is_reserved || text.chars().any(|c| c.is_ascii_control() && !matches!(c, '\u{8}'..='\n' | '\u{c}' | '\r'))
@@ -159,7 +159,7 @@ fn spellings(value: &Value) -> Vec<String> {
                 let members: Vec<(&String, &Value)> = members.iter().collect();
                 let parts = order.into_iter().map(|at| {
                     let (name, value) = members[at];
-                    spellings(value).into_iter().map(|it| format!("{}:{it}", json!(name))).collect()
+                    spellings(value).into_iter().map(|spelling| format!("{}:{spelling}", json!(name))).collect()
                 });
                 joined(parts.collect(), '{', '}')
             })
@@ -177,7 +177,7 @@ fn joined(parts: Vec<Vec<String>>, begin: char, end: char) -> Vec<String> {
             .iter()
             .flat_map(|text| {
                 let comma = if text.is_empty() { "" } else { "," };
-                part.iter().map(move |it| format!("{text}{comma}{it}"))
+                part.iter().map(move |spelling| format!("{text}{comma}{spelling}"))
             })
             .take(MAX_SPELLINGS)
             .collect();
@@ -193,7 +193,9 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
     for _ in 0..count {
         orders = orders
             .iter()
-            .flat_map(|order| (0..count).filter(|it| !order.contains(it)).map(|it| [&order[..], &[it]].concat()))
+            .flat_map(|order| {
+                (0..count).filter(|index| !order.contains(index)).map(|index| [&order[..], &[index]].concat())
+            })
             .collect();
     }
     orders

@@ -40,7 +40,7 @@ pub(super) fn allows(constraint: &Constraint, text: &str) -> bool {
 pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: &[&str]) -> bool {
     let vocab = vocab();
     let (words, _) = words(&vocab, false).unwrap();
-    let control = control.iter().map(|it| (*it).to_owned()).collect();
+    let control = control.iter().map(|token| (*token).to_owned()).collect();
     allows_of(&Arc::new(Vocabulary::from_words(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
 }
 
@@ -78,7 +78,7 @@ fn a_text_whose_parser_would_keep_too_much_ends() {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     let mut matcher = Matcher::new(&Constraint::regex(regex), &vocabulary).unwrap();
     let env = vocabulary.factory.tok_env().clone();
-    let letters = ["a", "b"].map(|it| env.tokenize_bytes(it.as_bytes())[0] as i32);
+    let letters = ["a", "b"].map(|letter| env.tokenize_bytes(letter.as_bytes())[0] as i32);
     let mut dice = 1_u32;
     let refused = (0..20_000).find_map(|_| {
         dice ^= dice << 13;
@@ -163,7 +163,7 @@ fn what_cannot_be_enforced_is_left_out_and_named() {
     }, "required": ["tags", "days"], "if": {"required": ["code"]}, "then": {"required": ["kind"]}});
     let (enforced, unenforced) = Constraint::enforceable(&schema);
     let places: Vec<(&str, bool)> = ["properties.tags", "properties.code", "properties.kind", ""]
-        .map(|place| (place, unenforced.iter().any(|it| it.place == place)))
+        .map(|place| (place, unenforced.iter().any(|part| part.place == place)))
         .into();
     assert!(places.iter().all(|(_, is_there)| *is_there) && unenforced.len() == 4, "{unenforced:?}");
     let held = Constraint::json_schema(enforced);
@@ -310,8 +310,9 @@ fn no_token_is_offered_that_cannot_be_followed() {
                     break;
                 }
                 let mask = matcher.mask().unwrap_or_else(|error| panic!("{schema}: {error}")).to_vec();
-                let allowed: Vec<u32> =
-                    (0..mask.len() as u32 * 32).filter(|it| mask[*it as usize / 32] >> (it % 32) & 1 == 1).collect();
+                let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
+                    .filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1)
+                    .collect();
                 dice ^= dice << 13;
                 dice ^= dice >> 17;
                 dice ^= dice << 5;

@@ -67,9 +67,10 @@ impl Sampling {
 
     /// Whether greedy sampling can skip a sampler: no later sampler depends on the tokens that it drops.
     fn keeps_the_likeliest(&self, at: usize) -> bool {
-        let rest = self.samplers[at..].iter().take_while(|it| **it != SamplerKind::Temperature);
-        rest.filter(|it| self.is_on(**it))
-            .all(|it| matches!(it, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP))
+        let rest = self.samplers[at..].iter().take_while(|sampler| **sampler != SamplerKind::Temperature);
+        rest.filter(|sampler| self.is_on(**sampler)).all(|sampler| {
+            matches!(sampler, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP)
+        })
     }
 
     fn add(&self, chain: SamplerChain, kind: SamplerKind, seed: u32) -> Result<SamplerChain, llama_sys::Error> {

@@ -74,7 +74,7 @@ impl Sequence {
         capacity: usize,
     ) -> Result<Self, Error> {
         let scales = model.scales(spec.lora.as_deref())?;
-        let mut matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
+        let mut matcher = spec.constraint.as_ref().map(|constraint| constraint.begin(model, vocab)).transpose()?;
         if let Some(matcher) = matcher.as_mut().filter(|_| spec.limits.ignore_eos) {
             matcher.ignore_ends();
         }
@@ -148,7 +148,7 @@ impl Sequence {
         self.statistics.generated_tokens = so_far.len();
         self.chooser.go_on_after(so_far)?;
         match &mut self.matcher {
-            Some(matcher) => so_far.iter().try_for_each(|it| matcher.accept(*it)),
+            Some(matcher) => so_far.iter().try_for_each(|token| matcher.accept(*token)),
             None => Ok(()),
         }
     }
@@ -251,14 +251,14 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 /// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
 /// becomes the heir: the others now share with the heir, and the heir shares with `left`.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
-    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let more = |sequence: &Sequence| sequence.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));
     let Some((most, heir)) = heirs.max() else { return };
-    for it in sequences {
-        if it.id == heir {
-            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
-        } else if let Some(tokens) = more(it) {
-            it.held.shares = Some((heir, tokens));
+    for sequence in sequences {
+        if sequence.id == heir {
+            sequence.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(sequence) {
+            sequence.held.shares = Some((heir, tokens));
         }
     }
 }

@@ -17,14 +17,15 @@ pub(crate) fn number_in_order(sequences: &mut [Sequence], prompts: &PromptOrder)
     if waiting.len() < 2 {
         return;
     }
-    let begun: Vec<SeqId> = sequences.iter().filter(|it| !it.holds_nothing()).map(|it| it.held.seq).collect();
+    let begun: Vec<SeqId> =
+        sequences.iter().filter(|sequence| !sequence.holds_nothing()).map(|sequence| sequence.held.seq).collect();
     let mut numbers: Vec<SeqId> = waiting.iter().map(|at| sequences[*at].held.seq).collect();
     begin_beside(&mut numbers, &begun);
     waiting.sort_by(|a, b| prompts.rank(sequences[*a].id).compare(&prompts.rank(sequences[*b].id)));
     for (at, number) in waiting.into_iter().zip(numbers) {
         sequences[at].held.seq = number;
     }
-    sequences.sort_by_key(|it| it.held.seq);
+    sequences.sort_by_key(|sequence| sequence.held.seq);
 }
 
 /// Rotates ascending numbers so that the first one directly follows the number of a text that has begun, if one does.
@@ -99,31 +100,31 @@ mod tests {
         let mut order = PromptOrder::default();
         let mut all = 0;
         while !texts.is_empty() {
-            let waits = |it: &Text| it.computed < it.prompt;
-            texts.iter().filter(|it| waits(it)).for_each(|it| order.waits(it.id, it.prompt - it.computed));
+            let waits = |text: &Text| text.computed < text.prompt;
+            texts.iter().filter(|text| waits(text)).for_each(|text| order.waits(text.id, text.prompt - text.computed));
             if renumbers {
-                let (mut waiting, begun): (Vec<_>, Vec<_>) = texts.iter_mut().partition(|it| it.computed == 0);
-                let begun: Vec<SeqId> = begun.iter().map(|it| it.number).collect();
-                let mut numbers: Vec<SeqId> = waiting.iter().map(|it| it.number).collect();
+                let (mut waiting, begun): (Vec<_>, Vec<_>) = texts.iter_mut().partition(|text| text.computed == 0);
+                let begun: Vec<SeqId> = begun.iter().map(|text| text.number).collect();
+                let mut numbers: Vec<SeqId> = waiting.iter().map(|text| text.number).collect();
                 begin_beside(&mut numbers, &begun);
                 waiting.sort_by(|a, b| order.rank(a.id).compare(&order.rank(b.id)));
                 waiting.into_iter().zip(numbers).for_each(|(text, number)| text.number = number);
-                texts.sort_by_key(|it| it.number);
+                texts.sort_by_key(|text| text.number);
             }
-            let running = texts.iter().filter(|it| !waits(it)).count();
-            let ask = |it: &Text| Asking::new(order.rank(it.id), it.prompt - it.computed);
-            let mut asking: Vec<Asking> = texts.iter().filter(|it| waits(it)).map(ask).collect();
+            let running = texts.iter().filter(|text| !waits(text)).count();
+            let ask = |text: &Text| Asking::new(order.rank(text.id), text.prompt - text.computed);
+            let mut asking: Vec<Asking> = texts.iter().filter(|text| waits(text)).map(ask).collect();
             in_order(&mut asking, N_UBATCH - running);
-            order.computed(asking.iter().map(|it| it.given).sum());
+            order.computed(asking.iter().map(|prompt| prompt.given).sum());
             let mut shares = asking.iter();
             let mut batch = Vec::new();
             for text in &mut texts {
-                let tokens = if waits(text) { shares.next().map_or(0, |it| it.given) } else { 1 };
+                let tokens = if waits(text) { shares.next().map_or(0, |prompt| prompt.given) } else { 1 };
                 batch.push((text.number, tokens));
                 text.computed += tokens;
             }
             all += graphs(&mut batch);
-            texts.retain(|it| it.computed < it.prompt + ANSWER - 1);
+            texts.retain(|text| text.computed < text.prompt + ANSWER - 1);
         }
         all
     }

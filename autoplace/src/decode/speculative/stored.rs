@@ -76,7 +76,9 @@ impl StoredDrafter {
         width: usize,
     ) -> Result<Option<Followed>, Error> {
         // The search ignores the last token, so this includes one token more than is restored.
-        let Some(tokens) = tokens.get(1..=from).filter(|it| it.len() > WORTH_RESTORING) else { return Ok(None) };
+        let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
+            return Ok(None);
+        };
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let known = &tokens[..from - 1];
         // A shorter beginning is of no use, because the hidden states of the tokens after it are gone.

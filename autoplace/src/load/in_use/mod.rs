@@ -100,7 +100,7 @@ impl Seen {
     fn median(&self) -> Option<(InUse, f64)> {
         let mut all: Vec<&(InUse, f64)> = self.all.iter().collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
-        all.get(all.len() / 2).map(|it| **it)
+        all.get(all.len() / 2).map(|entry| **entry)
     }
 }
 

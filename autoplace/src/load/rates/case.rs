@@ -155,27 +155,29 @@ impl RateCase {
         let of = &rates.conditions;
         match *self {
             Self::Matrix { tensor_type, experts, shape, n_tokens: 1 } => {
-                let is_it = |it: &&WeightRate| (it.tensor_type, it.experts, it.shape) == (tensor_type, experts, shape);
-                rates.weights.iter().find(is_it).map(|it| it.conditions.as_ref())
+                let is_it =
+                    |rate: &&WeightRate| (rate.tensor_type, rate.experts, rate.shape) == (tensor_type, experts, shape);
+                rates.weights.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Matrix { tensor_type, experts, shape, n_tokens } => {
-                let is_it = |it: &&PromptRate| {
-                    (it.tensor_type, it.experts, it.shape, it.n_tokens) == (tensor_type, experts, shape, n_tokens)
+                let is_it = |rate: &&PromptRate| {
+                    (rate.tensor_type, rate.experts, rate.shape, rate.n_tokens)
+                        == (tensor_type, experts, shape, n_tokens)
                 };
-                rates.prompts.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.prompts.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens: 1 } => {
-                let is_it = |it: &&AttentionRate| {
-                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv) == (kv_type, head_size, n_gqa, n_head_kv)
+                let is_it = |rate: &&AttentionRate| {
+                    (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv) == (kv_type, head_size, n_gqa, n_head_kv)
                 };
-                rates.attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.attention.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens } => {
-                let is_it = |it: &&PromptAttentionRate| {
-                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv, it.n_tokens)
+                let is_it = |rate: &&PromptAttentionRate| {
+                    (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv, rate.n_tokens)
                         == (kv_type, head_size, n_gqa, n_head_kv, n_tokens)
                 };
-                rates.prompt_attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.prompt_attention.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Layer => single(rates.layer_ns > 0, &of.layer),
             Self::Routing => single(rates.routing_ns > 0, &of.routing),

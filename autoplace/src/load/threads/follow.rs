@@ -92,7 +92,7 @@ mod tests {
         ];
         let mut looks = |seconds: u64| {
             let now = begin + Duration::from_secs(seconds);
-            followers.each_mut().map(|it| it.look(now).map(|threads| (threads.generation, threads.prompt)))
+            followers.each_mut().map(|follower| follower.look(now).map(|threads| (threads.generation, threads.prompt)))
         };
         assert_eq!(looks(0), [None; 3], "a look each second");
         assert_eq!(looks(2), [None; 3], "nothing has changed");

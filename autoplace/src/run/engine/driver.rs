@@ -179,7 +179,9 @@ impl Driver {
 
     /// Suspends texts until the remaining texts have room for the next step.
     fn make_room(&mut self) {
-        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), queue_entries(it))) {
+        while let Some(last) =
+            self.session.as_ref().and_then(|session| too_many(session.room(), queue_entries(session)))
+        {
             self.suspend(SequenceId(last));
         }
     }
@@ -254,13 +256,13 @@ fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueE
 
 /// Whether a running text is computing a prefix that `next` could soon copy.
 fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
-    let begins = |it: &Sequence| {
-        let worth = it.held.computed + WORTH_A_COPY;
+    let begins = |sequence: &Sequence| {
+        let worth = sequence.held.computed + WORTH_A_COPY;
         // The length check comes first: it skips texts that already generate, so they are not compared before every
         // step.
-        it.tokens.len() >= worth
-            && it.scales == next.sequence.scales
-            && it.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth
+        sequence.tokens.len() >= worth
+            && sequence.scales == next.sequence.scales
+            && sequence.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth
     };
     // A window or a recurrent state cannot be cut down to a prefix.
     let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());

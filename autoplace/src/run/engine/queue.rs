@@ -137,7 +137,7 @@ impl Queue {
     /// thread, which handles the running texts.
     fn look(&self) {
         let mut state = lock(&self.state);
-        let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
+        let (gone, waiting) = state.waiting.drain(..).partition(|other| other.text.answer.is_abandoned());
         state.waiting = waiting;
         drop(state);
         drop::<VecDeque<Waiting>>(gone);
@@ -180,7 +180,7 @@ impl Queue {
             drop(state);
             return;
         }
-        let at = state.waiting.partition_point(|it| it.text.id < waiting.text.id);
+        let at = state.waiting.partition_point(|other| other.text.id < waiting.text.id);
         state.waiting.insert(at, waiting);
     }
 

@@ -31,10 +31,11 @@ impl LocalSession {
     /// The prompts that begin with the next step.
     fn prompt_ahead(&self) -> Option<PromptAhead> {
         // A prompt that the context holds already may have one token left to compute.
-        let begins =
-            |it: &&Sequence| it.statistics.prompt_time.is_zero() && it.statistics.first_token_latency.is_none();
+        let begins = |sequence: &&Sequence| {
+            sequence.statistics.prompt_time.is_zero() && sequence.statistics.first_token_latency.is_none()
+        };
         let tokens: usize = self.sequences.iter().filter(begins).map(Sequence::to_compute).sum();
-        let most_reply = self.sequences.iter().filter(begins).map(|it| it.limits.max_tokens).max()?;
+        let most_reply = self.sequences.iter().filter(begins).map(|sequence| sequence.limits.max_tokens).max()?;
         let work = DepthWork::prompt(self.live_tokens(), count(tokens));
         Some(PromptAhead { work, most_reply: count(most_reply) })
     }
@@ -73,7 +74,7 @@ impl LocalSession {
     pub(super) fn move_for_depth(&mut self, plan: Plan) -> Result<(), Error> {
         let before = Plan::clone(&self.model.placement());
         let follower = self.model.counters().depth();
-        let (lost, expected) = follower.map(|it| (it.lost(), it.expected())).unwrap_or_default();
+        let (lost, expected) = follower.map(|follower| (follower.lost(), follower.expected())).unwrap_or_default();
         let moving = DepthMove {
             tokens: self.live_tokens(),
             before: before.placement_in_words(),

@@ -148,7 +148,7 @@ impl LocalSession {
         self.work.prompts.shorten(sequence.id, sequence.to_compute());
         // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
         // others in separate graphs (llama-batch.cpp, split_equal).
-        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        let at = self.sequences.partition_point(|other| other.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
         Ok(())
     }
@@ -235,7 +235,7 @@ impl LocalSession {
     /// drafters'. Returns whether more is left.
     pub(crate) fn store_part(&mut self) -> bool {
         let Some(lent) = &mut self.lent else { return false };
-        let is_running = |seq| self.sequences.iter().any(|it| it.held.seq == seq);
+        let is_running = |seq| self.sequences.iter().any(|other| other.held.seq == seq);
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
     }
 
@@ -268,7 +268,7 @@ impl LocalSession {
     }
 
     pub(crate) fn position(&self, sequence: SequenceId) -> Option<usize> {
-        self.sequences.iter().position(|it| it.id == sequence)
+        self.sequences.iter().position(|other| other.id == sequence)
     }
 
     pub(crate) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
@@ -310,7 +310,7 @@ impl LocalSession {
     /// Whether the contexts can still compute. When false, the session needs a new context.
     pub(crate) fn is_usable(&self) -> bool {
         let Drafts { model, heads } = &self.drafters.drafts;
-        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|head| &head.context));
+        let drafting = model.iter().map(|draft| &draft.context).chain(heads.iter().map(|head| &head.context));
         self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
     }
 }

@@ -90,7 +90,7 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
     let over = |pressure: Option<f32>, limit| pressure.filter(|&pressure| pressure >= limit);
     let memory = over(host.memory_pressure, SHORT_HOST);
     let busy = over(host.cpu_pressure, BUSY_HOST);
-    of(|device| device.throttled(|it| it.is_fault()))
+    of(|device| device.throttled(|reason| reason.is_fault()))
         .or_else(|| of(DeviceRules::spill))
         .or_else(|| of(DeviceRules::other_process))
         .or(memory.map(|pressure| Cause::HostMemory { pressure }))

@@ -96,7 +96,7 @@ impl<'a> Pieces<'a> {
 
     /// Regular alternatives become one terminal.
     fn choice(&mut self, alternatives: &[Expr]) -> Piece {
-        let is_regular = |it: &&Expr| rules::is_regular(it, &self.regular);
+        let is_regular = |expr: &&Expr| rules::is_regular(expr, &self.regular);
         let (regular, others): (Vec<&Expr>, Vec<&Expr>) = alternatives.iter().partition(is_regular);
         let mut pieces: Vec<Piece> = others.into_iter().map(|other| self.piece(other)).collect();
         if !regular.is_empty() {

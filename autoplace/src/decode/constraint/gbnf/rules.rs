@@ -44,12 +44,12 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
     // A rule is done once all rules that it can begin with are done. The rules that remain are left-recursive or lead
     // to such a rule.
     let mut is_done = vec![false; rules.len()];
-    grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|it| is_done[*it]));
-    let Some(mut rule) = is_done.iter().position(|it| !it) else { return Ok(()) };
+    grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|other| is_done[*other]));
+    let Some(mut rule) = is_done.iter().position(|done| !done) else { return Ok(()) };
     let mut seen = vec![false; rules.len()];
     while !seen[rule] {
         seen[rule] = true;
-        rule = begins[rule].iter().copied().find(|it| !is_done[*it]).unwrap_or(rule);
+        rule = begins[rule].iter().copied().find(|other| !is_done[*other]).unwrap_or(rule);
     }
     let Rule { name, at, .. } = &rules[rule];
     let reason = format!("the rule `{name}` can begin with itself (left recursion): write `{name} ::= x y*` for it");

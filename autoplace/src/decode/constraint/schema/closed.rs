@@ -92,10 +92,10 @@ impl Closer<'_> {
         for (keyword, value) in members.iter_mut().filter(|(keyword, _)| !is_in(APPLICATORS, keyword)) {
             match value {
                 Value::Array(list) if is_in(LISTS, keyword) => {
-                    list.iter_mut().try_for_each(|it| self.place(it, true))?;
+                    list.iter_mut().try_for_each(|schema| self.place(schema, true))?;
                 }
                 Value::Object(map) if is_in(MAPS, keyword) => {
-                    map.values_mut().try_for_each(|it| self.place(it, true))?;
+                    map.values_mut().try_for_each(|schema| self.place(schema, true))?;
                 }
                 value if is_in(ONE, keyword) => self.place(value, true)?,
                 _ => {}
@@ -108,11 +108,11 @@ impl Closer<'_> {
     fn applied(&mut self, members: &mut Members, are_wholes: bool) -> Result<(), Note> {
         for keyword in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(list)) = members.get_mut(keyword) {
-                list.iter_mut().try_for_each(|it| self.place(it, are_wholes))?;
+                list.iter_mut().try_for_each(|schema| self.place(schema, are_wholes))?;
             }
         }
         if let (Some(Value::String(reference)), false) = (members.get_mut("$ref"), are_wholes) {
-            let known = self.opened.iter().position(|it| it == reference);
+            let known = self.opened.iter().position(|opened| opened == reference);
             let index = known.unwrap_or_else(|| {
                 self.opened.push(reference.clone());
                 self.opened.len() - 1
@@ -140,7 +140,8 @@ impl Closer<'_> {
 
     /// Closes an object that several schemas describe. Each alternative of a union is closed with its own names.
     fn close_together(&mut self, members: &mut Members) -> Result<(), Note> {
-        let unions: Vec<&str> = ["anyOf", "oneOf"].into_iter().filter(|it| members.contains_key(*it)).collect();
+        let unions: Vec<&str> =
+            ["anyOf", "oneOf"].into_iter().filter(|keyword| members.contains_key(*keyword)).collect();
         let [union] = unions[..] else {
             let closure = self.closure(self.said(members))?;
             push_all(members, closure);
@@ -203,7 +204,7 @@ impl Closer<'_> {
         }
         for keyword in ["allOf", "anyOf", "oneOf"] {
             let list = members.get(keyword).and_then(Value::as_array);
-            list.into_iter().flatten().for_each(|it| self.add(it, said, seen));
+            list.into_iter().flatten().for_each(|schema| self.add(schema, said, seen));
         }
         if let Some(reference) = members.get("$ref").and_then(Value::as_str)
             && seen.insert(reference.to_owned())

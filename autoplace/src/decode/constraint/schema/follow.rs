@@ -110,7 +110,7 @@ fn alone(root: &Value, schema: &Value) -> Value {
         for (keyword, value) in root.iter().filter(|(keyword, _)| is_in(DEFINITIONS, keyword)) {
             alone.insert(keyword.clone(), value.clone());
         }
-        alone.extend(root.get("$schema").map(|it| ("$schema".to_owned(), it.clone())));
+        alone.extend(root.get("$schema").map(|dialect| ("$schema".to_owned(), dialect.clone())));
     }
     alone
 }
@@ -143,6 +143,6 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&
 
 fn at<'a>(root: &'a mut Value, place: &[String]) -> Option<&'a mut Value> {
     place.iter().try_fold(root, |schema, key| {
-        subschemas_mut_named(schema.as_object_mut()?).find(|(it, _)| it == key).map(|(_, child)| child)
+        subschemas_mut_named(schema.as_object_mut()?).find(|(name, _)| name == key).map(|(_, child)| child)
     })
 }

@@ -56,10 +56,10 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     let mut longest = None;
     for (_, most) in MAX_CHARACTERS.iter().filter(|(format, _)| *format == name) {
         let asked = members.get("maxLength").and_then(Value::as_u64);
-        longest = Some(asked.map_or(*most, |it| it.min(*most)));
+        longest = Some(asked.map_or(*most, |length| length.min(*most)));
     }
     members.shift_remove("format");
-    members.extend(longest.map(|it| ("maxLength".to_owned(), it.into())));
+    members.extend(longest.map(|length| ("maxLength".to_owned(), length.into())));
     if !members.contains_key("pattern") {
         members.insert("pattern".to_owned(), pattern.into());
     } else if let Value::Array(all) = members.entry("allOf").or_insert_with(|| json!([])) {

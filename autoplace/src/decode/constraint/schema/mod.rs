@@ -59,7 +59,7 @@ pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
         Ok(followed) => followed,
         Err(note) => return (json!({"type": "object"}), vec![note]),
     };
-    match prepared(&schema, false).and_then(|it| Ok(follow::compile(&it)?)) {
+    match prepared(&schema, false).and_then(|ready| Ok(follow::compile(&ready)?)) {
         Ok(()) => (schema, notes),
         Err(note) => {
             notes.push(note);

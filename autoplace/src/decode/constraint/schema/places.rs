@@ -106,7 +106,7 @@ impl<'a> Place<'a> {
         let is_laid = schemas.len() > 1;
         let copies = listed + usize::from(is_laid);
         self.count(copies * schemas.iter().map(|schema| size(schema)).sum::<usize>())?;
-        let of = |keyword: &'static str| schemas.iter().filter_map(move |it| it.get(keyword));
+        let of = |keyword: &'static str| schemas.iter().filter_map(move |members| members.get(keyword));
         for pattern in of("patternProperties").filter_map(Value::as_object).flat_map(Map::values) {
             for property in of("properties").filter_map(Value::as_object).flat_map(Map::values) {
                 self.parts([pattern, property].into_iter(), depth)?;
@@ -117,19 +117,21 @@ impl<'a> Place<'a> {
         }
         let names = of("properties").filter_map(Value::as_object).flat_map(Map::keys);
         for name in names {
-            let property = |it: &&'a Members| {
-                it.get("properties").and_then(|map| map.get(name)).or_else(|| it.get("additionalProperties"))
+            let property = |members: &&'a Members| {
+                members.get("properties").and_then(|map| map.get(name)).or_else(|| members.get("additionalProperties"))
             };
             self.parts(schemas.iter().filter_map(property), depth)?;
         }
-        let tuple = |it: &&'a Members| ["prefixItems", "items"].iter().find_map(|keyword| it.get(*keyword)?.as_array());
+        let tuple = |members: &&'a Members| {
+            ["prefixItems", "items"].iter().find_map(|keyword| members.get(*keyword)?.as_array())
+        };
         let longest = schemas.iter().filter_map(tuple).map(Vec::len).max().unwrap_or(0);
         for at in 0..=longest {
-            let item = |it: &&'a Members| {
-                tuple(it)
+            let item = |members: &&'a Members| {
+                tuple(members)
                     .and_then(|items| items.get(at))
-                    .or_else(|| it.get("additionalItems"))
-                    .or_else(|| it.get("items"))
+                    .or_else(|| members.get("additionalItems"))
+                    .or_else(|| members.get("items"))
             };
             self.parts(schemas.iter().filter_map(item), depth)?;
         }
@@ -164,7 +166,7 @@ fn is_structure(members: &Members) -> bool {
     STRUCTURE.split(' ').any(|keyword| members.contains_key(keyword))
         || match members.get("type") {
             Some(Value::Array(names)) => names.iter().any(|name| name == "array" || name == "object"),
-            name => name.is_some_and(|it| it == "array" || it == "object"),
+            name => name.is_some_and(|name| name == "array" || name == "object"),
         }
 }
 
@@ -172,7 +174,7 @@ fn is_structure(members: &Members) -> bool {
 fn first_properties(members: &Members) -> usize {
     let Some(Value::Object(properties)) = members.get("properties") else { return 0 };
     let required = members.get("required").and_then(Value::as_array);
-    let is_required = |name: &String| required.is_some_and(|it| it.iter().any(|it| it == name));
+    let is_required = |name: &String| required.is_some_and(|names| names.iter().any(|required| required == name));
     properties.keys().position(is_required).map_or(properties.len(), |at| at + 1)
 }
 

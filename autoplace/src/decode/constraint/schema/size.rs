@@ -65,7 +65,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
             _ => {}
         }
     }
-    if one_ofs.into_iter().map(|it| items(it).pow(2) / 2).sum::<usize>() > MAX_COMPARED {
+    if one_ofs.into_iter().map(|alternatives| items(alternatives).pow(2) / 2).sum::<usize>() > MAX_COMPARED {
         return Err("its `oneOf`s hold too many values to tell their alternatives apart".to_owned());
     }
     if ranges > MAX_RANGES {
