@@ -85,7 +85,7 @@ fn on_cards(criterion: &mut Criterion, group: &str, n: usize, size: u64) {
     let simulated =
         || SimGpu::builder("RTX 4090").total(gib(size)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
     let cards: Vec<SimGpu> = (0..n).map(|_| simulated()).collect();
-    let machine = machine(cards.iter().map(|it| card(size).device(it.device().name())));
+    let machine = machine(cards.iter().map(|registered| card(size).device(registered.device().name())));
     let mut group = criterion.benchmark_group(group);
     group.sample_size(20);
     for model in files::ALL {

@@ -20,7 +20,7 @@ fn of_stream(generate: GenerateRequest, first: usize, pieces: usize) {
         stream.next().unwrap().unwrap();
     }
     let before = allocations();
-    let read = stream.by_ref().take(pieces).map(|it| drop(it.unwrap())).count();
+    let read = stream.by_ref().take(pieces).map(|piece| drop(piece.unwrap())).count();
     let allocations = allocations() - before;
     assert!(read >= 16, "the demo model ended after {read} pieces");
     assert!(allocations <= read, "{allocations} for {read} pieces: {stream:?}");

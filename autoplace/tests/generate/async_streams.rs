@@ -57,7 +57,7 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
     // The stream is aborted in the middle of a prompt.
     let mut stream = awaited(greedy(&model, PROMPTS.concat().repeat(20)));
     stream.abort_handle().abort();
-    assert!(block_on(read(&mut stream)).0.is_ok_and(|it| it.is_empty()));
+    assert!(block_on(read(&mut stream)).0.is_ok_and(|text| text.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
     // The context is free soon after the stream is dropped.
@@ -92,8 +92,8 @@ fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
         let template = ChatTemplate::family("chatml").unwrap();
         engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)
     }
-    fn is_static<T: Send + 'static>(it: T) -> T {
-        it
+    fn is_static<T: Send + 'static>(value: T) -> T {
+        value
     }
     let model = demo(2048, 1, false);
     let expected = chat(&model, "chatml").say("Hear me.").unwrap().text().unwrap();

@@ -148,7 +148,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
     };
     let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
     let all = load().chat_with(template.unwrap()).tools([tool("walk"), tool("ride")]);
-    let chat = |choice| all.clone().with(|it| it.max_tokens(200)).tool_choice(choice);
+    let chat = |choice| all.clone().with(|request| request.max_tokens(200)).tool_choice(choice);
     for (choice, names) in
         [(ToolChoice::Required, &["walk", "ride"][..]), (ToolChoice::Function("ride".into()), &["ride"])]
     {
@@ -161,7 +161,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
         let (reply, _) = chat.answer().unwrap().finish().unwrap();
         assert!(reply.tool_calls.is_empty() && !reply.content.is_empty(), "{reply:?}");
     }
-    let other = chat(ToolChoice::Required).with(|it| it.constraint(Constraint::json_object()));
+    let other = chat(ToolChoice::Required).with(|request| request.constraint(Constraint::json_object()));
     for mut chat in [chat(ToolChoice::Function("fly".into())), other] {
         assert!(matches!(chat.say("Go.").unwrap_err(), Error::Constraint { .. }));
         assert!(chat.messages().is_empty());
@@ -172,7 +172,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
 fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
     let source = "{{ messages[-1].content }}{% if enable_thinking is not false %} long{% endif %}{# </think> #}<think>";
     let chat = load().chat_with(ChatTemplate::new(source, <_>::default()).unwrap());
-    let mut chat = chat.with(|it| it.constraint(Constraint::choices(["yes"])));
+    let mut chat = chat.with(|request| request.constraint(Constraint::choices(["yes"])));
     let (reply, _) = chat.say("Is it?").unwrap().finish().unwrap();
     assert_eq!((&*reply.content, reply.reasoning), ("yes", None));
     assert_eq!(chat.rendered().unwrap().as_str(), "yes<think>");

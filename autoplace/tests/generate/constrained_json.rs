@@ -95,7 +95,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
         });
         let member = (inner.clone(), any::<bool>());
         let object = btree_map(name.clone(), member, 0..4).prop_map(|members| {
-            let required = members.iter().filter(|(_, (_, it))| *it);
+            let required = members.iter().filter(|(_, (_, needed))| *needed);
             let required: Vec<_> = required.map(|(name, _)| name.clone()).collect();
             let properties: Map<String, Value> =
                 members.into_iter().map(|(name, (schema, _))| (name, schema)).collect();

@@ -67,7 +67,7 @@ fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], ap
                 assert!(1.0 - cosine <= apart, "{case}: {cosine} in {text:?}");
             }
         }
-        let [one, other] = [&together[0], &together[1]].map(|it| it.vectors().last().unwrap());
+        let [one, other] = [&together[0], &together[1]].map(|embedding| embedding.vectors().last().unwrap());
         let cosine = cosine_similarity(one, other).unwrap();
         assert!(1.0 - cosine > apart, "{case}: all texts are alike, {cosine}");
     }
@@ -164,7 +164,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
         let mut embedder = small(&nomic_bert(F32), pooling);
         let texts = ["the sea", "a warm stone sleeps"];
         let scaled = embedder.embed(&texts).unwrap();
-        assert_eq!([&scaled[0], &scaled[1]].map(|it| it.vectors().len()), counts);
+        assert_eq!([&scaled[0], &scaled[1]].map(|embedding| embedding.vectors().len()), counts);
         let mut embedder = embedder.normalize(false);
         let raw = embedder.embed(&texts).unwrap();
         for (scaled, raw) in scaled.iter().zip(&raw).flat_map(|(scaled, raw)| scaled.vectors().zip(raw.vectors())) {

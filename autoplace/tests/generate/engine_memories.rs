@@ -62,7 +62,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
         // Without a reader, each text gives up the only sequence to the next text.
         let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
-        until(&engine, |it| it.running == 0);
+        until(&engine, |metrics| metrics.running == 0);
         kind.check(4, kind.submit(&engine, 4));
         slow.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
     }
@@ -74,7 +74,7 @@ fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
         // The text is dropped in the middle of its prompt. The next prompt extends this prompt.
         let answer = kind.submit(&engine, 2);
-        until(&engine, |it| it.prompt_tokens > 0);
+        until(&engine, |metrics| metrics.prompt_tokens > 0);
         drop(answer);
         kind.check(3, kind.submit(&engine, 3));
         // The text is dropped in the middle. Another text beside it continues.

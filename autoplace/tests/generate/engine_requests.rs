@@ -44,9 +44,9 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
         assert_matches!(submit(PROMPTS[3]), Err(Error::QueueFull { queue: 2 }));
         drop(third);
         let fourth = submit(PROMPTS[3]).unwrap();
-        until(&engine, |it| it.queued + it.running == 3);
+        until(&engine, |metrics| metrics.queued + metrics.running == 3);
         drop((second, fourth, first));
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
     }
 }
 
@@ -57,9 +57,9 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
         let submit = || Box::pin(engine.submit_async(greedy(&model, PROMPTS[1], LONG)));
         let mut waiting = [submit(), submit(), submit()];
-        assert!(waiting.iter_mut().all(|it| it.now_or_never().is_none()));
+        assert!(waiting.iter_mut().all(|future| future.now_or_never().is_none()));
         drop(running);
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
         // The first waiting caller has the place, and no later caller may take it.
         let [first, mut second, mut third] = waiting;
         assert!((&mut second).now_or_never().is_none());
@@ -69,7 +69,7 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         let answer = wait_for(second);
         assert!((&mut third).now_or_never().is_none());
         drop(answer);
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
         wait_for(third);
     }
 }
@@ -92,10 +92,10 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
         // The text is dropped in the middle of its prompt.
         let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
         if model.worker_id().is_none() {
-            until(&engine, |it| it.prompt_tokens > 0);
+            until(&engine, |metrics| metrics.prompt_tokens > 0);
         }
         drop(answer);
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
         assert_eq!(engine.metrics().generated_tokens, 0);
         drop(engine);
         // The text is dropped in the middle of its answer.
@@ -103,7 +103,7 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
         let mut answer = engine.submit(greedy(&model, &prompt, LONG)).unwrap();
         answer.pieces().next().unwrap().unwrap();
         drop(answer);
-        until(&engine, |it| it.running == 0);
+        until(&engine, |metrics| metrics.running == 0);
         assert!(engine.metrics().generated_tokens < LONG as u64, "{:?}", engine.metrics());
         let (text, statistics) = engine.submit(greedy(&model, &prompt, 10)).unwrap().into_text().unwrap();
         assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
@@ -125,9 +125,9 @@ fn a_reader_that_does_not_read_stalls_nobody() {
         // The texts have given up their sequences.
         let metrics = engine.metrics();
         assert!(metrics.generated_tokens <= 3 * 30 + 3 * 6, "{metrics:?}");
-        until(&engine, |it| it.running == 0 && it.queued == 3);
+        until(&engine, |metrics| metrics.running == 0 && metrics.queued == 3);
         // The texts continue when they are read.
-        let texts: Vec<_> = slow.into_iter().map(|it| it.into_text().unwrap()).collect();
+        let texts: Vec<_> = slow.into_iter().map(|answer| answer.into_text().unwrap()).collect();
         drop(engine);
         for (prompt, (text, statistics)) in PROMPTS.iter().zip(texts) {
             // In a shared cache, tokens that are computed again lie in other cells and are rounded differently.
@@ -152,7 +152,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
             let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
             (first, second)
         };
-        let count = |answer: TokenStream| answer.into_text().map(|(_, it)| it.generated_tokens);
+        let count = |answer: TokenStream| answer.into_text().map(|(_, statistics)| statistics.generated_tokens);
 
         let engine = start();
         let (first, second) = begin(&engine, 50);
@@ -228,7 +228,7 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     // The text waits behind the others.
     assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
     // The panic comes with the first piece of the text.
-    until(&engine, |it| it.running + it.queued == 0);
+    until(&engine, |metrics| metrics.running + metrics.queued == 0);
     for other in others {
         match other.into_text() {
             Ok((_, statistics)) => assert_eq!(statistics.generated_tokens, 100),

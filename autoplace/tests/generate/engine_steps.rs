@@ -63,7 +63,7 @@ fn a_text_whose_reader_goes_ends_with_the_token_that_is_chosen_just_then() {
     gate.stands_before(4);
     drop(answer);
     gate.leave(1000);
-    until(&engine, |it| it.running == 0);
+    until(&engine, |metrics| metrics.running == 0);
     assert_eq!(gate.asked(), 4, "no token is chosen for nobody");
     assert!(engine.metrics().generated_tokens <= 4);
 }
@@ -79,7 +79,7 @@ fn a_request_joins_at_the_next_token() {
     let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
     // One of the tokens is being chosen now; the prompt is computed beside the other one.
     gate.leave(2);
-    until(&engine, |it| it.running == 1 && it.queued == 0);
+    until(&engine, |metrics| metrics.running == 1 && metrics.queued == 0);
     assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);
     assert!(gate.asked() <= 6, "{}", gate.asked());
     gate.leave(1000);
@@ -148,7 +148,7 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
         assert_eq!(engine.metrics().queued, 0);
         assert_eq!(engine.metrics().running, 2, "the prompt has a chunk to go");
         gate.leave(1);
-        until(&engine, |it| it.running == 1);
+        until(&engine, |metrics| metrics.running == 1);
         assert_eq!(answer.into_text().unwrap().1.generated_tokens, 1);
         gate.leave(1000);
         drop(other);

@@ -45,16 +45,16 @@ fn every_request_has_statistics_of_its_own() {
     });
     let mut sums = [0; 3];
     for (at, (answer, (prompt, tokens))) in answers.into_iter().zip(asked).enumerate() {
-        let (_, it) = answer.into_text().unwrap();
+        let (_, statistics) = answer.into_text().unwrap();
         let of_prompt = tokens_of(&model, PROMPTS[prompt]).len();
-        assert_eq!((it.prompt_tokens, it.generated_tokens), (of_prompt, tokens), "{at}");
-        assert_eq!(it.seed, Some(prompt as u32), "{at}");
-        assert!(it.cached_tokens < of_prompt, "{at}: {it}");
-        assert!(it.first_token_latency.unwrap() >= it.prompt_time, "{at}: {it}");
-        assert_eq!(it.generation_time.is_zero(), tokens == 1, "{at}: {it}");
+        assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (of_prompt, tokens), "{at}");
+        assert_eq!(statistics.seed, Some(prompt as u32), "{at}");
+        assert!(statistics.cached_tokens < of_prompt, "{at}: {statistics}");
+        assert!(statistics.first_token_latency.unwrap() >= statistics.prompt_time, "{at}: {statistics}");
+        assert_eq!(statistics.generation_time.is_zero(), tokens == 1, "{at}: {statistics}");
         // Two texts run, and the others wait for them.
-        assert!(at < 2 || !it.queue_time.is_zero(), "{at}: {it:?}");
-        let counts = [it.prompt_tokens, it.cached_tokens, it.generated_tokens];
+        assert!(at < 2 || !statistics.queue_time.is_zero(), "{at}: {statistics:?}");
+        let counts = [statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
     }
     let all = engine.metrics();

@@ -20,7 +20,7 @@ fn texts(model: &Model) -> Vec<GenerateRequest> {
 
 fn all(model: &Model) -> Vec<Completion> {
     let engine = Engine::new(model).unwrap();
-    let answers: Vec<_> = texts(model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
+    let answers: Vec<_> = texts(model).into_iter().map(|request| engine.submit(request).unwrap()).collect();
     let completions = answers.into_iter().map(answered).collect();
     let metrics = engine.metrics();
     assert_eq!((metrics.queued, metrics.running), (0, 0));

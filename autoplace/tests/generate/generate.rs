@@ -113,7 +113,7 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     (0..4).for_each(|_| texts.step(&mut session));
     let second = session.begin(long.clone()).unwrap();
     // The other text continues while a long prompt is computed in parts.
-    let of_both: Vec<_> = session.step().unwrap().map(|it| it.sequence).collect();
+    let of_both: Vec<_> = session.step().unwrap().map(|piece| piece.sequence).collect();
     assert_eq!(of_both, [first]);
     assert_eq!(session.end(first).unwrap().generated_tokens, texts.of(first).tokens.len() + 1);
     assert!(session.end(first).is_none());
@@ -133,8 +133,8 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
     let (mut room, mut full) = (256 + 2, 0);
     for completion in to_the_end(&mut session) {
         full += usize::from(completion.end.unwrap().reason == FinishReason::ContextFull);
-        let it = completion.statistics();
-        room -= it.prompt_tokens + it.generated_tokens;
+        let statistics = completion.statistics();
+        room -= statistics.prompt_tokens + statistics.generated_tokens;
     }
     // Both texts fill the cache together, unless one of them has ended by itself.
     assert!(full < 2 || room <= 2, "{room} places are left");

@@ -92,8 +92,9 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let sets: [Set; 5] = [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
     let plain = || demo().request(request(512, 1, false));
     let texts = sets.map(|set| {
-        let model = set.iter().fold(plain(), |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
-        assert!(model.adapters().iter().map(|adapter| adapter.scale).eq(set.iter().map(|it| it.1)));
+        let model =
+            set.iter().fold(plain(), |builder, (name, scale)| builder.lora(files.path(name), *scale)).load().unwrap();
+        assert!(model.adapters().iter().map(|adapter| adapter.scale).eq(set.iter().map(|adapter| adapter.1)));
         let tokens = complete(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
@@ -125,7 +126,7 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
     assert_eq!(texts.len(), 10, "{expected:?}");
     for sequences in [1, 4, 10] {
         let builder = demo().request(request(512 * sequences, sequences, false));
-        let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
+        let model = names.iter().fold(builder, |builder, name| builder.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
         // All texts run at once, three times. Each text equals, to the bit, the text of its adapter alone with the same

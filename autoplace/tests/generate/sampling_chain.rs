@@ -14,7 +14,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {
     let mut typical = Sampling::default();
     (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
     (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
-    let held = |it| model.generate(PROMPT).seed(11).constraint(it);
+    let held = |constraint| model.generate(PROMPT).seed(11).constraint(constraint);
     let all = [
         by_chance(),
         by_chance().sampling(typical).seed(7),
@@ -82,23 +82,23 @@ fn a_bias_names_a_token_by_its_text_control_tokens_too() {
 fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
     let model = load_demo();
     let changes: [fn(&mut Sampling); 17] = [
-        |it| it.temperature = f32::NAN,
-        |it| it.temperature = -0.5,
-        |it| it.top_p = 1.5,
-        |it| it.min_p = -0.1,
-        |it| it.repeat_penalty = 0.0,
-        |it| it.typical_p = 1.5,
-        |it| it.top_n_sigma = f32::NAN,
-        |it| it.dynatemp_range = -1.0,
-        |it| it.dynatemp_exponent = -1.0,
-        |it| it.xtc_threshold = 2.0,
-        |it| it.frequency_penalty = f32::INFINITY,
-        |it| it.presence_penalty = 1e9,
-        |it| it.dry_base = 0.5,
-        |it| it.mirostat_tau = -1.0,
-        |it| it.adaptive_decay = 1.0,
-        |it| it.logit_bias.push((-1, 1.0)),
-        |it| it.seed = Some(u32::MAX),
+        |sampling| sampling.temperature = f32::NAN,
+        |sampling| sampling.temperature = -0.5,
+        |sampling| sampling.top_p = 1.5,
+        |sampling| sampling.min_p = -0.1,
+        |sampling| sampling.repeat_penalty = 0.0,
+        |sampling| sampling.typical_p = 1.5,
+        |sampling| sampling.top_n_sigma = f32::NAN,
+        |sampling| sampling.dynatemp_range = -1.0,
+        |sampling| sampling.dynatemp_exponent = -1.0,
+        |sampling| sampling.xtc_threshold = 2.0,
+        |sampling| sampling.frequency_penalty = f32::INFINITY,
+        |sampling| sampling.presence_penalty = 1e9,
+        |sampling| sampling.dry_base = 0.5,
+        |sampling| sampling.mirostat_tau = -1.0,
+        |sampling| sampling.adaptive_decay = 1.0,
+        |sampling| sampling.logit_bias.push((-1, 1.0)),
+        |sampling| sampling.seed = Some(u32::MAX),
     ];
     for change in changes {
         let mut sampling = Sampling::default();

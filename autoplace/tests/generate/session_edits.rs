@@ -29,7 +29,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
 
 /// Positions at which a text of this length is forked or rolled back.
 fn places(length: usize) -> impl Iterator<Item = usize> {
-    [1, 6, 12, 20, length - 1].into_iter().filter(move |it| *it < length)
+    [1, 6, 12, 20, length - 1].into_iter().filter(move |place| *place < length)
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
         Texts::default().generate_to(&mut session, first, 3);
         let forked = session.fork(first, Fork::new().sampling(into));
         assert_eq!(forked.is_ok(), can, "{forked:?}");
-        forked.map(|it| session.end(it)).ok();
+        forked.map(|fork| session.end(fork)).ok();
         session.end(first);
     }
 }

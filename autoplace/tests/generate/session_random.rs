@@ -78,7 +78,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) {
             Deed::End { which } => {
                 if let Some(sequence) = pick(which) {
                     session.end(sequence);
-                    running.retain(|it| *it != sequence);
+                    running.retain(|text| *text != sequence);
                 }
             }
         }
@@ -106,7 +106,7 @@ fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
 
 /// Takes a step, and checks that every token is the choice of a fresh model.
 fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
-    let before: HashMap<_, _> = running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
+    let before: HashMap<_, _> = running.iter().map(|&text| (text, session.tokens(text).unwrap())).collect();
     for piece in session.step().unwrap() {
         if piece.token.is_some() {
             let before = &before[&piece.sequence];
@@ -114,7 +114,7 @@ fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
             assert!(is_as_likely(&piece, fresh), "{piece:?}, not {fresh} after {before:?}");
         }
         if piece.end.is_some() {
-            running.retain(|it| *it != piece.sequence);
+            running.retain(|text| *text != piece.sequence);
         }
     }
 }

@@ -20,12 +20,12 @@ fn everything(model: &Model) -> String {
     session.replace(None).unwrap();
     texts.step(&mut session);
     let numbers = (session.len(), session.n_seq_max(), session.is_loaded(), session.is_empty(), session.failed());
-    let tokens = [first, second, third].map(|it| session.tokens(it));
+    let tokens = [first, second, third].map(|text| session.tokens(text));
     let busy = session.begin(greedy(model, PROMPT)).and_then(|_| session.begin(greedy(model, PROMPT)));
-    let ended = session.end(third).map(|it| it.generated_tokens);
+    let ended = session.end(third).map(|statistics| statistics.generated_tokens);
     texts.run(&mut session);
     let none = session.roll_back(first, 1).unwrap_err().to_string();
-    let said = [first, second, third].map(|it| (texts.of(it).tokens.clone(), texts.of(it).text.clone()));
+    let said = [first, second, third].map(|text| (texts.of(text).tokens.clone(), texts.of(text).text.clone()));
     let counted = texts.of(first).statistics().generated_tokens;
     assert!(session.is_empty() && session.last_replaced().unwrap().is_ok());
     format!("{possible:?} {gone:?} {numbers:?} {tokens:?} {busy:?} {ended:?} {none} {said:?} {counted}")

@@ -151,7 +151,7 @@ fn each_text_of_a_session_is_followed_by_itself() {
                 let drafted = to_the_end(&mut session);
                 assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
                 if way.all_accepted && !way.by_itself {
-                    drafted.iter().for_each(|it| check_all_accepted(&it.statistics()));
+                    drafted.iter().for_each(|text| check_all_accepted(&text.statistics()));
                 }
             }
         }

@@ -34,10 +34,14 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
                 let raw = Raw::text(&model, &tokens_of(&model, prompt), 60);
                 let completion = answered(answer);
                 assert_eq!(completion.tokens, raw, "{source:?}, {sequences} sequences");
-                let it = completion.statistics();
-                accepted += it.accepted_tokens;
-                assert_eq!(it.to_string().contains("draft tokens accepted"), it.drafted_tokens > 0, "{it}");
-                assert_eq!(it.acceptance_rate() > 0.0, it.accepted_tokens > 0, "{it}");
+                let statistics = completion.statistics();
+                accepted += statistics.accepted_tokens;
+                assert_eq!(
+                    statistics.to_string().contains("draft tokens accepted"),
+                    statistics.drafted_tokens > 0,
+                    "{statistics}"
+                );
+                assert_eq!(statistics.acceptance_rate() > 0.0, statistics.accepted_tokens > 0, "{statistics}");
             }
         }
         assert!(accepted > 0, "{source:?}");
@@ -73,11 +77,11 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             let oracle = oracle(&prompt, &plain.tokens, noise);
             let drafted = complete(generate.clone().draft_with(oracle.clone()), &model);
             assert_eq!(drafted, plain, "{noise}");
-            let it = drafted.statistics();
-            assert!(it.accepted_tokens > 4, "{it:?}");
+            let statistics = drafted.statistics();
+            assert!(statistics.accepted_tokens > 4, "{statistics:?}");
             // The draft of the token that ends a text is wasted.
-            assert!(noise > 0 || it.accepted_tokens + 1 >= it.drafted_tokens, "{it:?}");
-            wrong += it.drafted_tokens - it.accepted_tokens;
+            assert!(noise > 0 || statistics.accepted_tokens + 1 >= statistics.drafted_tokens, "{statistics:?}");
+            wrong += statistics.drafted_tokens - statistics.accepted_tokens;
             // The closure replaces other drafts, and stops where the text does.
             for most in [1, 7] {
                 let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
@@ -129,10 +133,10 @@ proptest! {
             let generate = generate.speculate(Speculation::DraftModel { draft_max: 8, p_min: 0.0 });
             let drafted = complete(generate, model);
             prop_assert_eq!(&drafted, &plain);
-            let it = drafted.statistics();
-            prop_assert_eq!(it.generated_tokens, plain.statistics().generated_tokens);
-            prop_assert!(it.accepted_tokens <= it.drafted_tokens);
-            prop_assert!(it.accepted_tokens < it.generated_tokens.max(1));
+            let statistics = drafted.statistics();
+            prop_assert_eq!(statistics.generated_tokens, plain.statistics().generated_tokens);
+            prop_assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
+            prop_assert!(statistics.accepted_tokens < statistics.generated_tokens.max(1));
             Ok(())
         })?;
     }

@@ -73,7 +73,7 @@ impl Kind {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         // The lock does not count, and neither do the links of `fill`, which lead to a device.
-        let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|it| it.is_file());
+        let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file());
         files.retain(|file| file.extension().is_some() && is_piece(file));
         files.sort();
         files
@@ -81,7 +81,7 @@ impl Kind {
 
     /// Bytes of the folder's files, rounded up to whole blocks.
     fn bytes(&self) -> u64 {
-        let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |it| it.len().next_multiple_of(4096));
+        let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |metadata| metadata.len().next_multiple_of(4096));
         self.files().into_iter().map(of).sum()
     }
 
@@ -129,7 +129,8 @@ impl SmallDisk {
     fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let arguments = ["-t", "tmpfs", "-o", "size=700k,mode=700", "tmpfs"];
-        let mounted = Command::new("mount").args(arguments).arg(at).output().is_ok_and(|it| it.status.success());
+        let mounted =
+            Command::new("mount").args(arguments).arg(at).output().is_ok_and(|output| output.status.success());
         mounted.then(|| Self(at.to_owned()))
     }
 }

@@ -104,7 +104,8 @@ fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
 fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
     let model = load(512);
     let said = b"ab\xE6\x97";
-    let mut chat = text_support::chat(&model, "chatml").with(|it| forcing(it, bytes(said)).max_tokens(said.len()));
+    let mut chat =
+        text_support::chat(&model, "chatml").with(|request| forcing(request, bytes(said)).max_tokens(said.len()));
     let mut before = 0;
     for turn in 0..3 {
         let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();

@@ -45,7 +45,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
             loaded.footprints(&context).unwrap()
         };
         let theirs = probed(&[&card], 999);
-        let of = |it: &Footprint| (it.weights, it.kv);
+        let of = |footprint: &Footprint| (footprint.weights, footprint.kv);
         assert_eq!(of(&bytes.gpu), of(&theirs.gpus[0]), "{title}");
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;

@@ -26,7 +26,7 @@ fn models() -> Vec<Sketch> {
     models.push(t5_encoder(Q8));
     let others = ["llama gqa", "gemma3", "qwen3moe", "deepseek2"];
     let all = test_support::random_weights::all().into_iter();
-    models.extend(all.filter(|it| others.iter().any(|other| it.title().starts_with(other))));
+    models.extend(all.filter(|model| others.iter().any(|other| model.title().starts_with(other))));
     assert_eq!(models.len(), 9 + others.len());
     models
 }
@@ -92,7 +92,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
 fn a_recurrent_model_takes_no_more_than_is_free_either() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut sketch = test_support::random_weights::all().into_iter().find(|it| it.arch == "jamba").unwrap();
+    let mut sketch = test_support::random_weights::all().into_iter().find(|sketch| sketch.arch == "jamba").unwrap();
     sketch.vocabulary();
     let path = test_support::random_weights::write(&sketch, folder.path());
     let mut seen = Vec::new();
@@ -135,7 +135,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let asked = |request| Model::builder(&path).request(request).plan().unwrap().context;
     let context = asked(begun());
     assert_eq!(context.embeddings, Some(Pooling::Mean));
-    let sizes = |it: &ContextParams| (it.n_ctx, it.n_batch, it.n_ubatch);
+    let sizes = |params: &ContextParams| (params.n_ctx, params.n_batch, params.n_ubatch);
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);

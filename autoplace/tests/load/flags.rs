@@ -11,14 +11,14 @@ const TABLE: &str = include_str!("../../../docs/flags.md");
 fn methods() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let crates = ["autoplace", "chat", "hub", "llama-sys", "openai", "planner"];
-    let mut folders = crates.map(|it| root.join(it).join("src")).to_vec();
+    let mut folders = crates.map(|folder| root.join(folder).join("src")).to_vec();
     let mut names = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(path).unwrap();
                 let ends = |c: char| !(c.is_alphanumeric() || c == '_');
                 let functions = ["pub fn ", "pub const fn ", "pub async fn "]

@@ -118,7 +118,7 @@ fn progress_is_reported_and_may_cancel() {
     });
     loaded.load().unwrap();
     let seen = reported.lock().unwrap();
-    assert!(seen.iter().map(|it| it.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
+    assert!(seen.iter().map(|report| report.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
     let stages: Vec<Stage> = seen.chunk_by(|one, next| one.0 == next.0).map(|all| all[0].0).collect();
     assert_eq!(stages[..4], [Stage::Plan, Stage::Measure, Stage::Plan, Stage::Weights], "{seen:?}");
     // A small model may be loaded before the worker receives the cancellation.
@@ -239,9 +239,9 @@ pub(crate) mod deaths {
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
         let kinds: [fn(GenerateRequest) -> GenerateRequest; 3] = [
-            |it| it.temp(0.0),
-            |it| it.seed(3).temp(1.2),
-            |it| it.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),
+            |request| request.temp(0.0),
+            |request| request.seed(3).temp(1.2),
+            |request| request.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),
         ];
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();

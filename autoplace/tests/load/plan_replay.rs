@@ -178,7 +178,7 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
     // The new values, in JSON notation.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
-    let values: Vec<serde_json::Value> = values.split(' ').map(|it| serde_json::from_str(it).unwrap()).collect();
+    let values: Vec<serde_json::Value> = values.split(' ').map(|value| serde_json::from_str(value).unwrap()).collect();
     let mut outcomes = [0; 3];
     let fields = json["plan"]["context"].as_object().unwrap().keys().map(|key| format!("/plan/context/{key}"));
     let others = ["n_gpu_layers", "tensor_split", "parted_blocks"];

@@ -187,7 +187,8 @@ fn every_architecture(one_of: usize) {
         let path = blueprint.write(&model, folder.path());
         drop(model);
         let all = Q::ALL.into_iter().enumerate();
-        let some: Vec<Q> = all.filter(|(at, _)| (at + turn).is_multiple_of(one_of)).map(|(_, it)| it).collect();
+        let some: Vec<Q> =
+            all.filter(|(at, _)| (at + turn).is_multiple_of(one_of)).map(|(_, quantisation)| quantisation).collect();
         if compare(&blueprint.title(), &path, &some, &mut faults) {
             compared.insert(blueprint.arch.clone());
         }

@@ -245,16 +245,16 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
         model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
         change(&|_| {});
     }
-    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([])));
+    change(&|script| script.device = Some(DeviceSample::new(mib(40)).processes([])));
     let other = GpuProcess::new(7).name("game").bytes(mib(900));
-    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
+    change(&|script| script.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
     assert_matches!(next(&sentinel), Event::OtherProcess { pid: 7, bytes, .. } if *bytes == mib(900));
-    change(&|it| it.token_time = Duration::from_millis(30));
+    change(&|script| script.token_time = Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
     let Event::Slowdown { expected, observed, likely_cause } = &event else { panic!("{event}") };
     assert!((expected - 100.0).abs() < 1e-6 && (33.0..70.0).contains(observed), "{event}");
     assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
-    change(&|it| it.token_time = token_time);
+    change(&|script| script.token_time = token_time);
     assert_matches!(generate_until_event(&model, &sentinel), Event::SpeedRecovered { .. });
 }
 

@@ -22,7 +22,7 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
             let generate = |seed| model.generate(words(7, length)).seed(seed).temp(0.8).max_tokens(80);
             // Searches for a text that does not end soon.
             let texts = (0..).map(|seed| (seed, complete(generate(seed), &model)));
-            let (seed, plain) = { texts }.find(|(_, it)| it.tokens.len() > 40).unwrap();
+            let (seed, plain) = { texts }.find(|(_, text)| text.tokens.len() > 40).unwrap();
             let greedy = complete(generate(seed).temp(0.0), &model);
             // The drafts contain the likeliest tokens, which random sampling rarely chooses.
             for (temp, expected) in [(0.8, plain), (0.0, greedy)] {

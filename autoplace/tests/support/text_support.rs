@@ -227,7 +227,7 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
 /// The first model of an architecture, with random weights in 32 bits, like the cache of [`small`]. Other cells or
 /// batches change the order of sums, and with quantised numbers the rounding would be coarse.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
-    let mut sketch = test_support::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
+    let mut sketch = test_support::random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap();
     if let Some(window) = window {
         sketch.u32("attention.sliding_window", window);
     }

@@ -20,7 +20,7 @@ impl Keys<'_> {
     /// other number a `u32`. This also applies to the numbers of a list, but a list that ends in `i` has `i32`s. A key
     /// that begins with a slash has no architecture prefix.
     pub(super) fn say(&mut self, said: &str) -> &mut Self {
-        for pair in said.split(';').map(str::trim).filter(|it| !it.is_empty()) {
+        for pair in said.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once(" = ").expect(pair);
             if self.omitted.contains(&name) {
                 continue;
@@ -49,7 +49,11 @@ impl Keys<'_> {
 }
 
 fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
-    list.trim_start_matches('[').trim_end_matches(['i', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
+    list.trim_start_matches('[')
+        .trim_end_matches(['i', ']'])
+        .split(", ")
+        .map(|number| number.parse().unwrap())
+        .collect()
 }
 
 /// The header of a model with these sizes, without the omitted keys.

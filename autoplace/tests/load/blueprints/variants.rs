@@ -6,7 +6,7 @@ use super::Blueprint;
 use super::header::keys;
 
 pub(super) fn among(list: &str, arch: &str) -> bool {
-    list.split_whitespace().any(|it| it == arch)
+    list.split_whitespace().any(|name| name == arch)
 }
 
 /// Architectures whose blocks always have experts.
@@ -128,7 +128,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         let bare = &["scale", ".bias", "cls.output.weight"];
         push("bare", large, !dense, TensorType::Q8_0, bare);
     }
-    for tied in all.iter_mut().filter(|it| it.name == "tied") {
+    for tied in all.iter_mut().filter(|model| model.name == "tied") {
         tied.without = vec!["output.weight".to_owned(), "output.bias".to_owned()];
     }
     if among(PREDICTS, arch) {
@@ -161,13 +161,13 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
 
 fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) -> Blueprint {
     let said = said.split(';').map(str::trim);
-    let omitted: Vec<&str> = said.clone().filter_map(|it| it.strip_prefix('-')).collect();
+    let omitted: Vec<&str> = said.clone().filter_map(|pair| pair.strip_prefix('-')).collect();
     let mut dims = dims(arch, true);
-    if let Some(n) = said.clone().find_map(|it| it.strip_prefix("block_count = ")) {
+    if let Some(n) = said.clone().find_map(|pair| pair.strip_prefix("block_count = ")) {
         dims.n_layer = n.parse().unwrap();
     }
     let mut keys = keys(arch, dims, experts, &omitted);
-    for pair in said.filter(|it| !it.starts_with('-')) {
+    for pair in said.filter(|pair| !pair.starts_with('-')) {
         keys.say(pair);
     }
     Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::new(arch, keys.build()) }
@@ -211,7 +211,8 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if matches!(arch, "dots3note" | "exaone-moe") {
         // The block's feed-forward step is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
-        let names = experts.split(' ').map(|it| format!("ffn_{it}.weight")).chain(["exp_probs_b.bias".to_owned()]);
+        let names =
+            experts.split(' ').map(|tensor| format!("ffn_{tensor}.weight")).chain(["exp_probs_b.bias".to_owned()]);
         model.without.extend(names.map(|name| format!("blk.{il}.{name}")));
     }
     model

@@ -88,7 +88,7 @@ fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool)
     for sequence in 0..sequences {
         for position in positions.clone() {
             let token = 3 + (7 * position + sequence) % 500;
-            let [token, at, sequence] = [token, position, sequence].map(|it| it.try_into().unwrap());
+            let [token, at, sequence] = [token, position, sequence].map(|number| number.try_into().unwrap());
             batch.add(token, at, sequence, is_output(position));
         }
     }

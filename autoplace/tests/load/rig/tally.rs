@@ -122,7 +122,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
     if devices == 0 {
         return writeln!(f, "| {name} | {models} | 0 | - | - | - | 0 |");
     }
-    let [weights, kv, compute] = seen.differences.each_ref().map(|it| median_and_worst(it));
+    let [weights, kv, compute] = seen.differences.each_ref().map(|bytes| median_and_worst(bytes));
     #[allow(clippy::cast_precision_loss)] // a table of MiB
     let mib = |bytes: i64| bytes as f64 / f64::from(1 << 20);
     writeln!(
