@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_too_little_memory_is_one() {
+    fn every_lack_of_memory_is_recognised() {
         let (device, name) = (|| "CUDA0".to_owned(), || "RTX 4090".to_owned());
         let out = load::Error::OutOfMemory { device: device(), name: name(), needed: 7, free: 6 };
         let (planned, headroom, taken, difference) = (1, 2, 4, 1);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_and_what_was_aborted_are_told_apart() {
+    fn bad_files_and_aborted_calls_are_distinguished() {
         let answered = |kind: &str| worker::Error::Answered { kind: kind.into(), message: "".into() };
         let gone = gguf::Error::NotAFile { path: "m".into() };
         let cancelled = llama_sys::Error::LoadCancelled { path: "m".into() };

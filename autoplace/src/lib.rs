@@ -108,7 +108,7 @@ mod tests {
 
     /// Checks which types can go to other threads, as stated in docs/using.md.
     #[test]
-    fn what_goes_to_other_threads() {
+    fn types_go_to_other_threads_as_documented() {
         fn is_sent<T: Send>() {}
         fn is_shared<T: Clone + Send + Sync>() {}
         is_shared::<(Model, generate::Engine, AbortHandle)>();

@@ -15,7 +15,7 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
+    /// The errors of [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
     pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::say(self, content)
     }
@@ -38,8 +38,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say), and [`Error::Thread`]. On an error, the chat is dropped; keep a clone to continue the
-    /// conversation.
+    /// The errors of [`say`](Self::say), and [`Error::Thread`]. On an error, the chat is dropped; keep a clone to
+    /// continue the conversation.
     #[cfg(feature = "async")]
     pub fn say_async(self, content: impl Into<Content>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::say(Box::new(self), content)?.into_async()
@@ -49,7 +49,7 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`say_async`](Self::say_async).
+    /// The errors of [`say_async`](Self::say_async).
     #[cfg(feature = "async")]
     pub fn answer_async(self) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::answer(Box::new(self))?.into_async()
@@ -61,8 +61,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an error, the
-    /// message is removed again.
+    /// The errors of [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an
+    /// error, the message is removed again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<Content>) -> Result<T, Error>
     where

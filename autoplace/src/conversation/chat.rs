@@ -119,7 +119,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Model::chat`].
+    /// The errors of [`Model::chat`].
     pub fn chat(&self) -> Result<Chat, Error> {
         Ok(self.model().chat()?.on(self.clone()))
     }

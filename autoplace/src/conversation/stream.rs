@@ -52,7 +52,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     ///
     /// # Errors
     ///
-    /// As [`Chat::say`].
+    /// The errors of [`Chat::say`].
     pub fn say(mut chat: C, content: impl Into<Content>) -> Result<Self, Error> {
         chat.push(Message::user(content));
         match chat.begin() {
@@ -68,7 +68,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     ///
     /// # Errors
     ///
-    /// As [`Chat::answer`].
+    /// The errors of [`Chat::answer`].
     pub fn answer(mut chat: C) -> Result<Self, Error> {
         let begun = chat.begin()?;
         Ok(Self::new(chat, begun, false))

@@ -14,7 +14,7 @@ use crate::load::{Contents, Remembered};
 /// of the sequence.
 pub(crate) const WORTH_A_COPY: usize = 64;
 
-/// The idle sequences of a context: those without a running text.
+/// The idle sequences of a context, which have no running text.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     /// Least recently used first. Empty sequences are absent.

@@ -150,7 +150,7 @@ pub(super) fn free() -> u64 {
 /// The places at which the computation of a prompt is interrupted to take checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stops {
-    /// Numbers of tokens, ascending, without those already computed.
+    /// Numbers of tokens in ascending order. Numbers that are already reached are left out.
     at: Vec<usize>,
     /// Number of tokens at the last checkpoint.
     last: usize,
@@ -189,7 +189,7 @@ mod tests {
     use super::Stops;
 
     #[test]
-    fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
+    fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another_text() {
         assert_eq!(Stops::new(500, 0, 0).at, [496]);
         assert_eq!(Stops::new(500, 0, 300).at, [300, 496]);
         // A short rest is computed in one go.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_due_at_each_stop_and_after_many_tokens() {
+    fn a_checkpoint_is_due_at_each_stop_and_after_many_tokens() {
         let mut stops = Stops::new(20_000, 0, 0);
         let due: Vec<usize> =
             (0..19_900).step_by(500).chain([19_996, 20_000]).filter(|&computed| stops.is_due(computed)).collect();

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_are_what_llama_cpp_makes_of_them_and_it_searches_for_none() {
+    fn biases_equal_llama_cpps_without_its_searches() {
         let mut context = context();
         let model = context.model().clone();
         let mask: Vec<u32> = (0..32).map(|word| 0x9249_2492 >> (word % 3)).collect();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_come_first_and_equals_by_their_number() {
+    fn the_likeliest_tokens_come_first_and_equal_ones_by_number() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, 2.0];
         let top = |n| logprobs_of(&logits, 2, n);
         let tokens = |n| top(n).top.iter().map(|(token, _)| *token).collect::<Vec<_>>();

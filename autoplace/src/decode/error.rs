@@ -24,10 +24,10 @@ pub enum Error {
     #[error("this request was created for another model than the session's")]
     OtherModel,
     /// The context of the new plan has no room for the longest text, or for all texts together.
-    #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
+    #[error("the texts take {tokens} tokens, but the new plan's context holds only {context}")]
     ContextTooSmall { tokens: usize, context: usize },
     /// The context of the new plan has fewer sequences than texts are running.
-    #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
+    #[error("{running} texts are running, but the new plan's context has only {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
     /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.
     /// Its memory cannot be freed, so the model cannot be re-placed.
@@ -50,7 +50,9 @@ pub enum Error {
     #[error("a {media} cannot be used: {reason}")]
     Media { media: String, index: usize, reason: String },
     /// The prompt leaves no room for an answer.
-    #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
+    #[error(
+        "the prompt has {tokens} tokens, but the context holds {context}, and the answer needs at least one of them"
+    )]
     PromptTooLong { tokens: usize, context: usize },
     /// The context is full, and the request asked for an error in that case.
     #[error("the context is full: the text takes {tokens} tokens")]
@@ -59,10 +61,10 @@ pub enum Error {
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
     /// The text of a bias is several tokens, or none.
-    #[error("{text:?} has {tokens} tokens, and a bias needs exactly one")]
+    #[error("{text:?} has {tokens} tokens, but a bias needs exactly one")]
     NotOneToken { text: String, tokens: usize },
     /// The request asks for too many log-probabilities.
-    #[error("{asked} log-probabilities per token were requested, at most {most}")]
+    #[error("{asked} log-probabilities per token were requested, but at most {most} are possible")]
     TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that the constraint forbids.
     #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
@@ -72,7 +74,7 @@ pub enum Error {
     NotRunning { sequence: SequenceId },
     /// The memory cannot discard this number of tokens. See
     /// [`Session::can_roll_back`](crate::generate::Session::can_roll_back).
-    #[error("{tokens} tokens cannot be rolled back, at most {possible}: {reason}")]
+    #[error("{tokens} tokens cannot be rolled back; at most {possible} can: {reason}")]
     CannotRollBack { tokens: usize, possible: usize, reason: String },
     /// The sampler depends on the logits of earlier choices, which are not kept.
     #[error(

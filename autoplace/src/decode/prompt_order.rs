@@ -146,8 +146,8 @@ mod tests {
 
     use super::*;
 
-    /// The even sharing: gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to
-    /// the longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
+    /// The even sharing: every prompt gets the same number of tokens. Tokens that shorter prompts do not need go to the
+    /// longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
     fn share(asking: &mut [Asking], tokens: usize, step: usize) {
         let mut left = tokens;
         loop {

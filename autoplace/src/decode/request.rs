@@ -244,11 +244,10 @@ impl GenerateRequest {
     }
 
     /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
-    /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
-    /// computes at most as many draft tokens as the context was planned for
+    /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. The plan
+    /// of the context limits the number of draft tokens in a step
     /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
-    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the
-    /// closure.
+    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the closure.
     ///
     /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
     /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
@@ -414,8 +413,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Applies these [adapters](Model::adapters) of the model, by name, at these scales, and no others. An empty list
-    /// applies no adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
+    /// Applies only these [adapters](Model::adapters) of the model, by name, at these scales. An empty list applies no
+    /// adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
     ///
     /// llama.cpp computes a batch with one set of adapters, so texts with different sets take turns in a
     /// [`Session`](crate::generate::Session) and an [`Engine`](crate::generate::Engine). A text does not reuse tokens
@@ -443,7 +442,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Whether [`logprobs`](Self::logprobs) were asked for.
+    /// Whether [`logprobs`](Self::logprobs) were requested.
     pub fn reports_logprobs(&self) -> bool {
         self.spec.logprobs.is_some()
     }

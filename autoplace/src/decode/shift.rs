@@ -88,7 +88,7 @@ mod tests {
     use super::Shifting;
 
     #[test]
-    fn half_of_what_is_not_kept_is_shifted_out_and_one_token_after_it_stays() {
+    fn half_of_the_unkept_tokens_are_shifted_out_and_one_of_them_stays() {
         for (tokens, shared, discarded) in [
             (110, 0, 50),
             (12, 0, 1),

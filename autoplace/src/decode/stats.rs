@@ -22,7 +22,7 @@ pub struct Statistics {
     /// Tokens at the beginning of the prompt that were not computed: the context held them already, or the [prompt
     /// store](crate::store::PromptStore) did.
     pub cached_tokens: usize,
-    /// The cached tokens that came from the prompt store; 0 where the context held them.
+    /// The cached tokens that came from the prompt store and not from the context.
     pub restored_tokens: usize,
     /// The restored tokens that were read from the prompt store's folder; the others were in memory.
     pub restored_from_folder: usize,
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shows_queue_cache_threads_deaths_growth_and_what_cut_the_text() {
+    fn a_line_shows_queue_cache_threads_deaths_growth_and_the_limit() {
         let stats = Statistics {
             prompt_tokens: 10,
             cached_tokens: 4,

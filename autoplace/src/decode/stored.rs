@@ -87,8 +87,8 @@ struct Reading {
     copied: usize,
 }
 
-/// The part that was read so far of a rest: the state beside the rows that belongs to the first `tokens` tokens of a
-/// sequence as a whole, such as a window or a recurrent state.
+/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
+/// such as a window or a recurrent state. The rows are not part of it.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
@@ -388,8 +388,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of a [`Rest`]: first those of the checkpoints, then the one at the end of the sequence.
-    /// Adds a complete rest to the store.
+    /// Reads the next bytes of a [`Rest`]. The rests of the checkpoints come first, then the rest at the end of the
+    /// sequence. Adds a complete rest to the store.
     fn next_rest(
         &self,
         context: &mut Context,
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_in_many_parts_is_restored_as_what_is_copied_in_one() {
+    fn a_state_copied_in_many_parts_is_restored_like_one_copied_at_once() {
         let folder = tempfile::tempdir().unwrap();
         // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_is_shown_and_no_stop_string_ever() {
+    fn certain_text_is_shown_and_never_a_stop_string() {
         // Token bytes, stop strings, the text, and whether a stop string ended it.
         type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
         let cases: [Case<'_>; 5] = [
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_bytes_are_cut_the_text_is_the_lossy_reading(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
+        fn bytes_that_are_cut_anywhere_give_the_lossy_text(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
             at.extend([0, bytes.len()]);
             at.sort_unstable();

@@ -87,7 +87,7 @@ impl Embedder {
     ///
     /// # Errors
     ///
-    /// As [`embed`](Self::embed), without [`Error::TooLong`].
+    /// The errors of [`embed`](Self::embed), without [`Error::TooLong`].
     pub fn embed_truncated<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(None, texts, Options { truncate: true, ..self.options })
     }
@@ -97,7 +97,7 @@ impl Embedder {
     ///
     /// # Errors
     ///
-    /// As [`embed`](Self::embed).
+    /// The errors of [`embed`](Self::embed).
     pub fn embed_with<T: AsRef<str>>(
         &mut self,
         texts: &[T],
@@ -133,7 +133,7 @@ impl Embedder {
     ///
     /// # Errors
     ///
-    /// As [`rerank`](Self::rerank).
+    /// The errors of [`rerank`](Self::rerank).
     pub fn score<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(Some(query), documents, self.options)
     }

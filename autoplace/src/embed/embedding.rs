@@ -153,7 +153,7 @@ mod tests {
     use super::{Error, Normalization as N, cosine_similarity, p_norm};
 
     #[test]
-    fn the_cosine_is_of_the_angle_alone() {
+    fn the_cosine_depends_only_on_the_angle() {
         let cosine = |a: [f32; 2], b: [f32; 2]| cosine_similarity(a, b).unwrap();
         assert_eq!(cosine([1.0, 0.0], [7.0, 0.0]), 1.0);
         assert_eq!(cosine([1.0, 0.0], [0.0, 0.1]), 0.0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_llama_cpps() {
+    fn each_scaling_equals_llama_cpps() {
         let vector = [3.0, -4.0];
         let seventh = 1.0 / 7.0;
         for (number, expected) in

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adapters_are_named_after_their_files_and_numbered_where_two_are_called_the_same() {
+    fn adapters_are_named_after_their_files_and_numbered_if_names_repeat() {
         let mut files = AdapterFiles::default();
         for path in ["a/style.gguf", "b/style.gguf", "b/facts.gguf", "c/style.gguf"] {
             files.add(path.into(), 0.5);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_the_scales_that_a_text_asks_for_or_those_of_the_load() {
+    fn a_set_has_the_requested_scales_or_those_of_the_load() {
         let mut files = AdapterFiles::default();
         files.add("one.gguf".into(), 0.5);
         files.add("two.gguf".into(), 2.0);

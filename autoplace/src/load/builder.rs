@@ -31,12 +31,12 @@ pub struct ModelBuilder {
 
 impl Model {
     /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
-    /// takes a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]` if the cache has it.
+    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, the
+    /// path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model is in the cache.
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::load`].
+    /// The errors of [`ModelBuilder::load`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).load()
     }
@@ -78,7 +78,7 @@ impl ModelBuilder {
     }
 
     /// Sets the number of tokens that one graph computes, and raises [`n_batch`](Self::n_batch) to it if needed.
-    /// Default: 512, or more where that makes prompts faster.
+    /// Default: 512, or more if that makes prompts faster.
     #[doc(alias = "ubatch_size")]
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
         let n_batch = self.options.request.params.n_batch.max(tokens);
@@ -154,16 +154,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
-    /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
-    /// fixed.
+    /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) chooses
+    /// `Q8_0` if the gain in speed is worth the loss in quality. The plan's notes report the gain. Default: fixed.
     pub fn kv_cache(mut self, types: plan::KvCache) -> Self {
         self.options.request.kv_cache = types;
         self
     }
 
-    /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the host
-    /// where that is faster. Default: the choice of [`offload_kqv`](Self::offload_kqv).
+    /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves the keys and values of all
+    /// layers to the host if that is faster. Default: the choice of [`offload_kqv`](Self::offload_kqv).
     pub fn kv_place(mut self, place: plan::KvPlace) -> Self {
         self.options.request.kv_place = place;
         self
@@ -255,7 +254,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
+    /// Sets the types of the draft's keys and values. Default: F16, for any types of the model's own cache.
     pub fn draft_kv_types(mut self, keys: KvType, values: KvType) -> Self {
         self.options.draft_options.type_k = Some(keys);
         self.options.draft_options.type_v = Some(values);
@@ -586,10 +585,10 @@ impl ModelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. A single allowed
-    /// attempt returns its own error instead: [`Error::OutOfMemory`] if a GPU's memory was taken since the plan was
-    /// made, [`Error::Difference`] if the load took more than its plan left. [`Error::Native`] for other failures of
-    /// llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
+    /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. A single
+    /// allowed attempt returns its own error instead: [`Error::OutOfMemory`] if a GPU's memory was taken since the plan
+    /// was made, [`Error::Difference`] if the load took more than its plan left. [`Error::Native`] for other failures
+    /// of llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
     /// cannot start, or dies.
     pub fn load(self) -> Result<Model, Error> {
         let options = self.options()?;

@@ -47,7 +47,7 @@ mod linux {
         use super::cached_share;
 
         #[test]
-        fn a_file_that_was_just_written_is_cached_where_the_system_tells() {
+        fn a_file_that_was_just_written_is_in_the_page_cache() {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("file");
             std::fs::write(&file, vec![1_u8; 4 << 20]).unwrap();

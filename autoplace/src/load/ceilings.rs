@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_further_failure_teaches_more_until_nothing_is_left() {
+    fn each_further_failure_lowers_the_ceiling_until_nothing_is_left() {
         let plan = plan();
         let mut ceilings = MemoryCeilings::default();
         assert!(!ceilings.lower_further(), "nothing has failed");

@@ -35,7 +35,7 @@ pub fn check(header: &Header) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// The errors of [`check`].
 pub fn check_vocabulary(header: &Header) -> Result<(), Error> {
     // A vocabulary is refused only if the whole list fails, not just its beginning.
     if let Err(error) = vocabulary(header, SHOWN) {

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_about_to_begin_counts_before_it_has_lost_anything() {
+    fn a_coming_prompt_counts_before_it_has_lost_time() {
         let mut follower = DepthFollower::default();
         follower.placed_by(&pair(), Duration::from_secs(100), None);
         let ahead = |tokens| PromptAhead { work: DepthWork::prompt(0, tokens), most_reply: 256 };

@@ -51,7 +51,7 @@ pub enum Error {
     /// The load took more of a GPU than its plan left, and no smaller plan was allowed. Sizes are in bytes;
     /// `difference` is the excess over footprint and headroom.
     #[error(
-        "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: {} more than both",
+        "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: this is {} too much",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference { device: String, name: String, planned: u64, headroom: u64, taken: u64, difference: u64 },
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_with_a_type_arrive_as_what_they_are() {
+    fn typed_errors_keep_their_type() {
         let failure = serde_json::json!({
             "cause": "Refused", "reason": "no memory", "log": ["a line"],
             "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},

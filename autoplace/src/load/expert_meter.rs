@@ -100,7 +100,7 @@ mod tests {
     use crate::machine::MeasurementCache;
 
     #[test]
-    fn a_meter_leaves_the_first_uses_out_and_keeps_what_it_has_seen() {
+    fn a_meter_ignores_the_first_uses_and_stores_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.gguf");
         let cache = MeasurementCache::at(folder.path());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_the_cache_the_longer_its_first_misses_do_not_count() {
+    fn more_first_misses_are_ignored_for_a_larger_cache() {
         // While a cache fills, it has one miss for each of its slots; after that, nine of ten uses hit.
         let learned = |slots: u64| {
             let mut meter = ExpertMeter::new(0.25, slots, None);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_outlives_a_placement_without_a_cache() {
+    fn a_learned_locality_outlives_a_placement_without_a_cache() {
         let counters = GenerationCounters::default();
         let mut meter = ExpertMeter::new(0.25, 0, None);
         meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });

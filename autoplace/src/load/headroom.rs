@@ -191,7 +191,7 @@ mod tests {
     const MISSING: u64 = u64::MAX;
 
     #[test]
-    fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
+    fn driver_bytes_come_with_the_load_and_growth_comes_after_it() {
         let disturbed = Err(NotLearnedReason::Disturbed);
         let missing = Err(NotLearnedReason::NotReported);
         let most = 4 * 100 + 64;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_learned_beside_other_programs_nor_of_memory_that_is_not_the_cards_own() {
+    fn nothing_is_learned_beside_other_programs_or_from_shared_memory() {
         let program = |pid, bytes| GpuProcess::new(pid).bytes(mib(bytes));
         let mut gpu = Gpu::new("card");
         gpu.processes = Some(vec![program(1, 50), program(2, 60)]);

@@ -3,8 +3,8 @@
 //! Two loads that read the free memory before either has taken it count the same bytes twice. So a load locks a file
 //! for each GPU of the machine before it reads the free memory. It unlocks the GPUs that its plan does not use, and
 //! keeps the others locked until it has taken their memory or failed. Other loads wait. When their patience is over, a
-//! locked GPU counts as full. A lock belongs to the open file and not to the process (flock, LockFileEx), so the
-//! threads of one process see each other too.
+//! locked GPU counts as full. A lock belongs to the open file and not to the process (flock, LockFileEx), so it also
+//! separates the threads of one process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_that_a_plan_does_not_use_are_let_go_of() {
+    fn cards_that_a_plan_does_not_use_are_unlocked() {
         let folder = tempfile::tempdir().unwrap();
         let device = plan().gpus().next().unwrap().device.clone().unwrap();
         let bus: u8 = device.strip_prefix("CUDA").unwrap().parse().unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_known_by_what_is_the_same_in_every_process() {
+    fn a_card_has_the_same_key_in_every_process() {
         let address = PciId::new(0, 0xc1, 0, 0);
         let card = Gpu::new("card").pci_id(address);
         let remote = Gpu::new("10.0.0.2:50052").kind(GpuKind::Remote).backend("RPC");

@@ -47,7 +47,7 @@ impl Leases {
         Self { folder: Folder::At(folder.into()), patience: None, makes_room: false }
     }
 
-    /// No leases: the load neither sees others nor is seen by them.
+    /// No leases: this load and other loads ignore each other.
     pub const fn none() -> Self {
         Self { folder: Folder::Nowhere, patience: None, makes_room: false }
     }

@@ -194,7 +194,7 @@ mod tests {
     use test_support::synthetic::mmproj;
 
     #[test]
-    fn a_projector_whose_rows_llama_cpp_counts_wrongly_is_known_before_it_is_loaded() {
+    fn a_projector_with_miscounted_rows_is_found_before_it_is_loaded() {
         let reason = |name: &str| unequal_rows(&mmproj::named(name).header().unwrap()).unwrap();
         let ultravox = reason("Ultravox 0.5").unwrap();
         assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows and counts 187"), "{ultravox}");

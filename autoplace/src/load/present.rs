@@ -216,7 +216,7 @@ mod tests {
     use crate::plan::PlacementKind;
 
     #[test]
-    fn what_a_prompt_store_may_take_counts_with_the_host() {
+    fn the_limit_of_a_prompt_store_counts_with_the_host() {
         let on_host = |plan: &Plan| LoadedModel::now(plan, false).devices.last().unwrap().bytes;
         let mut stored = plan();
         let host = stored.placements.iter_mut().find(|placement| placement.kind == PlacementKind::Host).unwrap();

@@ -24,7 +24,7 @@ pub(super) type Request = worker::Request<Loading, (), ()>;
 /// A request to a worker about its model.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Loading {
-    /// The first message of all. `wants_progress` asks for progress reports.
+    /// The first message of all. `wants_progress` requests progress reports.
     Load {
         options: Box<LoadOptions>,
         wants_progress: bool,

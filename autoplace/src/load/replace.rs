@@ -42,9 +42,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of the file has
-    /// changed since the load. With [rpc-servers](super::ModelBuilder::rpc), [`worker::Error::Elsewhere`]: only the
-    /// worker connects to the servers, and each server takes one client.
+    /// The errors of [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of
+    /// the file has changed since the load. With [rpc-servers](super::ModelBuilder::rpc), [`worker::Error::Elsewhere`]:
+    /// only the worker connects to the servers, and each server takes one client.
     pub fn replan(&self) -> Result<Plan, Error> {
         self.replan_for(0)
     }
@@ -94,7 +94,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`replan`](Self::replan).
+    /// The errors of [`replan`](Self::replan).
     pub fn better_plan(&self) -> Result<Option<BetterPlan>, Error> {
         Ok(self.better(self.replan()?))
     }
@@ -182,11 +182,10 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// In these cases the model stays where it is: [`Error::Busy`] while a stream of this model lives,
-    /// [`Error::NativeHeld`] while the native model is held elsewhere, and the errors of [`replan`](Self::replan) for a
-    /// working model without another plan. After any other error, which is one of
-    /// [`ModelBuilder::load`](super::ModelBuilder::load), the model is unloaded, and streams fail with
-    /// [`Error::NotLoaded`] until a re-placement succeeds.
+    /// With these errors, the model stays where it is: [`Error::Busy`] while a stream of this model lives,
+    /// [`Error::NativeHeld`] while other objects use the native model, and the errors of [`replan`](Self::replan) for a
+    /// working model without another plan. Any other error is one of [`ModelBuilder::load`](super::ModelBuilder::load).
+    /// The model is then unloaded, and streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_in_worker() {
             return self.replace_in_worker(plan);
@@ -365,7 +364,7 @@ mod tests {
     use crate::memory::Footprint;
 
     #[test]
-    fn a_plan_is_better_by_its_predicted_speed_and_by_its_layers_where_there_is_none() {
+    fn plans_are_compared_by_predicted_speed_or_else_by_layers() {
         let (loaded, mut other) = (plan(), plan());
         let faster = 1.25 * loaded.speed.as_ref().unwrap().tokens_per_second;
         other.speed.as_mut().unwrap().tokens_per_second = faster;
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_is_free_where_it_was_and_nothing_has_more_free_than_it_has() {
+    fn released_memory_is_free_on_its_device_and_never_exceeds_the_total() {
         assert_eq!((with(3, 4, 10), with(8, 4, 10), with(8, 4, 0)), (7, 10, 12));
         let held = Footprint::new(10, 2, 1);
         assert_eq!((unmapped(held, 0), unmapped(held, 7), unmapped(held, 11)), (13, 6, 3));

@@ -69,7 +69,7 @@ pub struct GpuReport {
     pub loaded: Option<u64>,
     /// Bytes free after the warm-up.
     pub used: Option<u64>,
-    /// The reason why the change of free bytes is not due to this load alone; `None` if it is.
+    /// The reason why not only this load may have changed the free bytes; `None` if there is no such reason.
     #[serde(rename = "doubt")]
     pub unreliable: Option<NotLearnedReason>,
     /// Memory that driver and pools took beside the buffers, or the reason why it is unknown.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_apart_from_what_llama_cpp_counts() {
+    fn taken_bytes_and_llama_cpps_count_are_distinguished() {
         let report = report();
         assert_eq!(report.taken(), Some(mib(690)));
         assert_eq!(report.beyond(), Some(mib(89)));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_more_than_footprint_and_headroom_is_a_difference() {
+    fn only_bytes_beyond_footprint_and_headroom_are_a_difference() {
         let used = |free| GpuReport { used: Some(mib(free)), ..report() };
         let unreliable = || GpuReport { unreliable: Some(NotLearnedReason::OtherPrograms), ..used(0) };
         let allocated = Some(Footprint::new(mib(710), 0, 0));

@@ -69,7 +69,7 @@ mod tests {
     use crate::load::Error;
 
     #[test]
-    fn another_machine_needs_a_word_and_this_one_a_worker() {
+    fn servers_elsewhere_need_permission_and_local_ones_a_worker() {
         let servers =
             |endpoint: &str, trusted| Servers { endpoints: vec![endpoint.into()], trusted, ..Servers::default() };
         for (endpoint, trusted) in [("127.0.0.1:50052", false), ("[::1]:50052", false), ("192.0.2.7:50052", true)] {

@@ -122,8 +122,8 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
     both().map(|breakdown| footprints(&breakdown, devices)).unwrap_or_default()
 }
 
-/// Computes with the block for multi-token prediction as in later use: first as many tokens as one computation takes,
-/// then one token with its prediction. The context is empty afterwards.
+/// Computes with the block for multi-token prediction as in later use: first the maximum number of tokens of one
+/// computation, then one token with its prediction. The context is empty afterwards.
 fn predict(heads: &mut Context) -> Result<(), Error> {
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
     let n_vocab = heads.model().vocab().n_tokens().max(1);
@@ -169,8 +169,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Computes as many tokens as one computation takes, over all sequences, and one token after them. When embedding,
-    /// each sequence gets one text and no further token.
+    /// Computes the maximum number of tokens of one computation, over all sequences, and one token after them. When
+    /// embedding, each sequence gets one text and no further token.
     fn largest_batch(&mut self) -> Result<(), Error> {
         let (most, length, embeds) = (self.n_tokens(), self.length(), self.context.embeds());
         let each = most.div_ceil(self.sequences()).max(1);
@@ -187,8 +187,8 @@ impl Run<'_> {
         self.decode(&[(0, if is_full { 0 } else { each })])
     }
 
-    /// Computes one of several sequences alone: as many tokens as one computation takes, and then a number that GPUs
-    /// leave to the CPU.
+    /// Computes one of several sequences alone: first the maximum number of tokens of one computation, then a number of
+    /// tokens that GPUs leave to the CPU.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MAX_NOT_OFFLOADED)] {

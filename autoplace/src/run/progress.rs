@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abort_is_an_end_and_of_a_constrained_text_an_error() {
+    fn an_abort_ends_a_text_and_is_an_error_under_a_constraint() {
         for is_constrained in [false, true] {
             let mut progress = Progress::new(true, is_constrained);
             assert!(progress.read(Err(llama_sys::Error::Aborted.into())).is_none());

@@ -267,8 +267,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded again if
-    /// possible, and the texts continue.
+    /// The errors of [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded
+    /// again if possible, and the texts continue.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         match &mut self.runner {
             Runner::Local(session) => session.improve(min_gain),

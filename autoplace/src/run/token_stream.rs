@@ -78,8 +78,8 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](crate::generate::Session::replace); [`Error::Busy`] for a text of an engine or a worker:
-    /// see [`Model::request_replace`](crate::Model::request_replace).
+    /// The errors of [`Session::replace`](crate::generate::Session::replace); [`Error::Busy`] for a text of an engine
+    /// or a worker: see [`Model::request_replace`](crate::Model::request_replace).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
@@ -89,7 +89,7 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace).
+    /// The errors of [`replace`](Self::replace).
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         self.session()?.improve(min_gain)
     }

@@ -22,7 +22,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`GenerateRequest::parse`].
+    /// The errors of [`GenerateRequest::parse`].
     pub fn generate_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,

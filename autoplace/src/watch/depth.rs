@@ -1,4 +1,4 @@
-//! The cost of a token at each depth, so that a long text does not look like a slow model.
+//! Computes the cost of a token at each depth. With this, a long text does not look like a slow model.
 
 use crate::load::speed_model;
 use crate::machine::Machine;
@@ -61,7 +61,7 @@ mod tests {
     use super::DepthCost;
 
     #[test]
-    fn it_is_linear_between_what_is_known_and_flat_beyond() {
+    fn the_cost_is_linear_between_known_depths_and_constant_beyond_them() {
         // Points without a positive cost are ignored.
         let nothing = [(500, 0.0), (700, f64::NAN), (800, -1.0)];
         let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)].into_iter().chain(nothing));

@@ -43,12 +43,12 @@ pub enum Event {
     SpeedRecovered { expected: f64, observed: f64 },
     /// The model would be faster without its cache of experts, because too few of the used experts are in the cache.
     #[error(
-        "the cache of experts holds {:.0} % of those that are used: the model would be faster without it below {:.0} %",
+        "the cache of experts serves {:.0} % of the uses: below {:.0} %, the model would be faster without it",
         100.0 * .hits, 100.0 * .break_even
     )]
     ExpertMisses { hits: f64, break_even: f64 },
     /// The end of [`ExpertMisses`](Self::ExpertMisses).
-    #[error("the cache of experts holds {:.0} % of those that are used, which pays", 100.0 * .hits)]
+    #[error("the cache of experts serves {:.0} % of the uses again, so it pays", 100.0 * .hits)]
     ExpertHits { hits: f64 },
     /// The model generates with fewer threads of the CPU than on a quiet machine, because fewer threads were measured
     /// to be faster. The usual reason is that other programs delay the other threads.
@@ -171,7 +171,7 @@ mod tests {
     use crate::machine::{ThrottleReason, gib, mib};
 
     #[test]
-    fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
+    fn an_event_is_one_line_with_its_numbers() {
         let device = || "CUDA0".to_owned();
         let reasons = vec![ThrottleReason::Heat, ThrottleReason::Hardware];
         let pressure = Event::MemoryPressure { device: device(), free: mib(12), needed: mib(88) };

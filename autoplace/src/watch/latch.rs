@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_neither_begins_nor_ends_it() {
+    fn unknown_values_neither_begin_nor_end_a_condition() {
         let (mut condition, settings, mut events) = (Condition::default(), Settings::default(), Vec::new());
         let event = |free| Event::RoomLost { device: String::new(), free };
         let answers = [None, Some(true)].into_iter().chain([Some(false), Some(false), None].repeat(20));

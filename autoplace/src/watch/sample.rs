@@ -13,8 +13,8 @@ pub trait Source: Send {
     /// the watching.
     fn watched(&mut self) -> Option<Watched>;
 
-    /// Takes a sample; `None` ends the watching. `processes` asks for the programs on the GPUs too, which takes longer
-    /// than everything else.
+    /// Takes a sample; `None` ends the watching. With `processes`, the sample includes the programs on the GPUs, which
+    /// takes longer than everything else.
     fn sample(&mut self, processes: bool) -> Option<Sample>;
 }
 

@@ -51,7 +51,7 @@ impl Sentinel {
     ///
     /// # Errors
     ///
-    /// As [`SentinelBuilder::watch_source`].
+    /// The errors of [`SentinelBuilder::watch_source`].
     pub fn watch(model: &Model) -> Result<Self, Error> {
         Self::builder().watch(model)
     }
@@ -172,7 +172,7 @@ impl SentinelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`watch_source`](Self::watch_source).
+    /// The errors of [`watch_source`](Self::watch_source).
     pub fn watch(mut self, model: &Model) -> Result<Sentinel, Error> {
         if let Some(min_gain) = self.min_gain {
             let model = model.downgrade();

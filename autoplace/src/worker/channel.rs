@@ -321,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_that_is_cut_off_is_no_message(text: String, cut: prop::sample::Index) {
+        fn a_message_that_is_cut_off_is_not_received(text: String, cut: prop::sample::Index) {
             let bytes = framed(&text);
             let cut = cut.index(bytes.len());
             prop_assert!(matches!(read_back::<String>(&bytes[..cut]), Err(Failed::Gone)));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_no_part_of_a_line() {
+    fn a_level_is_not_part_of_a_line() {
         assert_eq!(pass_on("ERROR ggml::cuda: out of memory"), "ggml::cuda: out of memory");
         assert_eq!(pass_on("ggml.c:12: GGML_ASSERT(x) failed"), "ggml.c:12: GGML_ASSERT(x) failed");
     }

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abort_shortens_what_it_is_waited_for() {
+    fn an_abort_shortens_the_wait() {
         let state = |timeout, is_aborted| {
             let timeout = Duration::from_secs(timeout);
             State { timeout, since: None, is_aborted, ended_after: None }

@@ -31,7 +31,7 @@ fn awaited(generate: GenerateRequest) -> AsyncStream<TokenStream> {
 }
 
 #[test]
-fn nobody_asks_before_there_is_something() {
+fn a_task_is_polled_only_when_there_is_a_piece() {
     let model = demo(512, 1, false);
     let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(80));
     let (text, polls) = block_on(read(&mut stream));
@@ -86,7 +86,7 @@ fn a_chats_answer_is_a_stream_too() {
 }
 
 #[test]
-fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
+fn an_owned_answer_outlives_its_caller_and_gives_its_chat_back() {
     /// This is like a handler of a web server. It owns the chat, so its result must not borrow the chat.
     fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
         let template = ChatTemplate::family("chatml").unwrap();

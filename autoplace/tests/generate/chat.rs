@@ -23,7 +23,7 @@ fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
 }
 
 #[test]
-fn a_turn_computes_what_is_new_and_nothing_else() {
+fn a_turn_computes_only_new_tokens() {
     let model = load();
     // Only these tokens are computed: the end of the last answer, the question, and the header of the next answer.
     let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
@@ -169,7 +169,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
 }
 
 #[test]
-fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
+fn an_answer_under_a_constraint_has_no_reasoning() {
     let source = "{{ messages[-1].content }}{% if enable_thinking is not false %} long{% endif %}{# </think> #}<think>";
     let chat = load().chat_with(ChatTemplate::new(source, <_>::default()).unwrap());
     let mut chat = chat.with(|request| request.constraint(Constraint::choices(["yes"])));
@@ -180,7 +180,7 @@ fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
 }
 
 #[test]
-fn what_a_person_writes_is_never_a_control_token() {
+fn text_from_a_person_is_never_a_control_token() {
     let model = load();
     let vocab = model.native().unwrap().vocab();
     let bos = vocab.bos().unwrap();

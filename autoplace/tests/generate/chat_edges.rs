@@ -20,7 +20,7 @@ fn fresh(family: &str, history: &[Message]) -> String {
 }
 
 #[test]
-fn messages_of_nothing_are_messages() {
+fn empty_messages_are_messages() {
     let model = load();
     for family in chat::FAMILIES {
         let mut chat = chat(&model, family);
@@ -46,7 +46,7 @@ fn messages_of_nothing_are_messages() {
 }
 
 #[test]
-fn what_a_template_refuses_is_taken_back_and_the_chat_goes_on() {
+fn a_message_that_a_template_refuses_is_removed_and_the_chat_goes_on() {
     let model = load();
     let mut chat = chat(&model, "mistral");
     chat.push(Message::new(Role::new("narrator"), "Meanwhile, in the city of David,"));
@@ -66,7 +66,7 @@ fn ask(chat: &mut Chat, questions: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
+fn only_tokens_after_an_edit_are_computed_again() {
     let model = load();
     let vocab = model.native().unwrap().vocab();
     let tokens = |text: &str| vocab.tokenize(text, false, true).unwrap().len();

@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
-    fn whatever_a_schema_allows(schema in any_schema(), seed in 0_u32..1000) {
+    fn any_schema_allows_the_text_that_it_constrains(schema in any_schema(), seed in 0_u32..1000) {
         thread_local!(static MODEL: Model = load_demo());
         let text = MODEL.with(|model| generate(model, Constraint::json_schema(schema.clone()), seed)).unwrap();
         prop_assert_eq!(violation(&schema, &text), None);

@@ -43,7 +43,7 @@ fn a_keyword_that_cannot_be_enforced_is_named() {
 }
 
 #[test]
-fn what_no_text_can_meet_is_refused() {
+fn a_constraint_that_no_text_can_meet_is_refused() {
     let model = load_demo();
     for constraint in [
         Constraint::json_schema(json!(false)),

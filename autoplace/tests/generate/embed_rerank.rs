@@ -99,12 +99,12 @@ fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
 }
 
 #[test]
-fn a_reranker_that_says_so_itself_needs_no_asking() {
+fn a_reranker_by_its_own_header_needs_no_request() {
     let (_folder, path) = written(&reranker(F32));
     let mut ranking = embedder(&path, Pooling::Model);
     assert_eq!(ranking.pooling().unwrap(), Pooling::Rank);
     assert_eq!(ranking.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
-    // If it is loaded to embed, the model also embeds.
+    // The same model can also be loaded to embed.
     assert!(embedder(&path, Pooling::Mean).embed(&["the sea"]).unwrap()[0].width() > 1);
 }
 

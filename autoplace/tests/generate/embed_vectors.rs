@@ -85,7 +85,7 @@ fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
 }
 
 #[test]
-fn so_does_a_model_with_a_memory_of_whatever_kind() {
+fn a_model_with_any_kind_of_memory_gives_the_vectors_of_each_text_alone() {
     // The vocabulary of these models consists of bytes.
     let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
     let mut models = test_support::random_weights::all();
@@ -157,7 +157,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 }
 
 #[test]
-fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
+fn vectors_have_a_length_of_1_unless_requested_otherwise() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     // Without pooling, each token has a vector, including [CLS] and [SEP].
     for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
@@ -262,7 +262,7 @@ fn a_position_beyond_the_learned_ones_neither_lengthens_texts_nor_ends_the_proce
 }
 
 #[test]
-fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() {
+fn empty_texts_are_accepted_and_control_tokens_are_text() {
     let mut embedder = small(&bert(F32), Pooling::Model);
     assert!(embedder.embed::<&str>(&[]).unwrap().is_empty());
     let embeddings = embedder.embed(&["", "the", ""]).unwrap();

@@ -43,7 +43,7 @@ impl Kind {
 
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
-    // If the text is alone, a chunk is a batch. Beside other texts, they wait for each chunk.
+    // If the text is alone, a chunk is a batch. Otherwise, the other texts wait for each chunk.
     for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
         for (kind, chunk) in Kind::all(sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
@@ -57,7 +57,7 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 }
 
 #[test]
-fn texts_that_are_put_aside_go_on_as_they_were() {
+fn suspended_texts_continue_unchanged() {
     for kind in Kind::all(1) {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
         // Without a reader, each text gives up the only sequence to the next text.
@@ -69,7 +69,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
 }
 
 #[test]
-fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
+fn cancelled_texts_leave_nothing_in_other_texts() {
     for kind in Kind::all(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
         // The text is dropped in the middle of its prompt. The next prompt extends this prompt.

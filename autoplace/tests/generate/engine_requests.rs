@@ -51,7 +51,7 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
 }
 
 #[test]
-fn those_who_wait_for_a_place_get_it_in_their_order() {
+fn waiting_callers_get_a_place_in_their_order() {
     for model in everywhere(2048, 1, false) {
         let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
         let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
@@ -85,7 +85,7 @@ fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin
 }
 
 #[test]
-fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
+fn a_dropped_text_ends_and_its_computed_tokens_stay() {
     for model in everywhere(4096, 1, false) {
         let prompt = PROMPTS.concat().repeat(6);
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();

@@ -63,7 +63,7 @@ fn every_request_has_statistics_of_its_own() {
 }
 
 #[test]
-fn what_prompts_begin_with_is_computed_once_unless_it_is_asked_for_again() {
+fn a_common_beginning_is_computed_once_unless_reuse_is_off() {
     let prompt = words(1, 300);
     let other = [&prompt[..200], &words(2, 20)].concat();
     for unified in [false, true] {
@@ -109,7 +109,7 @@ proptest! {
     /// The contexts are small, with and without a shared cache, and there are more requests than sequences. Each text
     /// is as long as alone, and identical if every sequence has its own cache.
     #[test]
-    fn whatever_runs_beside_a_text_it_is_the_same(
+    fn a_text_is_the_same_beside_any_other_texts(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),
         sequences in 1u32..5,
         unified: bool,

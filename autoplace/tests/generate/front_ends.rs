@@ -192,7 +192,7 @@ fn constrained(stop: String) -> Vec<Case> {
 }
 
 #[test]
-fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
+fn a_text_and_its_end_are_the_same_in_every_front_end() {
     use FrontEnd::{AsyncAnswer, AsyncStream, AsyncWorker, EngineInWorker, Session, Stream, Worker};
     let here = demo(CONTEXT, 1, false);
     let there = in_worker(&demo_path(), request(CONTEXT, 1, false));

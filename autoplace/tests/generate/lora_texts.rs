@@ -129,8 +129,8 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
         let model = names.iter().fold(builder, |builder, name| builder.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
-        // All texts run at once, three times. Each text equals, to the bit, the text of its adapter alone with the same
-        // part of the prompt reused.
+        // All texts run at once, three times. Each text equals, to the bit, a text with only its adapter and with the
+        // same part of the prompt reused.
         for round in 0..3 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -190,7 +190,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
 }
 
 #[test]
-fn what_was_computed_with_other_adapters_is_not_reused() {
+fn tokens_computed_with_other_adapters_are_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
     // The answers are short, so that the prompt makes up most of the cached tokens.
@@ -294,7 +294,7 @@ fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
 }
 
 #[test]
-fn adapters_travel_to_a_worker_and_a_scale_that_is_no_number_is_refused() {
+fn adapters_travel_to_a_worker_and_a_scale_of_nan_is_refused() {
     let files = Files::new();
     let with = |scale| demo().lora(files.path("one"), scale);
     let here = with(1.0).load().unwrap();
@@ -349,7 +349,7 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
 }
 
 #[test]
-fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
+fn a_model_with_adapters_fits_and_one_more_layer_would_not() {
     own_process!();
     let files = Files::new();
     let builder = || demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).lora(files.path("two"), 1.0);

@@ -6,7 +6,7 @@ use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
 #[test]
-fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
+fn cached_tokens_of_a_prompt_are_not_computed_again() {
     let model = demo(1024, 1, false);
     let raw = |prompt: &[Token]| Raw::text(&model, prompt, 24);
     let whole = tokens_of(&model, &PROMPTS.concat());

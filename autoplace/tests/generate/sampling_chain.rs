@@ -45,7 +45,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {
 }
 
 #[test]
-fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
+fn without_a_temperature_the_likeliest_remaining_token_is_chosen() {
     let greedy = load_demo().generate(PROMPT).temp(0.0).max_tokens(24);
     let expected = text(greedy.clone());
     for same in [
@@ -110,7 +110,7 @@ fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
 }
 
 #[test]
-fn a_generation_begins_with_what_the_models_makers_want() {
+fn a_generation_begins_with_the_parameters_of_the_model_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let file = tiny_llama().f32("general.sampling.temp", 0.0).i32("general.sampling.top_k", 7);

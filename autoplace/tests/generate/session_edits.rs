@@ -222,7 +222,7 @@ fn a_fork_of_a_rolled_back_text_and_a_rolled_back_fork_are_texts_like_others() {
 }
 
 #[test]
-fn one_token_stays_and_what_is_refused_changes_nothing() {
+fn one_token_stays_and_a_refusal_changes_nothing() {
     let model = demo(1024, 1, false);
     let prompt = tokens_of(&model, SYSTEM);
     let mut session = model.session().unwrap();
@@ -240,7 +240,7 @@ fn one_token_stays_and_what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
+fn choices_by_logits_are_lost_except_before_the_first() {
     let model = demo(1024, 2, false);
     let mut mirostat = Sampling::default();
     (mirostat.mirostat, mirostat.seed) = (Mirostat::V2, Some(4));

@@ -61,7 +61,7 @@ fn a_closure_is_refused_and_an_abort_stops_a_step() {
 
 #[cfg(unix)]
 #[test]
-fn where_the_worker_dies_the_texts_have_ended_and_the_next_session_has_another() {
+fn when_the_worker_dies_texts_end_and_the_next_session_has_another() {
     let model = in_worker(&demo_path(), request(1024, 2, false));
     let text = |session: &mut Session| {
         let mut texts = Texts::default();

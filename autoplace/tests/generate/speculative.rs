@@ -172,7 +172,7 @@ fn a_draft_goes_no_further_than_the_context() {
 }
 
 #[test]
-fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
+fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, steps) = (exact("llama", folder.path()), prediction_heads::steps(folder.path()));
     let lookup = Speculation::prompt_lookup;
@@ -207,7 +207,7 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
 }
 
 #[test]
-fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
+fn no_card_is_overfull_beside_a_draft_which_moves_with_its_model() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());

@@ -82,7 +82,7 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             // The draft of the token that ends a text is wasted.
             assert!(noise > 0 || statistics.accepted_tokens + 1 >= statistics.drafted_tokens, "{statistics:?}");
             wrong += statistics.drafted_tokens - statistics.accepted_tokens;
-            // The closure replaces other drafts, and stops where the text does.
+            // The closure replaces other drafts. Its drafts end with the text.
             for most in [1, 7] {
                 let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
                 assert_eq!(complete(cut, &model).tokens, plain.tokens[..most]);

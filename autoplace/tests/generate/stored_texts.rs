@@ -162,7 +162,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
 }
 
 #[test]
-fn what_the_store_takes_would_be_free_once_the_model_is_released() {
+fn the_stores_memory_would_be_free_once_the_model_is_released() {
     use autoplace::machine::{Host, Machine};
 
     let store = PromptStore::new(256 * MIB);

@@ -20,7 +20,7 @@ use crate::rig::{Card, Kind, Loaded, gpus};
 
 /// The models with an unknown KV layout, and a part of the reason given for each.
 const UNKNOWN: &[(&str, &str)] = &[
-    // llama.cpp gives blocks that the list omits full attention; we report them as unknown.
+    // In llama.cpp, blocks that are not in the list have full attention. We report them as unknown.
     ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),

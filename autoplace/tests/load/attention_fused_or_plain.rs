@@ -29,7 +29,7 @@ fn logits(path: &Path, gpu: &[&Card], flash_attn: FlashAttention) -> Vec<f32> {
 }
 
 #[test]
-fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain() {
+fn a_card_computes_the_cpus_bits_and_only_hybrids_use_plain_attention() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let gpu = Card::with_memory((Rules::Cuda, false), gib(1));

@@ -13,7 +13,7 @@ use crate::rig::{Card, Kind, Loaded};
 const MODELS: [&str; 4] = ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"];
 
 #[test]
-fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_models() {
+fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = Card::new((Rules::Cuda, true));

@@ -128,7 +128,7 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    // 64 blocks over as many GPUs as llama.cpp schedules.
+    // 64 blocks are split over the maximum number of GPUs that llama.cpp schedules.
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
     let cards = [(); 15].map(|()| Card::with_memory((Rules::Metal, true), gib(24)));

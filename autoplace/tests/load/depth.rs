@@ -1,5 +1,5 @@
-//! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine,
-//! and in a worker. The texts equal those of a model that does not move.
+//! Models move to their other placement when their texts grow deeper, and back: on simulated cards, in an engine, and
+//! in a worker. The texts equal those of a model that does not move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,7 +182,7 @@ fn a_move_that_would_not_fit_is_not_begun() {
 }
 
 #[test]
-fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
+fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     own_process!();
     let _card = card(mib(64));
     let (path, request) = (demo_path(), request().n_ctx(1024).n_ubatch(64));

@@ -65,7 +65,7 @@ fn builder(path: &Path) -> ModelBuilder {
 }
 
 #[test]
-fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
+fn a_load_for_embeddings_fits_and_one_more_layer_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let models = [encoders(Q8).remove(0), llama_embed(Q8)];
@@ -126,7 +126,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
 }
 
 #[test]
-fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
+fn a_computation_has_whole_texts_and_all_their_tokens_are_outputs() {
     own_process!();
     let _gpu = card(mib(64));
     let folder = tempfile::tempdir().unwrap();

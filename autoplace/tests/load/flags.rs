@@ -1,4 +1,4 @@
-//! docs/flags.md and docs/if-you-know.md compared with our own methods. The program's tests compare docs/flags.md with
+//! Compares docs/flags.md and docs/if-you-know.md with our own methods. The program's tests compare docs/flags.md with
 //! llama.cpp's flags.
 
 use std::collections::BTreeSet;
@@ -45,13 +45,13 @@ fn named(document: &str) -> usize {
 }
 
 #[test]
-fn every_method_of_the_table_is_there() {
+fn every_method_of_the_flag_table_exists() {
     let named = named(TABLE);
     assert!(named > 50, "{named}");
 }
 
 #[test]
-fn every_method_that_is_named_for_those_who_know_other_programs_is_there() {
+fn every_method_of_if_you_know_exists() {
     let named = named(include_str!("../../../docs/if-you-know.md"));
     assert!(named > 50, "{named}");
 }

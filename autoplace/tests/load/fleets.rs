@@ -63,14 +63,14 @@ fn fleets(cases: u64) {
 }
 
 #[test]
-fn what_cards_count_is_what_was_planned_on_random_fleets() {
+fn cards_count_the_planned_bytes_on_random_fleets() {
     own_process!();
     fleets(150);
 }
 
 #[test]
 #[ignore = "minutes: the 150 above and 850 more"]
-fn what_cards_count_is_what_was_planned_on_1000_random_fleets() {
+fn cards_count_the_planned_bytes_on_1000_random_fleets() {
     own_process!();
     fleets(1000);
 }

@@ -71,7 +71,7 @@ fn parts(learned: &LearnedHeadroom) -> (u64, u64) {
 }
 
 #[test]
-fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan() {
+fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -127,7 +127,7 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
 }
 
 #[test]
-fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it() {
+fn a_measurement_depends_on_the_work_and_on_other_programs() {
     own_process!();
     // A context that one batch fills is measured too. Nothing is measured for the output layer alone, without a
     // warm-up, or while another program takes memory.

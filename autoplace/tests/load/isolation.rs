@@ -210,7 +210,7 @@ pub(crate) mod deaths {
     }
 
     #[test]
-    fn one_that_computes_or_waits_for_longer_than_that_lives() {
+    fn a_worker_that_computes_or_waits_for_longer_lives() {
         let process = worker().timeout(Duration::from_millis(200));
         let model = builder(process).load().unwrap();
         let engine = Engine::new(&model).unwrap();
@@ -261,7 +261,7 @@ pub(crate) mod deaths {
     }
 
     #[test]
-    fn without_a_policy_a_death_is_an_error_with_how_and_stays_one() {
+    fn without_a_policy_a_death_is_a_lasting_error_with_its_cause() {
         let model = in_worker();
         let mut stream = model.generate(PROMPT).seed(1).stream().unwrap();
         stream.next().unwrap().unwrap();
@@ -387,7 +387,7 @@ pub(crate) mod deaths {
     const LONG: Duration = Duration::from_secs(120);
 
     #[test]
-    fn a_program_that_is_no_worker_is_recognised() {
+    fn a_program_that_is_not_a_worker_is_recognised() {
         let error = load_with(LONG, "echo out; echo something went wrong >&2; exit 3");
         let Lost::NotAWorker { status, log, .. } = &error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.code()), Some(3));

@@ -155,7 +155,7 @@ fn one_and_a_half() -> (Outcome, u64, u32) {
 
 #[cfg(unix)]
 #[test]
-fn a_load_that_others_do_not_see_says_so() {
+fn a_load_reports_that_others_cannot_see_it() {
     use std::os::unix::fs::PermissionsExt;
 
     own_process!();

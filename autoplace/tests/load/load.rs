@@ -23,7 +23,7 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_refused_with_the_reason() {
+fn an_impossible_load_is_refused_with_the_reason() {
     let demo = || Model::builder(demo_path());
     let host = || Machine::new(Host::new(gib(8)));
     let gpu = Gpu::new("RTX 9999").total(gib(24));
@@ -88,7 +88,7 @@ fn a_build_without_gpu_features_says_so() {
 }
 
 #[test]
-fn positions_are_scaled_as_was_asked() {
+fn positions_are_scaled_as_requested() {
     let text = |builder: ModelBuilder| {
         let model = builder.load().unwrap();
         model.generate("Once upon a time").temp(0.0).max_tokens(12).text().unwrap()
@@ -118,7 +118,7 @@ fn a_load_says_how_many_threads_it_begins_with_and_why() {
 }
 
 #[test]
-fn threads_that_were_asked_for_are_kept() {
+fn requested_threads_are_kept() {
     for asked in [1, 3] {
         let model = Model::builder(demo_path()).n_threads(asked).load().unwrap();
         let threads = model.report().threads.clone();

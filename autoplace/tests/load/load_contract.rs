@@ -79,7 +79,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
 }
 
 #[test]
-fn a_load_computes_as_much_as_is_asked_for() {
+fn a_load_computes_as_much_as_requested() {
     own_process!();
     let (gpu, machine) = registered();
     let loaded = |verify| {
@@ -320,7 +320,7 @@ fn when_nothing_works_the_error_lists_every_attempt() {
 }
 
 #[test]
-fn layers_that_were_asked_for_are_not_silently_fewer() {
+fn requested_layers_are_never_silently_fewer() {
     own_process!();
     let (gpu, machine) = registered();
     let exact = || builder(&machine).n_gpu_layers(GpuLayers::Exactly(7));
@@ -334,7 +334,7 @@ fn layers_that_were_asked_for_are_not_silently_fewer() {
 }
 
 #[test]
-fn what_is_no_lack_of_memory_is_not_tried_again() {
+fn a_failure_without_a_lack_of_memory_is_not_tried_again() {
     own_process!();
     let (gpu, machine) = registered();
     // Cancels in the warm-up.
@@ -383,7 +383,7 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 }
 
 #[test]
-fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_asked() {
+fn a_load_that_took_too_much_gives_an_error_a_note_or_a_smaller_plan() {
     own_process!();
     let pools = mib(2);
     // The caller offers only a part of the card, and the pools take more than the plan leaves of this part.

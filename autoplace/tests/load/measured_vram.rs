@@ -2,8 +2,8 @@
 //! 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, and defaults otherwise
 //! (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
-//! Its "MB" are MiB, as `nvidia-smi` prints them; in units of 10^6 bytes, the last row would be less than the weights
-//! alone. Its column is the change of the card's used memory, so it includes the driver's share, which llama.cpp's
+//! The source's "MB" are MiB, as printed by `nvidia-smi`. In units of 10^6 bytes, the last row would be less than the
+//! weights. Its column is the change of the card's used memory, so it includes the driver's share, which llama.cpp's
 //! buffers do not.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
@@ -24,7 +24,7 @@ const CONTEXT: u64 = mib(107);
 const WORKSPACE: u64 = mib(32);
 
 #[test]
-fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row() {
+fn the_card_showed_footprint_context_and_workspace_in_every_row() {
     own_process!();
     let card = SimGpu::builder("RTX 5060 Ti").backend("CUDA").rules(Rules::Cuda).total(gib(16)).register().unwrap();
     let gpu = Gpu::named("RTX 5060 Ti 16GB").unwrap().free(gib(16)).device(card.device().name());

@@ -244,7 +244,7 @@ fn four_sequences_at_once_use_the_same_cache_and_have_their_own_texts() {
 
 /// There is no card here; the worker of `isolation_own.rs` has one.
 #[test]
-fn a_worker_says_what_became_of_a_cache_that_cannot_be() {
+fn a_worker_reports_why_a_cache_of_experts_is_impossible() {
     let folder = tempfile::tempdir().unwrap();
     let path = random("qwen3moe", None, folder.path());
     let isolated = Isolation::Process(worker());

@@ -93,7 +93,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                 assert_eq!(architecture, *arch);
                 continue;
             }
-            // A model that llama.cpp creates from metadata alone lacks the projection that its graph needs
+            // If llama.cpp creates this model from metadata, it lacks the projection that its graph needs
             // (models/deepseek4.cpp, `load_arch_hparams`).
             Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
             Err(error) => panic!("{arch}: {error}"),
@@ -128,7 +128,7 @@ fn text(model: &Model) -> GenerateRequest {
 }
 
 #[test]
-fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
+fn both_contexts_fit_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = prediction_heads::steps(folder.path());
@@ -196,7 +196,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
 }
 
 #[test]
-fn only_a_probe_plans_it_and_it_embeds_nothing() {
+fn only_a_probe_plans_the_block_and_the_model_does_not_embed() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = prediction_heads::random(folder.path());

@@ -79,7 +79,7 @@ fn a_card_that_is_gone_is_named_and_a_larger_one_will_do() {
 }
 
 #[test]
-fn a_plan_that_no_longer_fits_is_planned_again_where_that_was_allowed() {
+fn a_plan_that_no_longer_fits_is_planned_again_if_allowed() {
     own_process!();
     let gpu = card(mib(8));
     let saved = saved();
@@ -117,7 +117,7 @@ fn room_for_a_file_that_is_not_known_is_not_planned_again() {
 }
 
 #[test]
-fn room_for_companions_is_asked_for_too() {
+fn room_for_companions_is_requested_too() {
     own_process!();
     let gpu = card(mib(256));
     let saved = save(builder().draft(demo_path()).plan().unwrap());

@@ -60,7 +60,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
 }
 
 #[test]
-fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
+fn a_file_on_which_llama_cpp_would_assert_is_refused_by_its_key() {
     let tiny = tiny_llama;
     load(&tiny()).unwrap().generate("word1").max_tokens(3).temp(0.0).text().expect("it works by itself");
     let blocks = |n| tiny().u32("llama.block_count", n);

@@ -158,7 +158,7 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
 }
 
 #[test]
-fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
+fn a_cache_of_another_layout_is_computed_again_and_reported() {
     own_process!();
     let path = demo_path();
     let request = request().n_batch(16);
@@ -186,7 +186,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
 }
 
 #[test]
-fn an_abort_handle_stays_good() {
+fn an_abort_handle_stays_valid() {
     own_process!();
     let model = load(&demo_path(), &request(), 0);
     let mut stream = model.generate(PROMPT).stream().unwrap();

@@ -113,7 +113,7 @@ fn a_text_that_is_longer_than_what_costs_no_layer_keeps_its_room() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_released() {
+fn an_impossible_plan_is_refused_before_anything_is_released() {
     own_process!();
     let path = demo_path();
     let request = request().n_seq_max(2).n_ctx(512);
@@ -157,7 +157,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
 }
 
 #[test]
-fn an_idle_model_is_not_released_for_a_plan_that_there_is_not_nor_for_another_file() {
+fn an_idle_model_is_not_released_without_a_plan_or_for_another_file() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
@@ -227,7 +227,7 @@ fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() 
 }
 
 #[test]
-fn whoever_does_not_generate_can_ask_for_it() {
+fn other_threads_can_request_a_re_placement() {
     own_process!();
     let path = demo_path();
     let request = request();

@@ -155,7 +155,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
 }
 
 #[test]
-fn a_far_machine_that_makes_it_slower_gets_nothing() {
+fn a_far_machine_that_would_slow_the_model_gets_no_layers() {
     let server = Server::start();
     let far = server.behind(Duration::from_millis(20));
     let plan = builder(&[&far]).plan().unwrap();
@@ -207,7 +207,7 @@ fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
 
 /// Rounds in which a server is killed at a random moment of a load or a text. `AUTOPLACE_RPC_ROUNDS` sets their number.
 #[test]
-fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() {
+fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
     let rounds = std::env::var("AUTOPLACE_RPC_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
     let expected = expected();
     let mut dice = Dice::new(20_261_125);

@@ -106,7 +106,7 @@ impl Source for Counted {
 }
 
 #[test]
-fn programs_are_looked_at_as_often_as_is_asked_for() {
+fn programs_are_checked_as_often_as_requested() {
     let model = builder().load().unwrap();
     for (interval, is_each) in [(Duration::ZERO, true), (Duration::MAX, false)] {
         let asked = Arc::new(Mutex::new([0; 2]));
@@ -207,7 +207,7 @@ fn a_single_graph_copy_by_an_empty_override_leaves_nothing_on_the_host() {
 }
 
 #[test]
-fn what_a_stream_generates_is_counted_token_by_token() {
+fn generated_tokens_of_a_stream_are_counted_one_by_one() {
     own_process!();
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     let mut source = ModelSource::new(&model);
@@ -259,7 +259,7 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
 }
 
 #[test]
-fn a_re_placement_ends_pressure_and_the_model_is_watched_as_it_is_now() {
+fn a_re_placement_ends_pressure_and_the_new_placement_is_watched() {
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
@@ -333,7 +333,7 @@ fn three_hundred_sentinels_leave_no_thread() {
 }
 
 #[test]
-fn a_plan_whose_devices_have_a_known_speed_says_what_depth_costs() {
+fn a_plan_with_known_device_speeds_has_a_cost_of_depth() {
     own_process!();
     let _gpu = card(mib(64));
     let mut machine = load::detect().unwrap();

@@ -51,7 +51,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
 }
 
 #[test]
-fn while_nobody_generates_it_is_done_at_once() {
+fn an_idle_model_is_re_placed_at_once() {
     own_process!();
     let gpu = card(mib(64));
     let model = loaded();

@@ -15,7 +15,7 @@ use test_support::demo_path;
 use test_support::synthetic::{Dims, Sketch};
 
 #[test]
-fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
+fn a_load_fits_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
     // Only whole layers are placed. With parts of layers on the host, more memory may lead to fewer layers and a faster
     // plan.
@@ -27,7 +27,7 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
 }
 
 #[test]
-fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out() {
+fn a_card_and_the_host_are_measured_except_for_known_rates() {
     own_process!();
     let card = card(mib(256));
     let mut machine = detect().unwrap();

@@ -43,7 +43,7 @@ fn text(model: &Model) -> String {
 }
 
 #[test]
-fn what_is_planned_is_probed_and_allocated_at_every_split() {
+fn plan_probe_and_allocation_agree_at_every_split() {
     on_a_driver!();
     let machine = load::detect().unwrap();
     let [gpu] = machine.gpus.as_slice() else { panic!("{machine}") };
@@ -143,7 +143,7 @@ fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
 }
 
 #[test]
-fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
+fn memory_that_another_process_is_about_to_take_is_not_free() {
     on_a_driver!();
     let folder = tempfile::tempdir().unwrap();
     let task = Task::of_a_driver(folder.path());

@@ -82,7 +82,7 @@ impl Constraint {
     /// end: at most one space, or one or two line ends and up to 20 spaces or tabs, as in llama.cpp
     /// (common/json-schema-to-grammar.cpp, `SPACE_RULE`).
     ///
-    /// An object with `properties` has no others unless the schema allows them, as in llama.cpp.
+    /// An object with `properties` has no other properties unless the schema allows them, as in llama.cpp.
     /// [`open_objects`](Self::open_objects) follows JSON Schema to the letter.
     ///
     /// Numbers stay within ±9007199254740991, where a double represents each integer. Strings have no `\u` escapes:

@@ -80,8 +80,8 @@ impl Matcher {
         }
     }
 
-    /// The mask of the next token: bit t % 32 of word t / 32 allows token t. It includes the tokens that end a
-    /// generation where the text may end. [`Error::NoTokenAllowed`] when no token is allowed.
+    /// The mask of the next token: bit t % 32 of word t / 32 allows token t. If the text may end here, the mask
+    /// includes the tokens that end a generation. [`Error::NoTokenAllowed`] when no token is allowed.
     pub(crate) fn mask(&mut self) -> Result<&[u32], Error> {
         if !self.is_asked {
             self.ask()?;

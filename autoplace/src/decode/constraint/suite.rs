@@ -19,8 +19,8 @@ use crate::load::vocabulary::Vocabulary;
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
 /// Maximum number of spellings per instance, which differ in the order of the properties.
 const MAX_SPELLINGS: usize = 800;
-/// Files about behaviour that JSON Schema leaves open, where our choice differs: formats are enforced, contents of
-/// strings are not, and a custom `$schema` is not fetched.
+/// Files of the suite about behaviour that JSON Schema leaves open, and for which we chose otherwise. Formats are
+/// enforced, contents of strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
     [("draft7", "content"), ("draft7", "format"), ("draft2020-12", "format"), ("draft2020-12", "vocabulary")];
 /// The optional folders include features that need a network or a base URI. Their files are compiled like all others.

@@ -65,7 +65,7 @@ fn allows_of(vocabulary: &Arc<Vocabulary>, constraint: &Constraint, text: &str) 
 }
 
 #[test]
-fn a_schema_within_a_lark_grammar_is_held_to_what_one_alone_is() {
+fn a_schema_in_a_lark_grammar_is_checked_like_one_alone() {
     let grammar = |schema: &str| Constraint::lark(format!("start: \"<\" %json {schema} \">\""));
     let number = grammar(r#"{"type": "integer", "exclusiveMinimum": 1, "maximum": 3}"#);
     assert!(allows(&number, "<2>") && !allows(&number, "<1>") && !allows(&number, "<4>"));
@@ -91,7 +91,7 @@ fn a_text_whose_parser_would_keep_too_much_ends() {
 }
 
 #[test]
-fn what_weighs_too_much_is_refused_before_it_is_compiled() {
+fn a_heavy_constraint_is_refused_before_it_is_compiled() {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     for constraint in [
         Constraint::regex("a?".repeat(8_000)),
@@ -119,7 +119,7 @@ fn tools() -> Vec<Tool> {
 }
 
 #[test]
-fn beside_a_form_an_answer_is_calls_or_the_form_and_nothing_else() {
+fn an_answer_is_calls_or_the_other_form_and_nothing_else() {
     let form =
         json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}, "required": ["name"]});
     let either = Constraint::json_schema(form).or_calls(&tools());
@@ -137,7 +137,7 @@ fn beside_a_form_an_answer_is_calls_or_the_form_and_nothing_else() {
 }
 
 #[test]
-fn a_place_is_named_as_the_request_has_it() {
+fn an_error_names_a_place_like_the_request() {
     let place = |constraint: Constraint| match constraint.check().unwrap_err() {
         Error::Constraint { place, .. } => place,
         error => panic!("{error}"),
@@ -154,7 +154,7 @@ fn a_place_is_named_as_the_request_has_it() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_left_out_and_named() {
+fn unenforceable_keywords_are_removed_and_named() {
     let schema = json!({"type": "object", "properties": {
         "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": true, "maxItems": 3},
         "code": {"type": "string", "pattern": "^(?!x)[a-z]{2}$", "maxLength": 2},
@@ -174,7 +174,7 @@ fn what_cannot_be_enforced_is_left_out_and_named() {
 }
 
 #[test]
-fn an_object_that_says_nothing_of_others_has_none_unless_the_letter_is_asked_for() {
+fn objects_have_no_unnamed_properties_unless_they_are_open() {
     let named = json!({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]});
     let other = r#"{"a":null,"b":1}"#;
     let more = |members: serde_json::Value| {
@@ -240,7 +240,7 @@ fn formats_are_enforced_rightly_and_unknown_ones_are_annotations() {
 }
 
 #[test]
-fn a_keyword_of_null_is_one_that_is_not_there() {
+fn a_keyword_with_null_counts_as_absent() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": null, "enum": null}},
         "required": null, "additionalProperties": null, "$defs": null, "anyOf": null});
     let held = Constraint::json_schema(schema);
@@ -249,7 +249,7 @@ fn a_keyword_of_null_is_one_that_is_not_there() {
 }
 
 #[test]
-fn what_has_no_end_is_refused_and_never_offered() {
+fn endless_values_are_refused_and_never_offered() {
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     for schema in [json!({"$ref": "#"}), endless, json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1})] {
         let error = Constraint::json_schema(schema.clone()).check().unwrap_err();

@@ -73,7 +73,7 @@ pub struct Sampling {
     pub logit_bias: Vec<(Token, f32)>,
     /// Biases by text, each of exactly one token. Control tokens are written out.
     pub logit_bias_text: Vec<(String, f32)>,
-    /// The samplers in their order; those that are off are skipped. Default: [`SamplerKind::DEFAULT`].
+    /// The samplers in their order. Samplers that are off are skipped. Default: [`SamplerKind::DEFAULT`].
     pub samplers: Vec<SamplerKind>,
     /// Seed of the random choices; `None` draws one, which [`Statistics::seed`](crate::generate::Statistics::seed)
     /// reports.
@@ -148,7 +148,8 @@ pub enum SamplerKind {
     Xtc,
     /// The temperature.
     Temperature,
-    /// Adaptive-p. It always comes last, wherever the list has it, and chooses the token in place of the random choice.
+    /// Adaptive-p. It always comes last, at whatever place it is in the list, and replaces the random choice of the
+    /// token.
     AdaptiveP,
 }
 
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_json_leaves_out_is_as_by_default_and_what_it_adds_is_not_looked_at() {
+    fn missing_json_keys_get_defaults_and_unknown_ones_are_ignored() {
         let some = r#"{"top_k": 3, "mirostat": "v2", "samplers": ["top_k", "typ_p"], "n_probs": 4}"#;
         let read: Sampling = serde_json::from_str(some).unwrap();
         let expected = Sampling {

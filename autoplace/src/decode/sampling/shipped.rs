@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_and_without_any_it_is_sampled_as_llama_cpp_does() {
+    fn every_key_is_read_and_missing_keys_get_llama_cpps_defaults() {
         assert_eq!(shipped_with(|file| file), Sampling::default());
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sampler_takes_is_left_out() {
+    fn values_that_no_sampler_accepts_are_left_out() {
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "nonsense")
                 .i32(&key("top_k"), -1)

@@ -116,8 +116,8 @@ impl Sequence {
         }
     }
 
-    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted. If so, the batch already
-    /// holds the logits for the next choice.
+    /// Accepts the chosen token if it is the next token of the draft. Returns whether it was accepted. If so, the batch
+    /// already holds the logits for the next choice.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
@@ -207,7 +207,7 @@ impl Sequence {
         }
         let Choice { token, logprobs } = choice;
         let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
-        // Beside a constraint, an ignored end token is left only where no other token may follow.
+        // Under a constraint, an ignored end token can only be chosen if no other token may follow.
         if vocab.is_eog(token) && (!self.limits.ignore_eos || self.matcher.is_some()) {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_of_mixed_length_take_few_graphs_in_whatever_order_they_came() {
+    fn prompts_of_mixed_length_take_few_graphs_in_any_order() {
         // The prompts have 7,868 tokens, which fill 16 graphs. Each of these steps needs a second graph for the running
         // texts. The longest prompt is complete last, and its answer takes 63 more graphs.
         for first in 0..8 {

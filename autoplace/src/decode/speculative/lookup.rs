@@ -34,7 +34,7 @@ mod tests {
     use super::draft;
 
     #[test]
-    fn what_followed_the_last_tokens_is_drafted_again() {
+    fn tokens_that_followed_the_last_tokens_are_drafted_again() {
         let cases: [(&[i32], usize, &[i32]); 9] = [
             (&[1, 2, 3, 4, 5, 9, 1, 2], 3, &[3, 4, 5]),
             (&[1, 2, 3, 4, 5, 9, 1, 2], 0, &[]),

@@ -82,7 +82,7 @@ impl Speculator {
         self.accepted = 0;
     }
 
-    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted.
+    /// Accepts the chosen token if it is the next token of the draft. Returns whether it was accepted.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);

@@ -83,7 +83,7 @@ fn disturbed_times_and_odd_windows_do_not_count() {
 }
 
 #[test]
-fn what_a_short_use_has_shown_is_kept_when_it_ends() {
+fn measurements_of_a_short_use_are_stored_at_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut meter = meter(folder.path());
     drop(self::meter(folder.path()));

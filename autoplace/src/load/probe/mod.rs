@@ -140,7 +140,7 @@ impl NativeProbe {
         if let Some((_, data)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
                 // Weights in plain and pinned memory move to the mapped file. The CPU's repacked weights, transforms
-                // and adapters do not.
+                // and adapters stay.
                 if native.is_host_buffer {
                     row.model = native.transforms.saturating_add(native.adapters);
                 }

@@ -106,7 +106,7 @@ impl Scale {
         Self { working_set: self.working_set.min(128 << 20), flops, most_flops: flops, n_activations: N_PROMPT / 16 }
     }
 
-    /// Number of rows of a matrix of which two fit in the working set.
+    /// Number of rows with which two matrices fit in the working set.
     fn rows(&self, most: u32, row_bytes: u64, flops_per_row: u64) -> u32 {
         let room = self.working_set / 2 / row_bytes.max(1);
         let rows = room.min(self.flops / flops_per_row.max(1));

@@ -60,7 +60,7 @@ use crate::load::{AbortHandle, Model};
 /// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`GenerateRequest::cache_prompt`]
 ///   is off.
 /// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and
-///   resumes when the reader catches up. A slow reader delays no other text.
+///   resumes when the reader catches up. A slow reader does not delay other texts.
 /// - **One cache for all** (`kv_unified`): a text is admitted when the cache has room for its expected length. When the
 ///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ by
 ///   rounding. A text ends for lack of room only if it fills the whole context.
@@ -85,7 +85,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::start`].
+    /// The errors of [`EngineBuilder::start`].
     pub fn new(model: &Model) -> Result<Self, Error> {
         Self::builder(model).start()
     }
@@ -160,8 +160,8 @@ impl Engine {
         self.inner.guard.thread().join();
     }
 
-    /// Refuses further requests, gives the accepted ones `time` to finish, and cancels the rest. Returns whether all
-    /// finished. The context is then free.
+    /// Refuses further requests. Accepted requests may finish within `time`; after that, the rest is cancelled. Returns
+    /// whether all of them finished. The context is then free.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -255,8 +255,8 @@ impl EngineBuilder {
     ///
     /// # Errors
     ///
-    /// As [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be started again;
-    /// [`Error::Thread`] when the thread cannot start.
+    /// The errors of [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be
+    /// started again; [`Error::Thread`] when the thread cannot start.
     pub fn start(self) -> Result<Engine, Error> {
         if self.model.placement().context.n_seq_max <= 1 {
             tracing::warn!(

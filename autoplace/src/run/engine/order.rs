@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_joins_while_there_is_room_for_what_it_asked_for() {
+    fn a_text_joins_while_there_is_room_for_its_expected_length() {
         let shared = room(1000, 4, true);
         let running = || [entry(0, 300, 600)].into_iter();
         assert!(may_join(shared, running(), entry(1, 100, 400)));

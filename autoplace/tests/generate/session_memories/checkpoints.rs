@@ -65,7 +65,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
 }
 
 #[test]
-fn what_conversations_begin_with_is_computed_twice_and_no_more() {
+fn a_common_beginning_of_conversations_is_computed_only_twice() {
     let folder = tempfile::tempdir().unwrap();
     let system = words(9, 400);
     for (title, path) in models(folder.path()) {
@@ -110,7 +110,7 @@ fn the_least_recently_used_make_room_for_others() {
 }
 
 #[test]
-fn a_memory_that_goes_back_by_itself_takes_none() {
+fn a_memory_that_goes_back_by_itself_takes_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let model = load(&random("llama", None, folder.path()), 1024, 1, GIB);
     complete(generate(&model, &words(1, 300)), &model);

@@ -22,7 +22,7 @@ const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
     glm-dsa glm4 glm4moe glm5-next hy_v3 mellum mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
-/// Of the architectures above, those whose prediction blocks are never loaded.
+/// Those architectures of `PREDICTS` whose prediction blocks are never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
 /// Architectures whose blocks without key heads are recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear

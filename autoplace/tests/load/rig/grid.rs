@@ -65,7 +65,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
-        // With full offload, the inputs of several batches are in flight, whatever the proportions.
+        // With full offload, the inputs of several batches are in flight, for any proportions.
         let rules = if thorough && n == all { 0..3 } else { turn % 3..turn % 3 + 1 };
         let given = rules.map(|rule| free.clone().tensor_split(PROPORTIONS[rule]));
         let given: Vec<Split> = if n_gpus == 1 { Vec::new() } else { given.collect() };

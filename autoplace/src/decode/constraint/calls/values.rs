@@ -74,7 +74,7 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
 }
 
 impl Argument {
-    /// Whether a format without quotes parses the value as text, whatever its content.
+    /// Whether a format without quotes always parses the value as text.
     pub(super) fn reads_as_text(&self) -> bool {
         ToolCallFormat::reads_text(&self.around(), &self.name).0
     }

@@ -214,7 +214,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The terminals to divide, each with the index of the part to divide before.
+/// The terminals that must be divided. With each comes the index of the part before which it is divided.
 fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usize)>, String> {
     let live = pieces.live();
     let mut automaton = Automaton::default();

@@ -99,7 +99,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     Ok(())
 }
 
-/// Whether the expression has a finite text, given which rules do.
+/// Whether the expression has a finite text. `ends` says which rules have one.
 fn has_end(expr: &Expr, ends: &[bool]) -> bool {
     match expr {
         Expr::Chars(chars) => !chars.is_empty(),
@@ -200,7 +200,7 @@ pub(super) fn regular(rules: &[Rule]) -> Vec<bool> {
     regular
 }
 
-/// Whether an expression is regular, given which rules are.
+/// Whether an expression is regular. `regular` says which rules are.
 pub(super) fn is_regular(expr: &Expr, regular: &[bool]) -> bool {
     !expr.any(&mut |part| match part {
         Expr::Token { .. } => true,

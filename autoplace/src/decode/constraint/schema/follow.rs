@@ -1,7 +1,7 @@
 //! Finds the part of a schema that llguidance cannot compile, and removes it.
 //!
-//! llguidance does not report a place. Each subschema is therefore compiled alone, and the innermost one that fails is
-//! the place to report or to remove a keyword from.
+//! llguidance does not report a place. Each subschema is therefore compiled alone. The innermost one that fails is the
+//! place that is reported, or from which a keyword is removed.
 
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};

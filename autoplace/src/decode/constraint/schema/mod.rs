@@ -1,8 +1,8 @@
 //! Prepares a JSON schema for llguidance. Keywords that llguidance would not enforce are refused, removed with a note,
 //! or rewritten into a form that it enforces.
 //!
-//! In: an untrusted schema of the application. Out: a schema of bounded size. It allows no text that the original
-//! forbids, apart from the noted keywords, and no number that a program would read differently from its text.
+//! In: an untrusted schema of the application. Out: a schema of bounded size. Apart from the noted keywords, it allows
+//! no text that the original forbids. It allows no number whose parsed value differs from its text.
 
 mod closed;
 mod follow;

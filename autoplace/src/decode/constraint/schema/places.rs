@@ -13,7 +13,7 @@ const MAX_COPIES: usize = 500_000;
 /// Maximum number of properties that may come first in a value, plus three for each array or object that the value may
 /// be. llguidance has four items for each.
 const MAX_BEGINNINGS: usize = 1100;
-/// Maximum nesting of references, alternatives and properties. llguidance goes 128 deep.
+/// Maximum nesting of references, alternatives and properties. llguidance's own limit is 128.
 const MAX_DEPTH: usize = 256;
 
 type Members = Map<String, Value>;

@@ -33,7 +33,8 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
         has_base |= !is_root && ["$id", "id"].iter().any(|keyword| members.get(*keyword).is_some_and(Value::is_string));
     }
     if references.len() > MAX_REFERENCES {
-        let message = format!("`$ref`: it refers to {} schemas, at most {MAX_REFERENCES}", references.len());
+        let message =
+            format!("`$ref`: it refers to {} schemas; at most {MAX_REFERENCES} are possible", references.len());
         return Err(Note::new("", message));
     }
     let mut references: Vec<String> = references.into_iter().collect();
@@ -183,7 +184,7 @@ impl Endless {
         Self { references: HashSet::new() }
     }
 
-    /// Whether some value of the schema is finite, as far as is known.
+    /// Whether the schema has a finite value, as far as this is known yet.
     fn has_end(&self, schema: &Value) -> bool {
         let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
         let list = |keyword: &str| members.get(keyword).and_then(Value::as_array);

@@ -69,7 +69,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         return Err("its `oneOf`s hold too many values to tell their alternatives apart".to_owned());
     }
     if ranges > MAX_RANGES {
-        return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
+        return Err(format!("it has {ranges} numbers with bounds; at most {MAX_RANGES} are possible"));
     }
     limits::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }

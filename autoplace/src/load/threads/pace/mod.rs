@@ -104,9 +104,9 @@ pub struct GeneratingThreads {
     pub threads: u32,
     /// Threads on a quiet machine: one per core, or fewer beside GPUs.
     pub most: u32,
-    /// The speed before the change; 0 where the number was never changed.
+    /// The speed before the change; 0 if the number never changed.
     pub before: f64,
-    /// The speed after the change; 0 where the number was never changed.
+    /// The speed after the change; 0 if the number never changed.
     pub after: f64,
 }
 

@@ -127,7 +127,7 @@ fn a_fall_to_a_third_tries_fewer_and_says_so() {
 }
 
 #[test]
-fn what_was_asked_for_is_kept_and_one_core_is_no_choice() {
+fn requested_threads_are_kept_and_one_core_leaves_no_choice() {
     for (cores, basis) in [(2, ThreadBasis::Asked), (1, ThreadBasis::PerCore)] {
         let mut rig = Rig::on(cores, basis);
         assert_eq!(rig.go(seconds(10), quiet), []);
@@ -180,7 +180,7 @@ fn a_busy_machine_is_left_alone_for_nearly_all_of_the_time() {
 }
 
 #[test]
-fn what_threads_do_not_help_keeps_its_threads() {
+fn a_model_that_fewer_threads_do_not_help_keeps_its_threads() {
     let mut rig = Rig::new();
     let before = rig.steps[1];
     assert_eq!(rig.go(seconds(100), slow), []);
@@ -190,7 +190,7 @@ fn what_threads_do_not_help_keeps_its_threads() {
 }
 
 #[test]
-fn a_context_that_grows_deeper_is_no_busy_machine() {
+fn a_deeper_context_is_not_taken_for_a_busy_machine() {
     let mut rig = Rig::cores(2);
     let mut step = 0;
     let deeper = |threads| {
@@ -223,7 +223,7 @@ fn a_text_that_begins_on_a_busy_machine_tries_fewer_at_once() {
 }
 
 #[test]
-fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
+fn one_of_many_cores_is_left_to_one_program_and_half_to_eight() {
     let free = |threads: u32| 16_000_000 / u64::from(threads);
     // ggml's threads wait for the thread that shares its core.
     for (fewest_held_up, slowed, expected) in [(16, 4_000_000, 15), (9, 40_000_000, 8)] {
@@ -235,7 +235,7 @@ fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
 }
 
 #[test]
-fn a_token_of_a_second_is_judged_by_two() {
+fn tokens_of_a_second_are_judged_by_two() {
     let mut rig = Rig::cores(2);
     // One window, and one to measure a single thread.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));

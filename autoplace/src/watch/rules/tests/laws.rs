@@ -105,7 +105,7 @@ fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
 
 proptest! {
     #[test]
-    fn every_event_is_shown_by_its_sample_alternates_and_is_seldom(samples in any_samples()) {
+    fn events_match_their_samples_and_alternate_and_are_rare(samples in any_samples()) {
         let mut rig = Rig::new();
         let mut begun: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut on: BTreeMap<String, bool> = BTreeMap::new();
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn when_all_is_well_for_good_everything_has_ended(samples in any_samples()) {
+    fn every_condition_ends_when_all_stays_well(samples in any_samples()) {
         let mut rig = Rig::new();
         // This is the speed with which later samples are compared.
         rig.generate_for(5, 80, 0);

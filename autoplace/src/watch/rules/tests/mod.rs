@@ -121,7 +121,7 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
 }
 
 #[test]
-fn patience_and_calm_are_as_long_as_is_asked_for() {
+fn patience_and_calm_last_as_long_as_requested() {
     let hot = on_first(DeviceSample::new(mib(900)).throttle(HOT, None));
     let cool = on_first(DeviceSample::new(mib(900)).throttle([], None));
     for (patience, calm, samples) in [(None, None, [3, 6]), (Some(0), Some(1), [1, 2]), (Some(7), Some(12), [8, 13])] {
@@ -133,7 +133,7 @@ fn patience_and_calm_are_as_long_as_is_asked_for() {
 }
 
 #[test]
-fn what_is_slow_is_as_is_asked_for() {
+fn a_model_is_slow_below_the_requested_fraction() {
     let speeds = |settings: Settings, from: u64, to: u64| {
         let mut rig = Rig::with(DepthCost::default(), settings);
         rig.generate_for(10, from, 0);
@@ -168,7 +168,7 @@ fn memory_pressure_is_reported_at_once_and_its_end_after_calm() {
 }
 
 #[test]
-fn room_is_reported_again_where_there_is_more_for_a_while() {
+fn more_room_is_reported_again_when_it_lasts() {
     let mut rig = Rig::new();
     let mut gained = |free| rig.steps(20, &on_first(DeviceSample::new(mib(free)))).len();
     // A layer takes 500 MiB.
@@ -191,7 +191,7 @@ fn heat_is_reported_after_patience_and_the_power_limit_never() {
 }
 
 #[test]
-fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
+fn only_a_program_that_came_or_grew_is_reported() {
     let mut rig = Rig::new();
     let with = |processes: &[(u32, u64)]| {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
@@ -203,7 +203,7 @@ fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
     assert_eq!(rig.step(&with(&[(1, 2000)])), []);
     assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
     assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
-    // Giving back half of the gain is not enough. The memory that the program had at first is no gain.
+    // Giving back half of the gain is not enough. The memory that the program had at first does not count.
     assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
     assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
     // A program without a byte count is ignored.
@@ -231,7 +231,7 @@ fn no_number_of_programs_floods() {
 }
 
 #[test]
-fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
+fn only_a_program_that_came_or_grew_is_a_cause() {
     let with = |processes: &[(u32, u64)]| {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
         on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
@@ -271,7 +271,7 @@ fn a_slowdown_is_reported_with_both_speeds_and_its_end() {
 }
 
 #[test]
-fn a_hiccup_and_a_rest_are_no_slowdown() {
+fn neither_a_hiccup_nor_a_rest_is_a_slowdown() {
     let mut rig = Rig::new();
     rig.generate_for(10, 50, 0);
     for _ in 0..5 {
@@ -297,7 +297,7 @@ fn one_token_in_three_seconds_is_reported_too() {
 }
 
 #[test]
-fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
+fn a_deeper_context_is_not_a_slowdown_if_its_cost_is_known() {
     let deep = |rig: &mut Rig| {
         rig.generate_for(10, 50, 100);
         rig.generate_for(10, 25, 20_000)
@@ -308,7 +308,7 @@ fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
 }
 
 #[test]
-fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
+fn a_faster_speed_becomes_the_models_own_speed() {
     let mut rig = Rig::new();
     rig.generate_for(5, 40, 0);
     rig.generate_for(200, 80, 0);
@@ -317,7 +317,7 @@ fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
 }
 
 #[test]
-fn the_surest_cause_is_reported() {
+fn the_most_certain_cause_is_reported() {
     let device = |free| DeviceSample::new(mib(free));
     let other = GpuProcess::new(7).name("game").bytes(mib(3000));
     let game = device(900).processes([other]);
