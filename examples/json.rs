@@ -12,7 +12,7 @@ use clap::Parser;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The requested value. Its bounds are part of the schema, so every answer keeps them.
+/// The requested value. The bounds are part of the schema, so every answer keeps them.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct Recipe {
     #[schemars(length(min = 1, max = 40))]

@@ -16,7 +16,7 @@
 //! - `autoplace::generate`: chats that outgrow their context;
 //! - `autoplace::watch`: the sentinel's events;
 //! - `autoplace::worker`: the log lines of workers;
-//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines. Its INFO lines have the level `debug`.
+//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines. llama.cpp's INFO lines have the level `debug`.
 //!
 //! Events have fields; there are no spans. The filter `autoplace=info` suits an application.
 #![forbid(unsafe_code)]

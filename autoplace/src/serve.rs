@@ -25,7 +25,7 @@ use crate::{embed, generate};
 ///
 /// A program that loads models with [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable) must call
 /// this function in the first line of its `main`. Otherwise, no worker is started. A worker also runs the code of
-/// `main` before this call. It starts with the application's environment and without arguments.
+/// `main` before this call. The worker starts with the application's environment and without arguments.
 ///
 /// ```no_run
 /// use autoplace::{Isolation, Model, WorkerProcess};

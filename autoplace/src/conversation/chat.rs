@@ -38,7 +38,7 @@ use crate::run::token_stream::TokenStream;
 /// # Ok::<(), autoplace::Error>(())
 /// ```
 ///
-/// A clone is an independent conversation. Both share the cells of their common history.
+/// A clone is an independent conversation. The two conversations share the cells of their common history.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
@@ -66,8 +66,8 @@ pub(crate) struct Known {
 
 impl Known {
     /// Whether the rendering begins with the known text and with its pictures and sounds. `media` are the pictures and
-    /// sounds of the shown messages. They are compared too, because the same text may contain another picture after the
-    /// oldest turns were left out.
+    /// sounds of the shown messages. The pictures are compared because, after the oldest turns were left out, the same
+    /// text may contain another picture.
     fn begins(&self, rendered: &Rendered, media: &[&Media]) -> bool {
         if !rendered.as_str().starts_with(&self.text) {
             return false;
@@ -347,7 +347,7 @@ impl Chat {
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
         let prompt = self.prompt(&rendered);
         if self.generate.model.is_in_worker() && prompt.has_media() {
-            // Only the worker knows the tokens of pictures. Its own cache finds the tokens that its context holds
+            // Only the worker knows the tokens of pictures. The worker's cache finds the tokens that its context holds
             // already.
             return Ok(Asked { known: Known::default(), prompt: Some(prompt), parser, constraint });
         }

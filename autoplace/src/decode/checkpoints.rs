@@ -2,7 +2,8 @@
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence with a window or a recurrent state can go
 //! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
-//! restore it. It contains only windows and recurrent states; the cells of full attention stay in the context.
+//! restore it. A checkpoint contains only windows and recurrent states; the cells of full attention stay in the
+//! context.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{running} texts are running, but the new plan's context has only {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
     /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.
-    /// Its memory cannot be freed, so the model cannot be re-placed.
+    /// The memory of the model cannot be freed, so the model cannot be re-placed.
     #[error(
         "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]

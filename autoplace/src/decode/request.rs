@@ -33,10 +33,10 @@ pub enum WhenFull {
     /// [`Session`](crate::generate::Session) reports the end in the last piece, as for `Stop`, because its other texts
     /// continue.
     Error,
-    /// The first `keep` tokens of the prompt stay. Half of the tokens after them, the oldest ones, are discarded, and
-    /// the rest move up without being computed again. The text can thus continue without end, which suits a model that
-    /// writes raw text. This is llama.cpp's `--context-shift` with its `--keep`. A BOS token at the beginning always
-    /// stays. A `keep` of `usize::MAX` keeps the whole prompt.
+    /// The first `keep` tokens of the prompt stay. Of the tokens after them, the older half is discarded. The rest
+    /// moves up and is not computed again. The text can continue without end in this way, which suits a model that
+    /// writes raw text. This is llama.cpp's `--context-shift` with `--keep`. A BOS token at the beginning always stays.
+    /// A `keep` of `usize::MAX` keeps the whole prompt.
     ///
     /// The tokens that moved up were computed from the discarded ones, so no other text reuses them. In a unified cache
     /// (`kv_unified`) the shift also discards cells that other texts share, because keeping those cells would free no
@@ -162,7 +162,7 @@ impl GenerateRequest {
     ///
     /// The tokens of a text stay in the context until another text needs the cells. A recurrent model can continue only
     /// at the end of an earlier text. A model with sliding windows can also continue at other places, as long as the
-    /// context still holds the window there. Both also continue from an earlier
+    /// context still holds the window there. Both kinds of models also continue from an earlier
     /// [checkpoint](crate::ModelBuilder::checkpoints).
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
@@ -268,8 +268,8 @@ impl GenerateRequest {
     }
 
     /// Reports with each piece the log-probability of its token and the `n` likeliest tokens, at most 128
-    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). They come from the model's own distribution, before
-    /// any sampler. Default: no report.
+    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). The probabilities come from the model's own
+    /// distribution, before any sampler. Default: no report.
     pub fn logprobs(mut self, n: usize) -> Self {
         self.spec.logprobs = Some(n);
         self

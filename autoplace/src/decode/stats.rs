@@ -30,7 +30,7 @@ pub struct Statistics {
     pub media_tokens: usize,
     /// Pictures and sounds, or parts of them, that were encoded for this text. A cached encoding does not count.
     pub encoded_media: usize,
-    /// Time to encode those pictures and sounds. It is a part of `prompt_time`.
+    /// Time to encode those pictures and sounds. This time is a part of `prompt_time`.
     pub encoding_time: Duration,
     /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,

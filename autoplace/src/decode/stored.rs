@@ -56,7 +56,7 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether the state at the end of a text is a part of the context's state. It is not for
+    /// Whether the state at the end of a text is a part of the context's state. False after
     /// [`with_ends`](Self::with_ends).
     has_own_end: bool,
     /// The root of the store's tree for the adapters of the last text.
@@ -76,7 +76,7 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 struct Reading {
     seq: SeqId,
-    /// The cells of the sequence. They do not move until a text uses the sequence.
+    /// The cells of the sequence, which do not move until a text uses the sequence.
     rows: StateRows,
     /// The beginning of each piece: the shape of the rows, preceded by its length.
     front: Vec<u8>,
@@ -145,7 +145,8 @@ impl Stored {
     /// The store of a drafter's context whose first position is `first`. The state at the end of its texts is given by
     /// the caller ([`Idle::end`]) and is not a part of the context's state.
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
-        // Such texts are never computed again, so their worth cannot be measured. They count as texts of a fast model.
+        // Such texts are never computed again, so their worth cannot be measured. These texts count as texts of a fast
+        // model.
         Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
     }
 

@@ -113,8 +113,8 @@ impl Embedder {
     }
 
     /// Scores how well each of these documents answers the query, in order. The result is the first score of the
-    /// model's classification head, as in llama.cpp's server. Its scale depends on the model: most models compute a
-    /// logit, Qwen3 a probability.
+    /// model's classification head, as in llama.cpp's server. The scale of the score depends on the model: most models
+    /// compute a logit, Qwen3 a probability.
     ///
     /// Each pair is written in the model's own form: its `tokenizer.chat_template.rerank`, or
     /// `[BOS]query[EOS][SEP]document[EOS]` with those special tokens that the model adds.

@@ -56,8 +56,8 @@ impl AsRef<[f32]> for Embedding {
 ///
 /// # Errors
 ///
-/// [`Error::Lengths`] for vectors of different lengths. They come from different models, or from texts with a vector
-/// per token. [`Embedding::vectors`] returns the vectors of such a text one by one.
+/// [`Error::Lengths`] for vectors of different lengths. Such vectors come from different models, or from texts with a
+/// vector per token. [`Embedding::vectors`] returns the vectors of such a text one by one.
 pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Result<f32, Error> {
     let (one, other) = (one.as_ref(), other.as_ref());
     if one.len() != other.len() {

@@ -23,7 +23,7 @@ pub(crate) enum Call {
     Open { run: u64 },
     /// Computes the vectors of texts, or of pairs of a query and documents.
     Compute { query: Option<String>, texts: Vec<String>, options: Options },
-    /// The last call. It has no answer.
+    /// The last call, which has no answer.
     Close,
 }
 

@@ -93,8 +93,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default), which is 4096 to 32,768,
-    /// as long as it costs no layer, and at most the model's training context.
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 to 32,768
+    /// tokens, as many as cost no layer, and at most the model's training context.
     #[doc(alias = "ctx_size")]
     #[doc(alias = "num_ctx")]
     #[doc(alias = "context_length")]
@@ -241,8 +241,8 @@ impl ModelBuilder {
     }
 
     /// Loads a small draft model of the same vocabulary beside this one
-    /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
-    /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
+    /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). The draft is planned, placed and
+    /// released together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.options.draft = Some(path.into());
         self
@@ -300,8 +300,8 @@ impl ModelBuilder {
     /// folder.
     ///
     /// With the feature `hub`, the path may be `hf:OWNER/NAME[:QUANT][@REVISION]`. This stands for the repository's
-    /// projector that fits beside the model best (`hub::choose_projector`). It is fetched if [`fetch`](Self::fetch)
-    /// allows it.
+    /// projector that fits beside the model best (`hub::choose_projector`). The file is fetched if
+    /// [`fetch`](Self::fetch) allows it.
     ///
     /// If each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
     /// largest image.
@@ -471,16 +471,17 @@ impl ModelBuilder {
         self
     }
 
-    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. Its free bytes are
-    /// trusted at the first attempt; later attempts count at most the bytes that each GPU reports. Its GPUs must be
-    /// devices of this process.
+    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. At the first attempt, the
+    /// stated free bytes are trusted; later attempts count at most the bytes that each GPU reports. The GPUs of
+    /// `machine` must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.options.machine = Some(machine);
         self
     }
 
-    /// Also uses the devices of another machine. Its rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
-    /// version) listens at `endpoint`, `host:port`. Each call adds one machine. This needs the feature `rpc`.
+    /// Also uses the devices of another machine. The rpc-server of that machine (`autoplace-rpc-server`, or llama.cpp's
+    /// of the same version) listens at `endpoint`, which has the form `host:port`. Each call adds one machine. This
+    /// needs the feature `rpc`.
     ///
     /// The load measures the link and the devices when it plans, and places layers there only if that is faster. Each
     /// load sends their weights over the link. llama.cpp ends a process when its connection is lost, so the model runs
@@ -549,10 +550,11 @@ impl ModelBuilder {
         }
     }
 
-    /// The hit rates that a plan expects of a cache of experts for this model. They were measured with earlier texts
-    /// and are read from the user's cache, or from the [folder](Self::headroom_folder) of these options. If no text was
-    /// measured, they are the default ones. `file_bytes` is the size of the model's file in bytes. [`plan`](Self::plan)
-    /// and [`load`](Self::load) call this themselves; it is meant for a [`Planner`](plan::Planner) of your own.
+    /// The hit rates that a plan expects of a cache of experts for this model. The rates were measured with earlier
+    /// texts. This method reads them from the user's cache, or from the [folder](Self::headroom_folder) of these
+    /// options. If no text was measured, they are the default ones. `file_bytes` is the size of the model's file in
+    /// bytes. [`plan`](Self::plan) and [`load`](Self::load) call this themselves; it is meant for a
+    /// [`Planner`](plan::Planner) of your own.
     pub fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> plan::speed::ExpertHits {
         let options = self.options().ok();
         options.and_then(|options| options.expert_hits(machine, file_bytes)).unwrap_or_default()

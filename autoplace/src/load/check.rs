@@ -8,8 +8,8 @@ use crate::gguf::Header;
 use crate::memory::{ContextParams, Split};
 use crate::profile::{self, ModelProfile};
 
-/// Elements of each vocabulary list in the first check. They include the bytes and special tokens at the beginning of
-/// most vocabularies.
+/// Elements of each vocabulary list in the first check. So many elements include the bytes and special tokens at the
+/// beginning of most vocabularies.
 const SHOWN: u64 = 1024;
 
 /// Tokens of context in the check.

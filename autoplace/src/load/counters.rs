@@ -70,7 +70,8 @@ pub(crate) struct GenerationCounters {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     experts: Mutex<Option<ExpertMeter>>,
-    /// The locality that the last meter learned. It is kept while a placement has no cache of experts, for later plans.
+    /// The locality that the last meter learned. For later plans, the locality is kept while a placement has no cache
+    /// of experts.
     known_locality: Mutex<Option<f64>>,
     /// Number of batches that have begun. `done` is the number of finished batches.
     begun: AtomicU64,

@@ -31,7 +31,7 @@ fn with_shortcomings(mut machine: Machine) -> Machine {
     machine
 }
 
-/// The name of this build. It contains everything that affects the memory of a GPU. For
+/// The name of this build. The name contains everything that affects the memory of a GPU. For
 /// [`Detector::for_build`](crate::machine::Detector::for_build) and
 /// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {

@@ -80,8 +80,8 @@ pub enum Error {
     /// The model was loaded for generation and does not embed.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     LoadedToGenerate,
-    /// Other objects (a clone, a context, a vocabulary or a sampler) still use the native model. Its memory cannot be
-    /// freed, so the model cannot be re-placed.
+    /// Other objects (a clone, a context, a vocabulary or a sampler) still use the native model. The memory of the
+    /// model cannot be freed, so the model cannot be re-placed.
     #[error(
         "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]

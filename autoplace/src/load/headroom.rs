@@ -98,8 +98,8 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     }
 }
 
-/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. It equals the smallest margin
-/// of [`Headroom::Default`](crate::memory::Headroom::Default).
+/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. The number equals the
+/// smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default).
 const JITTER: u64 = mib(64);
 
 /// A multiple of the table of known drivers and pools above which another program must have taken the memory.

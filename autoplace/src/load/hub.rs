@@ -36,8 +36,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the preference among a hub's files. The choice is computed from the machine and the request. It considers
-    /// the model alone, without its companions. Default: [`Preference::Auto`].
+    /// Sets the preference among a hub's files. The choice is computed from the machine and the request. The companions
+    /// of the model have no influence on the choice. Default: [`Preference::Auto`].
     pub fn preference(mut self, preference: Preference) -> Self {
         self.source.preference = preference;
         self
@@ -50,8 +50,8 @@ impl ModelBuilder {
     }
 
     /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
-    /// bytes. It may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress) reports
-    /// only the load.
+    /// bytes. The callback may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress)
+    /// reports only the load.
     pub fn fetch_progress(mut self, callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static) -> Self {
         self.source.progress = Some(Mutex::new(Box::new(callback)));
         self

@@ -1,10 +1,10 @@
 //! Leases: one load at a time reads the free memory of a GPU, plans with it and takes it.
 //!
 //! Two loads that read the free memory before either has taken it count the same bytes twice. So a load locks a file
-//! for each GPU of the machine before it reads the free memory. It unlocks the GPUs that its plan does not use, and
-//! keeps the others locked until it has taken their memory or failed. Other loads wait. When their patience is over, a
-//! locked GPU counts as full. A lock belongs to the open file and not to the process (flock, LockFileEx), so it also
-//! separates the threads of one process.
+//! for each GPU of the machine before it reads the free memory. After planning, the load unlocks the GPUs that the plan
+//! does not use. The others stay locked until the load has taken their memory or failed. Other loads wait. When their
+//! patience is over, a locked GPU counts as full. A lock belongs to the open file and not to the process (flock,
+//! LockFileEx), so it also separates the threads of one process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -22,15 +22,15 @@ use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 use crate::private::{create, is_of, of_file};
 
-/// Default patience: about the time to read a model of 100 GB from a hard disk. It is long because a load that does not
-/// wait puts layers on the host for good.
+/// Default patience: about the time to read a model of 100 GB from a hard disk. The patience is long because a load
+/// that does not wait puts layers on the host for good.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Leases {
-    /// The folder of the leases, created if missing. It belongs to this user alone. `None` without leases.
+    /// The folder of the leases, created if missing. The folder belongs to this user alone. `None` without leases.
     pub(super) fn private_folder(&self) -> io::Result<Option<PathBuf>> {
         match &self.folder {
             Folder::Nowhere => Ok(None),

@@ -44,7 +44,7 @@ pub(super) struct LoadLoop<'a> {
     ceilings: MemoryCeilings,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
     must_differ: bool,
-    /// Number of live tokens. It selects the placement of a new plan that has two.
+    /// Number of live tokens. If a new plan has two placements, this number selects one of them.
     depth: u32,
 }
 

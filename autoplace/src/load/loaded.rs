@@ -56,7 +56,7 @@ pub(super) struct Native {
     pub(super) said: Option<Arc<LoadedNotice>>,
 }
 
-/// The loaded drafters. They are lent together with the model's context.
+/// The loaded drafters, which are lent together with the model's context.
 #[derive(Debug, Default)]
 pub(crate) struct Drafts {
     pub(crate) model: Option<Draft>,

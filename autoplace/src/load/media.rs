@@ -35,8 +35,8 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Number of tokens at its beginning that contain the number of the first picture ([`number`]); 0 if the projector
-    /// does not number pictures.
+    /// Number of tokens at the beginning of `parts` that spell the number of a first picture ([`number`]). 0 if the
+    /// projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }
@@ -60,7 +60,7 @@ pub(crate) enum PreparedPart {
 pub(crate) struct Rows {
     /// Index among llama.cpp's chunks.
     chunk: usize,
-    /// Number of rows. Each takes a cell of the KV cache.
+    /// Number of rows. Each row takes a cell of the KV cache.
     pub(crate) len: usize,
     /// Number of positions: the next part begins this many positions later.
     pub(crate) n_positions: usize,

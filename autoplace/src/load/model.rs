@@ -49,8 +49,8 @@ struct Inner {
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
-    /// The vocabulary in the form for constraints, read on first use. It does not refer to the loaded model, so it
-    /// stays when the model is re-placed.
+    /// The vocabulary in the form for constraints, read on first use. This vocabulary does not refer to the loaded
+    /// model, so it stays when the model is re-placed.
     #[cfg(feature = "constraints")]
     vocabulary: OnceLock<Arc<Vocabulary>>,
 }
@@ -146,8 +146,8 @@ impl Model {
         Arc::clone(&self.placed().report)
     }
 
-    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. They include the growth of
-    /// compute buffers during the warm-up. They exclude the buffer of logits. A mapped file counts with the data of its
+    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. The numbers include the growth of
+    /// compute buffers during the warm-up, but not the buffer of logits. A mapped file counts with the data of its
     /// weights.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();

@@ -41,8 +41,8 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// The parameters of the second context for multi-token prediction. It follows a text by up to one graph of tokens at
-/// once, and drafts one token of each sequence at a time.
+/// The parameters of the second context for multi-token prediction. This context computes up to one graph of a text's
+/// tokens at once, and drafts one token of each sequence at a time.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     let n_batch = match params.n_ubatch {
         0 => params.n_batch,

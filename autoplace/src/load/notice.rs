@@ -110,7 +110,7 @@ mod tests {
         fs::write(&unfinished, "\"ol").unwrap();
         assert_eq!(read::<String>(folder), ["here"]);
         assert!(!unfinished.exists());
-        // A content of another type than the reader's is left out, and its file stays.
+        // If the content has another type than the reader expects, it is left out, and the file stays.
         assert_eq!(read::<u32>(folder), Vec::<u32>::new());
         assert_eq!(read::<String>(folder), ["here"]);
         drop(notice);

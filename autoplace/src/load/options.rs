@@ -26,8 +26,8 @@ use crate::worker;
 /// Default number of tokens per draft.
 const DRAFT_MAX: u32 = 8;
 
-/// Default limit of checkpoints in bytes. It is enough for two checkpoints of gemma-3-27b, or for dozens or hundreds of
-/// checkpoints of models with smaller windows or states.
+/// Default limit of checkpoints in bytes. This is enough for two checkpoints of gemma-3-27b, or for dozens or hundreds
+/// of checkpoints of models with smaller windows or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
 /// Default bytes for encoded images and sounds: about 100 images of 256 rows, with 2560 numbers in each row.
@@ -75,8 +75,8 @@ pub(crate) struct LoadOptions {
     pub(super) learn: Folder,
     /// Notes about the choice of the model's file, for the beginning of the plan.
     pub(super) notes: Vec<String>,
-    /// The locality that the loaded model's cache of experts has measured: how soon texts use experts again. It
-    /// replaces the locality that earlier programs measured.
+    /// The locality that the loaded model's cache of experts has measured: how soon texts use experts again. This
+    /// locality replaces the one that earlier programs measured.
     pub(super) expert_locality: Option<f64>,
 }
 

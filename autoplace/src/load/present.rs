@@ -122,8 +122,8 @@ impl Leases {
         Some(LoadedNotice { notice, said: Mutex::new(Said { model, last }) })
     }
 
-    /// Announces a lack of memory to the pools of this user's other processes, until the result is dropped. They may
-    /// unload idle models, but send no answer. `None` if there are no leases, or if the notice cannot be written.
+    /// Announces a lack of memory to the pools of this user's other processes, until the result is dropped. These pools
+    /// may unload idle models, but send no answer. `None` if there are no leases, or if the notice cannot be written.
     pub fn announce_lack(&self, lack: &MemoryLack) -> Option<LackNotice> {
         let folder = self.private_folder().ok()??.join(LACKING);
         let notice = Notice::write(&folder, lack);
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!((&model.name, model.process), (&plan().model.name, std::process::id()));
         assert_eq!((model.devices.len(), model.application, model.makes_room), (plan().placements.len(), None, false));
         assert_eq!(model.measured_tokens_per_second, None);
-        // Fifty tokens in half a second.
+        // The model generated fifty tokens in half a second.
         let total = Generated { tokens: 50, time: Duration::from_millis(500), depths: 0 };
         loaded.say_speed(total, false);
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, None, "in the middle of a first text");

@@ -173,7 +173,7 @@ impl ContextSlot {
         *lock(&self.held) = Held::default();
     }
 
-    /// Takes another model. Its context counts as lent.
+    /// Takes another model, whose context counts as lent.
     pub(super) fn refill(&self, native: Native, drafts: Drafts) {
         let mut held = lock(&self.held);
         held.drafts = drafts;

@@ -92,8 +92,8 @@ pub(super) fn warm_up(
     Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
-/// Reserves compute buffers for numbers of tokens that llama.cpp does not reserve for, if GPUs compute. These are a
-/// half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
+/// If GPUs compute, reserves compute buffers for further numbers of tokens, beside those of llama.cpp itself. These are
+/// a half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
 /// GPUs leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can
 /// then reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {

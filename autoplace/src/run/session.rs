@@ -77,7 +77,7 @@ impl Session {
         Ok(Self { runner, pieces: VecDeque::new() })
     }
 
-    /// Begins a text. Its first token is computed by the next [`step`](Self::step).
+    /// Begins a text. The next [`step`](Self::step) computes the first token.
     ///
     /// # Errors
     ///

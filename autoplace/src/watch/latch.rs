@@ -65,8 +65,8 @@ pub(super) struct Now<'a> {
 
 /// Reports one event when a condition begins and one when it ends, even if the condition flickers in between.
 ///
-/// A condition begins after it was true for `patience`, and ends after it was known to be false for the time of calm.
-/// It therefore cannot begin twice within the time of calm.
+/// A condition begins after it was true for `patience`, and ends after it was known to be false for the time of calm. A
+/// condition therefore cannot begin twice within the time of calm.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     state: State,

@@ -40,8 +40,8 @@ struct DeviceSource {
     ggml: Option<Device>,
     /// PCI address of a card that NVIDIA's driver knows.
     nvidia: Option<PciId>,
-    /// Whether the driver's numbers of bytes belong to this device. They do not for a slice of a card, and for host
-    /// memory.
+    /// Whether the driver's numbers of bytes belong to this device. False for a slice of a card, and for a device that
+    /// uses host memory.
     counts: bool,
     /// Whether the GPU is not used by the model, so that only its free memory matters.
     is_spare: bool,
@@ -202,7 +202,7 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
-/// The cost of depth, computed from the model's file. It is unknown if the file can no longer be read.
+/// The cost of depth, computed from the model's file. The cost is unknown if the file can no longer be read.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
     profile.and_then(|profile| DepthCost::for_plan(&profile, plan, machine)).unwrap_or_default()

@@ -77,12 +77,12 @@ pub struct Sample {
 pub struct DeviceSample {
     /// Free bytes.
     pub free: Option<u64>,
-    /// Bytes of this process in host memory for this GPU. They were allocated there, or the driver moved them there
-    /// (Windows).
+    /// Bytes of this process in host memory for this GPU. These bytes were allocated there, or the driver moved them
+    /// there (Windows).
     pub on_host: Option<u64>,
     /// Reasons for lowered clocks; empty if the clocks are not lowered.
     pub throttle: Option<Vec<ThrottleReason>>,
-    /// Its temperature in degrees Celsius.
+    /// The temperature of the GPU in degrees Celsius.
     pub temperature: Option<u32>,
     /// The clock of its processors, in MHz.
     pub clock_mhz: Option<u32>,

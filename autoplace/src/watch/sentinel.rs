@@ -35,9 +35,9 @@ pub enum Error {
 
 /// Watches a model on a separate thread, until the sentinel or the model is dropped.
 ///
-/// Its events wait to be [received](Self::events), go to `tracing` (problems as warnings, the rest as information), and
-/// are passed to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model loaded nor
-/// the process running.
+/// The events wait to be [received](Self::events). They also go to `tracing` (problems as warnings, the rest as
+/// information), and to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model
+/// loaded nor the process running.
 #[derive(Debug)]
 pub struct Sentinel {
     events: Receiver<Event>,
@@ -152,7 +152,7 @@ impl SentinelBuilder {
         self
     }
 
-    /// Sets a callback for each event. It runs on the sentinel's thread, which does not watch meanwhile.
+    /// Sets a callback for each event. The callback runs on the sentinel's thread, which does not watch meanwhile.
     pub fn on_event(mut self, callback: impl FnMut(&Event) + Send + 'static) -> Self {
         self.callback = Some(Box::new(callback));
         self

@@ -261,7 +261,7 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
 /// The reason why no message was received.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// The other side is gone. It may have left in the middle of a message.
+    /// The other side is gone, perhaps in the middle of a message.
     Gone,
     /// The other side sent something other than a message.
     Senseless(String),

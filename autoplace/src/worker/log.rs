@@ -24,7 +24,7 @@ const MAX_LINE: u64 = 4 << 10;
 /// The last lines of a worker so far.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// This channel carries no message. It disconnects after the last line.
+    /// This channel carries no message, but disconnects after the last line.
     end: mpsc::Receiver<()>,
 }
 
@@ -93,7 +93,8 @@ fn pass_on(line: &str) -> String {
     text.to_owned()
 }
 
-/// The worker's `tracing` subscriber. It writes each event as a line on standard error that begins with the level.
+/// The worker's `tracing` subscriber. The subscriber writes each event as a line on standard error that begins with the
+/// level.
 pub(crate) struct LogLines {
     most: LevelFilter,
 }

@@ -27,8 +27,8 @@ pub(crate) use channel::{Hello, Receiver, Sender, decode, encode, guard, inherit
 pub(crate) use log::LogLines;
 pub(crate) use process::{Handle, Worker};
 
-/// Default time for a worker to identify itself. Its libraries, including those of a GPU, load before its `main`
-/// begins.
+/// Default time for a worker to identify itself. The libraries of the worker, including those of a GPU, load before its
+/// `main` begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Default time that a worker may be silent. A batch of a prompt takes less time on every machine.
@@ -56,7 +56,7 @@ pub enum Isolation {
 /// The child process of a model.
 ///
 /// The child starts with `AUTOPLACE_WORKER` in its environment, and in its own process group, so that Ctrl-C reaches
-/// only the application. It ends when its connection to the application ends, however the application ends.
+/// only the application. The child ends when its connection to the application ends, for whatever reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct WorkerProcess {
@@ -93,8 +93,8 @@ impl WorkerProcess {
     }
 
     /// Uses the program `autoplace-worker`, or another program whose `main` begins with
-    /// [`worker_main`](crate::worker_main). It must be built with the same version of autoplace and llama.cpp. A
-    /// program that is not a worker runs until [`patience`](Self::patience) is over.
+    /// [`worker_main`](crate::worker_main). The program must be built with the same version of autoplace and llama.cpp.
+    /// A program that is not a worker runs until [`patience`](Self::patience) is over.
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }

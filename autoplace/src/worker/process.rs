@@ -47,7 +47,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. Its build must be `ours`.
+    /// Starts a worker, which must have the build `ours`.
     pub(crate) fn start(process: &WorkerProcess, ours: &str) -> Result<Self, Error> {
         if is_worker() {
             return Err(Error::Nested);

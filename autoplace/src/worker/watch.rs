@@ -41,8 +41,8 @@ impl State {
 }
 
 impl Watch {
-    /// Starts the thread. It ends when the returned sender is dropped. It checks often enough for the shorter of the
-    /// two time limits.
+    /// Starts the thread, which ends when the returned sender is dropped. The thread checks often enough for the
+    /// shorter of the two time limits.
     pub(super) fn start(
         child: &Arc<Mutex<Child>>,
         connection: Connection,

@@ -87,7 +87,7 @@ fn a_chats_answer_is_a_stream_too() {
 
 #[test]
 fn an_owned_answer_outlives_its_caller_and_gives_its_chat_back() {
-    /// This is like a handler of a web server. It owns the chat, so its result must not borrow the chat.
+    /// This is like a handler of a web server. The handler owns the chat, so its result must not borrow the chat.
     fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
         let template = ChatTemplate::family("chatml").unwrap();
         engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)

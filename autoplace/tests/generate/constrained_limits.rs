@@ -94,7 +94,7 @@ fn any_object(key: &str, n: usize) -> Value {
     json!({"anyOf": list(n, |i| json!({"type": "object", "required": [format!("{key}{i}")]}))})
 }
 
-/// Hostile constraints. Each of them is refused, or enforced within bounded time and memory.
+/// Hostile constraints, each of which must be refused, or enforced within bounded time and memory.
 const HOSTILE: [Make; 37] = [
     || {
         let chain = object(1900, |i| {
@@ -181,8 +181,8 @@ fn kind(i: usize) -> Value {
     json!({"type": "object", "properties": {"kind": {"enum": names}}, "required": ["kind"]})
 }
 
-/// Schemas and grammars that once took gigabytes or minutes, or ended the process. They are grouped by the message of
-/// the refusal.
+/// Schemas and grammars that once took gigabytes or minutes, or ended the process. The cases are grouped by the message
+/// of the refusal.
 const BOMBS: [(&str, &[Make]); 9] = [
     (
         "combinations of its schemas apply at once",

@@ -74,7 +74,7 @@ fn waiting_callers_get_a_place_in_their_order() {
     }
 }
 
-/// The text of a future that has a place. A worker may still have to check the request.
+/// Waits for the text of a future that has a place in the queue. A worker may still have to check the request.
 fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin) -> TokenStream {
     loop {
         if let Some(answer) = (&mut future).now_or_never() {

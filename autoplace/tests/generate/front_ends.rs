@@ -25,7 +25,7 @@ enum FrontEnd {
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
-    /// The error of the text. It is `None` for a session, because its pieces report the end.
+    /// The error of the text. A session has no error, because its pieces report the end.
     error: Option<String>,
     /// Numbers of prompt tokens and of generated tokens.
     counts: [usize; 2],

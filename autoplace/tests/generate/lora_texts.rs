@@ -105,7 +105,8 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
 }
 
 /// Returns the text and the logprobs of a prompt that is computed at once, and of the same prompt if all but its last
-/// token is reused. They differ, because an adapter's floats are summed in another order in a batch of one token.
+/// token is reused. The two may differ, because an adapter's floats are summed in another order in a batch of one
+/// token.
 fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
     let generate = || greedy(model).lora([(name, 1.0)]).logprobs(2).cache_prompt(true);
     let texts = [complete(generate(), model), complete(generate(), model)];

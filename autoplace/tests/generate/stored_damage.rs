@@ -17,7 +17,7 @@ use autoplace::{Isolation, Model, ModelBuilder, OnDeath, memory};
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, words, worker};
 
 const ANSWER: usize = 16;
-/// Limit of the folder in bytes. It is so small that each kind of model evicts files of earlier texts.
+/// Limit of the folder in bytes. This is so little that each kind of model evicts files of earlier texts.
 const FOLDER: u64 = 3 << 20;
 /// Number of rounds without `--ignored`.
 const FEW: usize = 12;
@@ -141,7 +141,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// One of a few prompts. They share beginnings of several lengths, and differ after them.
+/// One of a few prompts, which share beginnings of several lengths.
 fn prompt(chance: &mut Chance) -> Vec<Token> {
     let system = words(1, 90);
     let one = [&system[..], &words(2 + chance.below(3) as u32, 30)].concat();

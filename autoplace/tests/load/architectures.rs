@@ -28,8 +28,8 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("eagle3 tied", "drafts for another model"),
 ];
 
-/// Architectures that llama.cpp knows but cannot create alone. It does not load the first two, and creates the third
-/// only beside its main model.
+/// Architectures that llama.cpp knows but cannot create alone. The first two are not loaded at all, and the third is
+/// created only beside its main model.
 const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 
 #[test]

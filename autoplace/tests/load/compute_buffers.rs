@@ -1,5 +1,5 @@
-//! The estimate compared with llama.cpp on up to three simulated cards of three families, with any number of layers,
-//! with and without adapters, and with pseudo-random settings. `conformance.rs` has a grid.
+//! Compares the estimate with llama.cpp on up to three simulated cards of three families. The number of layers, the
+//! adapters and the settings are pseudo-random; `conformance.rs` has a grid.
 
 use std::path::{Path, PathBuf};
 

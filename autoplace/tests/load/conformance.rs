@@ -1,4 +1,4 @@
-//! The estimate compared with llama.cpp itself, over every synthetic model, a grid of settings, and zero to three
+//! Compares the estimate with llama.cpp itself, for every synthetic model, a grid of settings, and zero to three
 //! simulated GPUs.
 //!
 //! Weights and cache are equal to the byte if the estimate claims to know their layout. Compute buffers never exceed

@@ -102,8 +102,8 @@ fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // The measured headroom is enough: a card with exactly the needed bytes has room for the model. It has the same
-    // name, so that the measurement applies to it.
+    // The measured headroom is enough: a card with exactly the needed bytes has room for the model. The card has the
+    // same name, so that the measurement applies to it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);

@@ -393,7 +393,7 @@ pub(crate) mod deaths {
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
-        // A silent program that does not end is killed. Its own children do not prolong the wait.
+        // A silent program that does not end is killed. The program's own children do not prolong the wait.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });
     }

@@ -48,7 +48,7 @@ fn an_impossible_load_is_refused_with_the_reason() {
     assert_eq!(devices.len(), 1);
     assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
-    // The error of `load` has the same methods without a conversion. It says that no change would help.
+    // The error of `load` has the same methods without a conversion. The message says that no change would help.
     assert!(error.is_out_of_memory() && !error.is_aborted() && !error.is_bad_file());
     assert_eq!((error.device(), error.needed()), (Some("host"), Some(devices[0].needed)));
     let advice = error.advice().expect("changes were tried").to_string();

@@ -1,4 +1,4 @@
-//! Plans compared with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
+//! Compares plans with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
 
 #[macro_use]
 extern crate test_support;

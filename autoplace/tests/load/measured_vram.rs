@@ -1,10 +1,10 @@
-//! Planned bytes compared with `nvidia-smi` on a real card: Qwen2.5-Coder-14B-Instruct in Q4_K_M on an RTX 5060 Ti of
-//! 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, and defaults otherwise
+//! Compares planned bytes with the numbers of `nvidia-smi` on a real card: Qwen2.5-Coder-14B-Instruct in Q4_K_M on an
+//! RTX 5060 Ti of 16 GB, llama-server with CUDA 12.4 on Windows, a context of 4096 tokens, and defaults otherwise
 //! (github.com/InventiveHQ/local-llm-benchmarks, experiments/vram-offload-cliff).
 //!
 //! The source's "MB" are MiB, as printed by `nvidia-smi`. In units of 10^6 bytes, the last row would be less than the
-//! weights. Its column is the change of the card's used memory, so it includes the driver's share, which llama.cpp's
-//! buffers do not.
+//! weights. The source's column is the change of the card's used memory. Unlike llama.cpp's buffers, it includes the
+//! driver's share.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;

@@ -1,5 +1,5 @@
-//! A cache of experts on a simulated card. Its memory is planned, probed and allocated to the byte, and texts are the
-//! same with and without it: in the middle of a text, in a worker, and with several sequences.
+//! A cache of experts on a simulated card. The cache's memory is planned, probed and allocated to the byte. Texts are
+//! the same with and without the cache: in the middle of a text, in a worker, and with several sequences.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use autoplace::{Isolation, Model, ModelBuilder, load};
 
 const N_CTX: u32 = 512;
 
-/// A request for all layers on cards and all experts on the host. It computes in 32 bits, so that batches of any shape
-/// give the same numbers.
+/// A request for all layers on cards and all experts on the host. Models compute in 32 bits, so that batches of any
+/// shape give the same numbers.
 fn experts_on_host(n_seq_max: u32) -> Request {
     let mut request = request().n_ctx(N_CTX * n_seq_max).n_seq_max(n_seq_max).n_ubatch(64).n_gpu_layers(GpuLayers::All);
     request.params.flash_attn = FlashAttention::Off;

@@ -22,8 +22,8 @@ const ROUNDS: usize = 4;
 /// description, is larger than that.
 const GROWTH: u64 = 200 * PROBES as u64;
 
-/// Variable that `cargo xtask sanitize` sets. The sanitizer finds leaks itself, so a few hundred probes are enough. It
-/// keeps freed memory, so memory grows.
+/// Variable that `cargo xtask sanitize` sets. The sanitizer finds leaks itself, so a few hundred probes are enough. The
+/// sanitizer keeps freed memory, so memory grows.
 const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
 /// A model of the list by title. Its random weights are not needed.

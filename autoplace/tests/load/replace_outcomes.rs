@@ -36,7 +36,7 @@ impl Text {
         self.text += &self.stream.next().unwrap().unwrap();
     }
 
-    /// Generates the text to its end. It must equal the undisturbed text.
+    /// Generates the text to its end, and checks that it equals the undisturbed text.
     #[track_caller]
     fn end(mut self) {
         self.text.extend(self.stream.by_ref().map(Result::unwrap));

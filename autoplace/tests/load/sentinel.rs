@@ -19,7 +19,7 @@ use autoplace::watch::{
 use autoplace::{Model, ModelBuilder, load};
 use test_support::{demo_path, wait};
 
-/// Time after which a test fails if the sentinel reports nothing. It does not make any test longer.
+/// Time after which a test fails if the sentinel reports nothing. This does not make any test longer.
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {

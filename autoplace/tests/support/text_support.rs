@@ -74,8 +74,9 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
     model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
-/// Temperature for models with random weights. Their logits are close together, so no token is likely, and each choice
-/// depends on every earlier token. It is used without `top_k`, because the last bits decide which token is the 40th.
+/// Temperature for models with random weights. The logits of such models are close together, so no token is likely, and
+/// each choice depends on every earlier token. The tests set no `top_k`, because the last bits decide which token is
+/// the 40th.
 pub(crate) const COLD: f32 = 0.3;
 
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> GenerateRequest {
@@ -214,7 +215,7 @@ pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
     model.native().unwrap().vocab().tokenize(text, true, false).unwrap()
 }
 
-/// Random tokens. They are words in every small model.
+/// Random tokens that are words in the vocabulary of every small model.
 pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     let mut state = seed;
     let next = |_| {
@@ -328,7 +329,7 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
-    /// Computes rows of an encoder. They take `n_positions` positions.
+    /// Computes rows of an encoder. The rows take `n_positions` positions.
     pub(crate) fn compute_rows(&mut self, rows: &[f32], positions: &[Position], n_positions: Position, at_once: bool) {
         let rows = llama_sys::Rows { values: rows, positions, seq: 0, is_non_causal: at_once, output_last: false };
         self.context.decode_rows(&rows).unwrap();

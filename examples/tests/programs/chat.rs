@@ -43,7 +43,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let mut first = [0; 16];
     output.read_exact(&mut first).expect("an answer begins");
     test_support::program::interrupt(&child);
-    // The program still answers another line. It ends with its input.
+    // The program still answers another line. The program ends when its input ends.
     input.write_all(b"And now?\n").expect("it still reads");
     drop(input);
     let mut rest = Vec::new();

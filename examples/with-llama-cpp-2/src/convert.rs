@@ -1,10 +1,10 @@
 //! Converts between autoplace and llama-cpp-2: devices to a [`Machine`], and a [`Plan`] to parameters.
 //!
-//! Copy this file into your program. It needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
+//! Copy this file into your program. The file needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
 //! `thiserror`, and no `unsafe`.
 //!
 //! A plan states exact numbers of bytes, so it is applied completely or not at all. If llama-cpp-2 0.1.160 has no
-//! setter for a parameter, the result is an [`Error`]. It names a request that avoids the parameter.
+//! setter for a parameter, the result is an [`Error`]. The error names a request that avoids the parameter.
 //!
 //! | in the plan | in llama-cpp-2 |
 //! |---|---|
@@ -75,8 +75,8 @@ pub enum Error {
 /// This computer, as described by llama-cpp-2's list of devices (`list_llama_ggml_backend_devices`) and by NVIDIA's
 /// driver.
 ///
-/// It contains the GPUs of every backend in this build of llama-cpp-2, under names by which [`model_params`] finds them
-/// again. `Machine::detect` finds fewer GPUs, because it uses only NVIDIA's driver.
+/// The machine has the GPUs of every backend in this build of llama-cpp-2, under names by which [`model_params`] finds
+/// them again. `Machine::detect` finds fewer GPUs, because it uses only NVIDIA's driver.
 #[must_use]
 pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
     let describe = |device: &LlamaBackendDevice| {

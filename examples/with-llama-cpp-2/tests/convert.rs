@@ -45,7 +45,7 @@ fn gpu_plan(card: Gpu) -> Plan {
     plan_on(&host().with_gpu(card), convert::request())
 }
 
-/// A card in llama-cpp-2's list. Its index is the CPU's, the only device that surely exists.
+/// A card in llama-cpp-2's list. The index is that of the CPU, the only device that surely exists.
 fn listed(name: &str, description: &str) -> LlamaBackendDevice {
     LlamaBackendDevice {
         index: cpu().index,

@@ -55,7 +55,7 @@ fn call(tool: &Tool, index: usize) -> Value {
     call
 }
 
-/// The schema of a call with these keys. It leaves the arguments open.
+/// The schema of a call with these keys. Any arguments are allowed.
 pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     json!({
         "type": "object",

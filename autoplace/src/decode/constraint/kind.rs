@@ -64,7 +64,7 @@ pub(super) struct TextOrCalls {
     pub(super) is_open: bool,
 }
 
-/// A tool. Its schema is JSON text, because messages to workers cannot contain JSON trees.
+/// A tool. The schema is JSON text, because messages to workers cannot contain JSON trees.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CalledTool {
     pub(super) name: String,

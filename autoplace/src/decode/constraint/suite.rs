@@ -23,7 +23,8 @@ const MAX_SPELLINGS: usize = 800;
 /// enforced, contents of strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
     [("draft7", "content"), ("draft7", "format"), ("draft2020-12", "format"), ("draft2020-12", "vocabulary")];
-/// The optional folders include features that need a network or a base URI. Their files are compiled like all others.
+/// The optional folders include features that need a network or a base URI. The files of these folders are compiled
+/// like all others.
 const FOLDERS: [&str; 3] = ["", "optional", "optional/format"];
 
 /// Results of the schemas of one keyword.

@@ -1,4 +1,5 @@
-//! Sampling parameters: the parameters themselves, the model file's recommendations, and the sampler chain.
+//! Sampling parameters. This module has the parameters, reads those that a model file recommends, and builds the
+//! sampler chain.
 
 mod build;
 mod shipped;
@@ -123,7 +124,7 @@ impl Sampling {
     }
 }
 
-/// A sampler in [`Sampling::samplers`]. Its JSON name is llama.cpp's.
+/// A sampler in [`Sampling::samplers`]. The JSON names of the samplers are llama.cpp's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -148,8 +149,8 @@ pub enum SamplerKind {
     Xtc,
     /// The temperature.
     Temperature,
-    /// Adaptive-p. It always comes last, at whatever place it is in the list, and replaces the random choice of the
-    /// token.
+    /// Adaptive-p, which replaces the random choice of the token. This sampler always comes last, no matter where it is
+    /// in the list.
     AdaptiveP,
 }
 

@@ -132,10 +132,10 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Appends tokens that an earlier process generated. They are computed one by one, as before, because another batch
-    /// shape would round differently. Their text was already returned, except for the part that is still held back.
-    /// Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond `capacity` are
-    /// discarded here, as the earlier process did.
+    /// Appends tokens that an earlier process generated. The tokens are computed one by one, as before, because another
+    /// batch shape would round differently. The text of these tokens was already returned, except for the part that is
+    /// still held back. Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond
+    /// `capacity` are discarded here, as the earlier process did.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;

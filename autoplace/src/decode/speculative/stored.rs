@@ -1,5 +1,5 @@
-//! The link between the drafters' contexts and the prompt store. Their part of a text is stored beside the model's own
-//! part.
+//! The link between the drafters' contexts and the prompt store. A drafter's part of a text is stored beside the
+//! model's own part.
 //!
 //! In: a drafter's context, and its tokens of each sequence. Out: the beginning of a text, restored into that context,
 //! so that the first draft of a restored text does not wait for the whole prompt. A draft model can continue at any

@@ -50,7 +50,7 @@ pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Op
 pub(crate) struct UseMeter {
     model: SpeedModel,
     assignment: Assignment,
-    /// The machine. Its first GPUs are those of the plan, in the plan's order.
+    /// The machine. The GPUs of the plan come first, in the plan's order.
     machine: Machine,
     /// Threads of the host's measured rates; `None` if the host computes no layer.
     threads: Option<u32>,

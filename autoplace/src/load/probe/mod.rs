@@ -81,14 +81,16 @@ impl NativeProbe {
         Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
-    /// Adds a LoRA adapter. Its bytes count with the weights. The counted buffers are large enough for texts without an
-    /// adapter, with any single adapter, and with all of them. The file is read by [`breakdown`](Self::breakdown).
+    /// Adds a LoRA adapter. The bytes of the adapter count with the weights. The counted buffers are large enough for
+    /// texts without an adapter, with any single adapter, and with all of them. The file is read by
+    /// [`breakdown`](Self::breakdown).
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
         self
     }
 
-    /// Adds a control vector to the context. Its `n_embd` floats per layer are really allocated while the probe runs.
+    /// Adds a control vector to the context. The vector's `n_embd` floats per layer are really allocated while the
+    /// probe runs.
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
         self

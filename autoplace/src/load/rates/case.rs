@@ -74,7 +74,8 @@ const N_KV: u32 = 4096;
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MAX_SMALL: u32 = 360;
-/// Number of caches in one graph. Those of a narrow model must exceed the processor's caches together.
+/// Maximum number of KV caches in one graph. The caches of a narrow model are small, and together they must exceed the
+/// processor's caches.
 const MAX_CACHES: u32 = 64;
 /// Number of blocks in one graph.
 const N_BLOCKS: u32 = 32;

@@ -38,7 +38,7 @@ const EXPERTS: [T; 5] = [T::Q8_0, T::Q6_K, T::Q4_K, T::IQ4_XS, T::MXFP4];
 const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
 
 impl RatesRequest {
-    /// These cases, measured for 60 milliseconds each.
+    /// A request for these cases, which are measured for 60 milliseconds each.
     pub const fn new(cases: Vec<RateCase>) -> Self {
         Self {
             cases,

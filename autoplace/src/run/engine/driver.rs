@@ -139,7 +139,7 @@ impl Driver {
         let Waiting { text, mut sequence, since, has_begun } = waiting;
         let session = match &mut self.session {
             Some(session) => session,
-            // The context is gone. It is taken again for the next text.
+            // The context is gone, and is taken again for the next text.
             lost => match LocalSession::open(&self.queue.model) {
                 Ok(session) => {
                     let session = lost.insert(session);

@@ -1,4 +1,5 @@
-//! The engine: many requests on one model. Its thread computes them together, one in each sequence of the context.
+//! The engine: many requests on one model. The engine's thread computes them together, one in each sequence of the
+//! context.
 //!
 //! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
 //! (`queue`), join and leave between two tokens (`driver`), and are admitted as far as the cache has room (`order`).
@@ -76,7 +77,8 @@ pub struct Engine {
 #[derive(Debug)]
 struct Inner {
     texts: Texts,
-    /// The guard is dropped with the last handle. It then cancels unfinished texts and waits for the end of the thread.
+    /// The guard is dropped with the last handle. The guard then cancels unfinished texts and waits for the end of the
+    /// thread.
     guard: AbortAndJoin,
 }
 

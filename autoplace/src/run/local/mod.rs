@@ -153,7 +153,7 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Suspends a text. Its tokens stay in the context until another text needs the cells.
+    /// Suspends a text. The tokens stay in the context until another text needs the cells.
     pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;

@@ -72,7 +72,7 @@ pub(crate) enum Reply {
         id: u64,
         statistics: Statistics,
     },
-    /// A piece. Its sequence number says which text it belongs to.
+    /// A piece. The sequence number of the piece says which text it belongs to.
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,

@@ -41,7 +41,7 @@ pub(crate) enum SessionCall {
     CanRollBack(SequenceId),
     Replace(Option<Box<Plan>>),
     Improve(f64),
-    /// The last call. It has no answer.
+    /// The last call, which has no answer.
     Close,
 }
 

@@ -1,8 +1,8 @@
 //! Detects a model that generates more slowly than before.
 //!
-//! The speed of the first window of tokens after a warm-up counts as the model's own speed. It rises slowly if the
-//! model turns out to be faster, and never falls. Only generation time counts, so an idle model is neither slow nor
-//! fast.
+//! The speed of the first window of tokens after a warm-up counts as the model's own speed. The model's own speed rises
+//! slowly if the model turns out to be faster, and never falls. Only generation time counts, so an idle model is
+//! neither slow nor fast.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,8 @@ impl SpeedRule {
         Self { cost, first: None, window: VecDeque::new(), own: None, slow: Condition::default() }
     }
 
-    /// `cause` names the likely cause when a slowdown begins. Its argument is the evidence for depth as the cause.
+    /// `cause` names the likely cause when a slowdown begins. The argument of `cause` is the evidence for depth as the
+    /// cause.
     pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let settings = moment.settings;
         let first = *self.first.get_or_insert(now);

@@ -1,6 +1,6 @@
 //! Models of every architecture of llama.cpp. In: hyper-parameters. Out: GGUF files.
 //!
-//! llama.cpp itself lists the tensors of an architecture. It creates a model from our metadata
+//! llama.cpp itself lists the tensors of an architecture. For this, it creates a model from our metadata
 //! ([`Model::from_metadata`]). The names and shapes of that model's tensors go into the file, together with the
 //! metadata. The sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without
 //! attention, experts, prediction blocks, tied tensors.
@@ -20,7 +20,8 @@ pub(crate) struct Blueprint {
     /// Distinguishes the model from the others of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// Other metadata to create the model from. It is needed because llama.cpp omits the tensors of prediction blocks.
+    /// Other metadata from which the model is created. These are needed because llama.cpp omits the tensors of
+    /// prediction blocks.
     made_of: Option<Builder>,
     /// Tensors that llama.cpp would not create.
     also: Vec<(String, Vec<u64>)>,

@@ -153,10 +153,11 @@ struct Needs {
 }
 
 impl Needs {
-    /// Possible growth of compute buffers after the load. llama.cpp reserves them for the largest prompt of all
-    /// sequences and for a token of each. Other numbers of tokens, or a single sequence, may be computed on another
-    /// device and need more memory, because a GPU takes work from the host only from 32 tokens on (llama-context.cpp,
-    /// `sched_reserve`). The default headroom covers this growth, but a headroom in bytes is the user's own choice.
+    /// Possible growth of compute buffers after the load. llama.cpp reserves the buffers for the largest prompt over
+    /// all sequences, and for one token of each sequence. Other numbers of tokens, or a single sequence, may be
+    /// computed on another device and need more memory, because a GPU takes work from the host only from 32 tokens on
+    /// (llama-context.cpp, `sched_reserve`). The default headroom covers this growth, but a headroom in bytes is the
+    /// user's own choice.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }

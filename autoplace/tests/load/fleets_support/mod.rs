@@ -21,7 +21,7 @@ pub(crate) struct Model {
     pub(crate) profile: ModelProfile,
 }
 
-/// All models. Their files are written once, and are removed when this is dropped.
+/// All models. The files are written once, and are removed when this is dropped.
 pub(crate) struct Models {
     pub(crate) all: Vec<Model>,
     _folder: TempDir,

@@ -46,8 +46,8 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .collect()
 }
 
-/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs. They have any number of layers and are made by free
-/// memory or by proportions, with and without overrides.
+/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs. The splits have any number of layers and are made by
+/// free memory or by proportions, with and without overrides.
 ///
 /// With `thorough`, each number of layers occurs in each form (for a deep model, only some numbers). Otherwise, only
 /// the ends and the middle occur, each in one form.

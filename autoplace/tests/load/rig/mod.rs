@@ -83,7 +83,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the model. It is mapped if a plan's load would map it.
+    /// Loads the model. The file is mapped if a plan's load would map it.
     pub(crate) fn new(
         path: &Path,
         cards: &[&Card],

@@ -65,7 +65,7 @@ struct Said {
 }
 
 impl Closer<'_> {
-    /// Closes the schemas inside a schema, and the schema itself if it alone describes its value.
+    /// Closes the schemas inside a schema. Closes the schema itself too, if no other schema describes the same value.
     fn place(&mut self, schema: &mut Value, is_whole: bool) -> Result<(), Note> {
         let Value::Object(members) = schema else { return Ok(()) };
         self.parts(members)?;
@@ -78,7 +78,7 @@ impl Closer<'_> {
         let own = members.keys().filter(|key| !is_in(ANNOTATIONS, key) && *key != "type");
         let is_alone = own.count() == 1;
         if is_whole && (said.names.is_empty() || is_alone && !members.contains_key("allOf")) {
-            // One of several complete schemas, or a reference to one.
+            // The schema consists of alternatives, or refers to a schema, and these are complete.
             return self.applied(members, true);
         }
         if is_whole && !said.of_others {

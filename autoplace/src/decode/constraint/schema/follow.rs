@@ -15,7 +15,7 @@ use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Maximum number of values in all schemas compiled by this search. A hostile schema is compiled once or twice.
 const MAX_PROBED: usize = 30_000;
-/// Keywords to remove one by one until the schema compiles. Those that llguidance limits come first.
+/// Keywords to remove one by one until the schema compiles. Keywords that llguidance limits come first.
 const LEFT_OUT: [&str; 14] = [
     "pattern",
     "patternProperties",

@@ -1,8 +1,9 @@
 //! Prepares a JSON schema for llguidance. Keywords that llguidance would not enforce are refused, removed with a note,
 //! or rewritten into a form that it enforces.
 //!
-//! In: an untrusted schema of the application. Out: a schema of bounded size. Apart from the noted keywords, it allows
-//! no text that the original forbids. It allows no number whose parsed value differs from its text.
+//! In: an untrusted schema of the application. Out: a schema of bounded size. Apart from the noted keywords, this
+//! schema allows no text that the original forbids. A number whose parsed value would differ from its text is not
+//! allowed either.
 
 mod closed;
 mod follow;

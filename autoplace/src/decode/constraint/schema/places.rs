@@ -2,7 +2,8 @@
 //!
 //! llguidance merges the schemas that apply to one value (`allOf`, keywords beside `$ref` or `anyOf`) and copies them
 //! for each alternative and property without a limit: 64 KiB of schema took 2 GiB, and 256 KiB ended the process. Its
-//! steps are cubic in the alternatives of a value: 5,000 took minutes. Both are therefore counted first.
+//! steps are cubic in the alternatives of a value: 5,000 took minutes. The copies and the alternatives are therefore
+//! counted first.
 
 use serde_json::{Map, Value};
 
@@ -18,7 +19,7 @@ const MAX_DEPTH: usize = 256;
 
 type Members = Map<String, Value>;
 
-/// Refuses a schema over the limits. Its references must be plain.
+/// Refuses a schema over the limits. The references of the schema must be plain.
 pub(super) fn check(root: &Value) -> Result<(), String> {
     let mut left = MAX_COPIES;
     let mut rest = vec![root];

@@ -26,7 +26,7 @@ const PATIENCE: u32 = 2;
 const WINDOWS_OF_MORE: u32 = 2;
 /// Ratio to the fastest time from which a number of threads is not measured further.
 const HOPELESS: f64 = 2.0;
-/// Weight of a new window in the usual time, which follows a growing context.
+/// Weight of a new window in the mean that is the usual time. With a growing context, the usual time grows slowly.
 const NEWEST: f64 = 1.0 / 8.0;
 /// Weight of a slow window after a trial that found no better number. The trial itself may have shared its core with
 /// another program.
@@ -45,7 +45,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 pub(crate) struct Pacer {
     /// Threads that compute prompts.
     prompt: u32,
-    /// Numbers of threads, in descending order. A single one means no choice.
+    /// The numbers of threads to choose from, in descending order.
     rungs: Vec<u32>,
     at: usize,
     /// Whether a trial has run.
