@@ -280,7 +280,7 @@ impl Cache {
     /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
     pub(crate) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let Self { idle, checkpoints, .. } = self;
-        // Drops checkpoints that match the beginning of no sequence.
+        // Drops each checkpoint that matches the beginning of no remaining sequence.
         checkpoints.kept.retain(|kept| {
             let begins = |held: Prefix<'_>| held.begins_with(kept);
             running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|sequence| begins(sequence.prefix()))
@@ -305,8 +305,8 @@ impl Cache {
     }
 
     /// Restores the longest stored beginning of a prompt into the sequence `free`, if that saves enough beside the
-    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory.
-    /// `None` leaves everything as it was, or the sequence empty if the context refuses the pieces.
+    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory. If
+    /// the result is `None`, nothing has changed, or `free` is empty because the context refused the pieces.
     fn restore(
         &mut self,
         context: &mut Context,

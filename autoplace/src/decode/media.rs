@@ -112,7 +112,7 @@ impl Spans {
         count.saturating_sub(1)
     }
 
-    /// Index after the last row; 0 for a text without any.
+    /// Index after the last row; 0 for a text without pictures and sounds.
     pub(crate) fn end(&self) -> usize {
         self.all().last().map_or(0, Span::end)
     }

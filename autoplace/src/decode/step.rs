@@ -251,7 +251,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Decodes, and once more without idle texts if the cache has no room.
+    /// Decodes the batch. If the cache has no room, forgets idle texts and decodes once more.
     fn decode_with_room(&mut self, decode: impl Fn(&mut Context) -> Result<(), llama_sys::Error>) -> Result<(), Error> {
         let context = &mut self.lent.context;
         match decode(context) {

@@ -71,7 +71,7 @@ impl DepthFollower {
         self.times.clone()
     }
 
-    /// Adds a step with this work and duration.
+    /// Adds the work and the duration of a step.
     pub(crate) fn took(&mut self, work: DepthWork, time: Duration) {
         if let Some(rule) = &mut self.rule {
             rule.took(work, time.as_secs_f64());

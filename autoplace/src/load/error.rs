@@ -261,7 +261,7 @@ mod tests {
         bytes
     }
 
-    /// The error after the way from a worker to the application.
+    /// The error as the application gets it from a worker.
     fn sent(error: Error) -> Error {
         let Failed(error) = worker::decode(&bytes_of(&Failed(error))).unwrap();
         error

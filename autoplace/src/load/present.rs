@@ -110,8 +110,8 @@ const fn parent() -> Option<u32> {
 }
 
 impl Leases {
-    /// Announces to other processes that a model is loaded by this plan, until the result is dropped. If the
-    /// announcement fails, the load does not, and other processes do not see the model.
+    /// Announces to other processes that a model is loaded by this plan, until the result is dropped. A failed
+    /// announcement does not fail the load; other processes then do not see the model.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<LoadedNotice> {
         let folder = self.private_folder().ok()??.join(LOADED);
         let model = LoadedModel::now(plan, self.makes_room);

@@ -327,7 +327,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
     machine
 }
 
-/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights are ordinary memory.
+/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights lie in ordinary memory.
 fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
 }

@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// The contexts are small, with and without a shared cache, and there are more requests than sequences. Each text
-    /// is as long as alone, and identical if every sequence has its own cache.
+    /// is as long as if it were generated alone, and identical to that text if every sequence has its own cache.
     #[test]
     fn a_text_is_the_same_beside_any_other_texts(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),

@@ -1,4 +1,4 @@
-//! The shift of a full context, through the public API, compared with llama.cpp's own shift.
+//! Compares the shift of a full context, through the public API, with llama.cpp's own shift.
 
 use std::path::Path;
 

@@ -16,8 +16,10 @@ const JUDGED: u32 = 8;
 /// less than 1 %.
 const REFRESH: u32 = 128;
 
-/// Steps of the first and of the longest pause.
+/// Number of steps in the first pause.
 const PAUSE: u32 = 32;
+
+/// Number of steps in the longest pause.
 const MAX_PAUSE: u32 = 1024;
 
 /// Tolerated ratio of the time per token with drafts to the time without, so that noise does not pause drafting.

@@ -19,7 +19,7 @@
 //!   the header.
 //! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp reserves them again only at the next
 //!   computation (llama-context.cpp, `set_embeddings_nextn`). This crate does so at once, for real contexts too. The
-//!   second context is created after the first is freed, and added.
+//!   second context is created after the first is freed, and its bytes are added.
 //!
 //! These parts are not corrected:
 //!

@@ -9,7 +9,7 @@ use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
 use crate::profile::ModelProfile;
 
-/// The measurement of no further type begins after this time. The remaining types get no rate.
+/// After this time, no further type is measured. The remaining types get no rate.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// This machine with the rates of these matrix types; the flag marks expert matrices. Missing rates are measured now,

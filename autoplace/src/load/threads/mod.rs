@@ -53,10 +53,10 @@ pub enum ThreadBasis {
     /// All layers are on GPUs, so a few threads are enough for the remaining work.
     #[error("because all layers are on GPUs")]
     FullOffload,
-    /// One per physical core.
+    /// One thread per physical core.
     #[error("one per core")]
     PerCore,
-    /// The number that the CPU quota keeps busy.
+    /// The number of threads that the CPU quota can keep busy.
     #[error("limited by the CPU quota")]
     TimeLimit,
 }
@@ -100,8 +100,8 @@ pub(super) fn cores(host: &Host) -> u32 {
     host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
-/// Numbers of threads to try, in descending order: all, all but one (for another program that needs a core), and
-/// repeated halves.
+/// Numbers of threads to try, in descending order: all, all but one (for another program that needs a core), a half, a
+/// quarter and so on.
 fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
