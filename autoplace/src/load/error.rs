@@ -261,7 +261,7 @@ mod tests {
         bytes
     }
 
-    /// The error as the application gets it from a worker.
+    /// Encodes and decodes the error, as on the way from a worker to the application.
     fn sent(error: Error) -> Error {
         let Failed(error) = worker::decode(&bytes_of(&Failed(error))).unwrap();
         error
