@@ -11,7 +11,7 @@ use crate::value_type::ValueType;
 /// header in memory is `<memory>`, that of a [`Builder`](crate::Builder) is `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The file cannot be opened.
     #[error("{path}: cannot open: {source}")]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A fault of a runtime. Workers send errors to their applications, so the system's messages are stored as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The folder contains no runtime, or its manifest is invalid.
     #[error("{}: no runtime: {reason}", folder.display())]

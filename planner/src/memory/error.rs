@@ -5,7 +5,7 @@ use super::KvType;
 /// The memory cannot be computed, or llama.cpp would reject the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// A parameter of the context is outside llama.cpp's range.
     #[error("{parameter} is {value}, but {limit}")]

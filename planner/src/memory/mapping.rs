@@ -19,7 +19,7 @@ const ROCM_UPLOAD: u64 = gib(16);
 /// Why a file is read although the request allows mapping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum NotMapped {
     /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]

@@ -32,7 +32,7 @@ pub struct Shortfall {
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The model does not fit. The devices are those of the requested placement, or else of the candidate that lacks
     /// the least. `layers` includes the output layer. A load adds [advice](Error::advice), whose cheapest change ends

@@ -6,7 +6,7 @@ use crate::{gguf, memory, profile};
 /// the name `<memory>` or `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The header could not be read.
     #[error(transparent)]

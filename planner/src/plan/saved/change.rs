@@ -9,7 +9,7 @@ use super::SavedPlan;
 /// A reason why a saved plan cannot be followed on a machine. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum MachineChange {
     /// A GPU of the plan is missing. `device` is its name in ggml; `None` if the plan was made for a hypothetical GPU.
     #[error("there is no {gpu}{} here", device.iter().map(|device| format!(" ({device})")).collect::<String>())]

@@ -67,7 +67,7 @@ json::compiled_here!(SavedPlan);
 /// A saved plan could not be read, written or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum SavedPlanError {
     /// The file cannot be read or written.
     #[error("{}: {source}", file.display())]
