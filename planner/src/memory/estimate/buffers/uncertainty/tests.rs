@@ -50,7 +50,7 @@ impl Case {
         Self { buffers, cost, family: Family::Cuda, copies: false, on_host: false }
     }
 
-    /// The term with a buffer of these bytes.
+    /// The bytes of a term for a buffer of `bytes` bytes.
     fn term(&self, bytes: u128, term: fn(&Uncertainty<'_>) -> u128) -> u128 {
         let assignment = Assignment::by_counts(1, &[2]);
         let view =
@@ -59,7 +59,8 @@ impl Case {
     }
 }
 
-/// Checks that the term is 0 without the change, and that it has these bytes with the change and counts in the sum.
+/// Checks that the term is 0 without the change, that it has the expected bytes with the change, and that the sum
+/// includes it.
 #[track_caller]
 fn holds(term: fn(&Uncertainty<'_>) -> u128, change: impl FnOnce(&mut Case), expected: u128) {
     let mut case = Case::new();
@@ -171,7 +172,7 @@ fn a_moved_weight_may_bring_the_computation_of_its_block_along() {
 }
 
 #[test]
-fn a_buffer_of_blocks_that_nobody_fitted_may_be_twice_as_large() {
+fn a_buffer_of_unfitted_blocks_may_be_twice_as_large() {
     let change = |case: &mut Case| (case.buffers.fitted, case.buffers.unfused) = (false, true);
     holds(|it| it.unfitted_blocks(), change, BYTES);
 }
@@ -189,6 +190,6 @@ fn a_relative_position_bias_is_added_to_the_scores_of_each_block() {
 }
 
 #[test]
-fn fusion_may_be_given_up_for_blocks_that_nobody_fitted() {
+fn fusion_may_be_given_up_for_unfitted_blocks() {
     holds(|it| it.unfitted_scores(), |case| case.buffers.fitted = false, 2 * SCORES);
 }
