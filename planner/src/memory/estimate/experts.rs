@@ -96,7 +96,7 @@ pub struct ExpertCache {
     pub gpus: Vec<u64>,
     /// The part of each GPU's bytes that a load without data ignores: the padding of the last rows.
     pub padding: Vec<u64>,
-    /// Bytes on the host, for the slot of each layer's experts.
+    /// Bytes on the host: the slot numbers of each layer's experts.
     pub host: u64,
     /// Bytes of the experts on the host that the cache could hold.
     pub experts: u64,
