@@ -82,7 +82,7 @@ fn weights_that_no_gpu_multiplies_by_stay_on_the_host() {
 }
 
 #[test]
-fn a_quantised_cache_keeps_a_matrix_that_rotates_its_keys_and_one_that_rotates_its_values() {
+fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
     // The cache has 8 heads of 128 elements in 512 cells. An element takes 2 bytes; 32 quantised elements take 34 or 18
     // bytes.
     let elements = 8 * 128 * 512;
