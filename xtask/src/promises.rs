@@ -1,8 +1,8 @@
-//! `promises`: checks that docs/promises.md names a test for each promise of the documentation, and SECURITY.md one for
-//! each bound.
+//! `promises`: checks that docs/promises.md names a test for each promise of the documentation, and that SECURITY.md
+//! names one for each bound.
 //!
-//! In: tables; docs/promises.md has one below the name of each document. Out: rows whose words are not in the document,
-//! and tests that do not exist.
+//! In: tables. docs/promises.md has one table below the name of each document. Out: rows whose words are not in the
+//! document, and tests that do not exist.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 
 const LIST: &str = "docs/promises.md";
 
-/// Fails for a promise or a bound without a test.
+/// Fails if a promise or a bound has no test.
 pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     let read = |file: &str| std::fs::read_to_string(workspace.root.join(file)).unwrap_or_default();
     let (list, bounds) = (read(LIST), read("SECURITY.md"));
@@ -25,7 +25,7 @@ pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose words are not in the document, and rows without a test. `read` gives the text of a file below the root.
+/// Rows whose words are not in the document, and rows without a test. `read` returns the text of a file below the root.
 fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     let (mut document, mut wrong) = (String::new(), Vec::new());
     for line in list.lines() {
@@ -51,8 +51,8 @@ fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
 }
 
-/// Whether the test exists: as a function of the file with the test attribute that is not ignored, or in the table of a
-/// test without a harness.
+/// Whether the test exists: as a function with the test attribute that is not ignored, or in the table of a test
+/// without a harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);

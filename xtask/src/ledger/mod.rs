@@ -1,5 +1,5 @@
-//! `ledger`: adds measured speeds as rows to `docs/ledger/speeds.csv`. A file of `measure --submission` flows in; every
-//! field is checked; rows flow out.
+//! `ledger`: adds measured speeds as rows to `docs/ledger/speeds.csv`. A file of `measure --submission` flows in, every
+//! field is checked, and rows flow out.
 
 mod fields;
 mod table;
@@ -20,8 +20,8 @@ const LEDGER: &str = "docs/ledger/speeds.csv";
 const FORM: &str = "autoplace measurement for others";
 const VERSION: f64 = 1.0;
 
-/// Checks the ledger. Adds and prints the rows of these submissions; without any, prints each row beside the prediction
-/// of the speed model.
+/// Checks the ledger. Adds and prints the rows of these submissions. Without submissions, prints each row with the
+/// prediction of the speed model.
 pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     let path = workspace.root.join(LEDGER);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -42,7 +42,7 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     if files.is_empty() { print_predictions(workspace) } else { Ok(()) }
 }
 
-/// Prints the table of measured and predicted speeds. A test of the planner makes it.
+/// Prints the table of measured and predicted speeds, which a test of the planner makes.
 fn print_predictions(workspace: &Workspace) -> Result<()> {
     let test = ["test", "--quiet", "--package=autoplace-planner", "--test=planner", "ledger::", "--", "--nocapture"];
     run(&mut workspace.cargo(&test))
@@ -50,7 +50,7 @@ fn print_predictions(workspace: &Workspace) -> Result<()> {
 
 /// The rows of a submission's file.
 fn read(file: &Path) -> Result<Vec<Vec<String>>> {
-    /// A sweep of every layer has some hundred kilobytes.
+    /// A sweep over all numbers of layers takes some hundred kilobytes.
     const MAX_BYTES: u64 = 16 << 20;
     let length = fs::metadata(file)?.len();
     ensure!(length <= MAX_BYTES, "it has {length} bytes, and a submission has at most {MAX_BYTES}");
@@ -105,7 +105,7 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     Ok(rows)
 }
 
-/// A GPU as text: name, bytes, bandwidth and link.
+/// A GPU as a text: name, bytes, bandwidth and link.
 fn gpu(gpu: &Field<'_>) -> Result<String> {
     gpu.has_only(&["name", "backend", "kind", "memory", "driver", "bandwidth", "link", "measured_link"])?;
     gpu.get("kind").one_of(&["discrete", "integrated", "remote"])?;
@@ -214,7 +214,7 @@ fn conditions(field: &Field<'_>) -> Result<()> {
     field.get("throttle").list(32)?.iter().try_for_each(|reason| reason.text().map(drop))
 }
 
-/// The computed tokens, and tokens per second: median, minimum and maximum of the samples.
+/// The numbers of computed tokens; and the tokens per second: median, minimum and maximum of the samples.
 fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     row.has_only(&["n_prompt", "n_gen", "n_depth", "predicted", "ns"])?;
     let tokens = |name: &str| row.get(name).whole(0.0..=2_147_483_648.0);
@@ -232,7 +232,7 @@ fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     Ok([prompt, generated, tokens("n_depth")?, of(middle), of(0), of(last), speeds.len().to_string()])
 }
 
-/// A hash of the file: FNV-1a over its bytes. It distinguishes files; it is not a protection.
+/// A hash of the file: FNV-1a over its bytes. It distinguishes files, but does not protect against forgery.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_checked_and_named_where_it_is_wrong() {
+    fn every_field_is_checked_and_named_if_it_is_wrong() {
         type Change = fn(&mut Value);
         let cases: [(Change, &str); 18] = [
             (|it| it["form"] = json!("other"), "form"),
