@@ -519,6 +519,7 @@ impl Request {
     /// One computation holds whole texts, so the batch, the ubatch and the outputs are as long as the context,
     /// rounded up to a multiple of the number of texts. The default context is 2048 tokens, or the training context if
     /// that is shorter.
+    ///
     /// Up to 16 texts share a computation. [`n_seq_max`](Self::n_seq_max), set before, can raise this number; set
     /// afterwards, it can also lower it. Only llama.cpp knows the memory of a context for embeddings, so its plan needs
     /// a [probe](super::Planner::plan_probed) and keeps layers whole.

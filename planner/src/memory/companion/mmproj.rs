@@ -181,8 +181,8 @@ impl Mmproj {
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` counts
-    /// its tokens and `merged` the patches of each.
+    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` counts its
+    /// tokens and `merged` the patches of each.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,

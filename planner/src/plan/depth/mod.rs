@@ -1,5 +1,6 @@
 //! Placements by depth: a plan may contain a second placement, which is faster on the other side of a certain depth. A
 //! chosen placement flows in; a [`ByDepth`] flows out, and a [`DepthRule`] decides when a running text moves.
+//!
 //! A placement with whole layers on the host slows down with every token in the context, because the host attends to
 //! the cache of its layers. A placement with parts of blocks on the host keeps all caches on GPUs: it is slower at
 //! first and keeps its speed. No fixed placement is best both for a short chat and for a long document.
