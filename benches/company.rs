@@ -200,7 +200,7 @@ fn measure(models: &[String]) {
     for model in models.iter_mut().filter(|model| *model == Path::new(WIDE_MODEL)) {
         *model = two_gib(folder.path());
     }
-    let threads = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
+    let threads = autoplace::load::detect().map_or(1, |machine| machine.host.physical_cores.unwrap_or(1));
     println!("| model | tokens | company | way | seconds | rounds |\n|---|---|---|---|---|---|");
     for model in &models {
         let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();

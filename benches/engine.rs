@@ -102,23 +102,23 @@ fn generate(bare: &mut Bare) -> Run {
         while !texts.is_empty() {
             assert_eq!(raw::llama_decode(context, batch), 0);
             batch.n_tokens = 0;
-            texts.retain_mut(|it| {
-                let token = raw::llama_sampler_sample(it.chain, context, it.output);
+            texts.retain_mut(|text| {
+                let token = raw::llama_sampler_sample(text.chain, context, text.output);
                 let mut goes_on = !raw::llama_vocab_is_eog(vocab, token);
                 if goes_on {
                     let into = buffer.as_mut_ptr().cast();
                     let length = raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
                     text.extend_from_slice(&buffer[..length]);
-                    it.generated += 1;
+                    text.generated += 1;
                     generated += 1;
-                    goes_on = it.generated < most;
+                    goes_on = text.generated < most;
                 }
                 if goes_on {
-                    it.output = batch.n_tokens;
-                    add(&mut batch, token, it.position, it.seq, true);
-                    it.position += 1;
+                    text.output = batch.n_tokens;
+                    add(&mut batch, token, text.position, text.seq, true);
+                    text.position += 1;
                 } else {
-                    raw::llama_sampler_free(it.chain);
+                    raw::llama_sampler_free(text.chain);
                 }
                 goes_on
             });

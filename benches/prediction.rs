@@ -66,7 +66,8 @@ fn main() {
         Shape { caches: &[KvType::F16], depths: &[16], prompt: 32, rounds: 1, each, working_set }
     };
     Backend::init().expect("llama.cpp starts");
-    let files: Vec<PathBuf> = std::env::args().skip(1).filter(|it| !it.starts_with('-')).map(PathBuf::from).collect();
+    let files: Vec<PathBuf> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).map(PathBuf::from).collect();
     if files.iter().any(|file| file.is_file()) {
         println!("| model | | predicted | measured | of {ROUNDS} rounds | predicted / measured |");
         println!("|---|---|--:|--:|--:|--:|");

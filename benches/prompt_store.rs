@@ -35,7 +35,7 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|it| it == part);
+    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
     let depth = depth();
     if is_chosen("first-token") {
         first_tokens(&path, &name, depth, &folder.path().join("first-token"));
@@ -60,7 +60,8 @@ fn model(folder: &Path) -> (PathBuf, String) {
             return (path, name);
         }
     };
-    let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).expect("a model of each kind");
+    let mut sketch =
+        random_weights::all().into_iter().find(|sketch| sketch.arch == arch).expect("a model of each kind");
     sketch.vocabulary();
     (random_weights::write(&sketch, folder), format!("random {arch}"))
 }
@@ -147,14 +148,14 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     let restarted = ask(&engine, &model, &replaced.history, 5);
     let prompt = [&restarted.history[..], &words(6, MESSAGE)].concat();
     let again = turn(&engine, greedy(&model, &prompt, ANSWER).cache_prompt(false), &prompt).first_token;
-    for (what, it, bar) in
+    for (what, measured, bar) in
         [("displaced by eight others", &displaced, 0.05), ("re-placed", &replaced, 0.1), ("restarted", &restarted, 0.1)]
     {
-        let first = it.first_token + if what == "restarted" { opening } else { Duration::ZERO };
+        let first = measured.first_token + if what == "restarted" { opening } else { Duration::ZERO };
         let ratio = first.as_secs_f64() / again.as_secs_f64();
         println!(
             "| {name} | {depth} tokens, {what} | {} restored | {:.1} ms | computed again {:.1} ms | {ratio:.4} (bar {bar}) |",
-            it.restored,
+            measured.restored,
             first.as_secs_f64() * 1e3,
             again.as_secs_f64() * 1e3,
         );
@@ -249,8 +250,8 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
             all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
         }
         all.sort();
-        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
-        let longest = all.last().map_or(0.0, |it| ms(*it));
+        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |wait| ms(*wait));
+        let longest = all.last().map_or(0.0, |wait| ms(*wait));
         println!(
             "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \
              99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) |",

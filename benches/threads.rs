@@ -166,7 +166,7 @@ fn measure() {
 }
 
 fn situations(model: &str, path: &Path, slice: Duration, rounds: usize) {
-    let all = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
+    let all = autoplace::load::detect().map_or(1, |machine| machine.host.physical_cores.unwrap_or(1));
     let all = all.to_string();
     let mut ways = vec![
         Way::load("1 thread", "1", false, path),
@@ -192,7 +192,7 @@ fn situations(model: &str, path: &Path, slice: Duration, rounds: usize) {
             }
         }
         for way in &mut ways {
-            let rounds: Vec<String> = way.speeds.iter().map(|it| format!("{it:.1}")).collect();
+            let rounds: Vec<String> = way.speeds.iter().map(|speed| format!("{speed:.1}")).collect();
             let rounds = rounds.join(", ");
             way.speeds.sort_by(f64::total_cmp);
             let median = way.speeds[way.speeds.len() / 2];

@@ -180,7 +180,7 @@ impl Evidence {
         };
         // A limit does not matter if it leaves nearly all of the memory, or if nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
-        let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
+        let matters = self.model.as_ref().is_none_or(|model| model.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
         (is_less && matters).then(|| finding(FindingCause::Limited, evidence, remedy))
     }
@@ -198,7 +198,7 @@ impl Evidence {
     fn throttled(&self) -> Option<Finding> {
         let held = self.conditions.throttle.iter().filter(|reason| reason.is_fault());
         let held: Vec<String> = held.map(ToString::to_string).collect();
-        let celsius = self.conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
+        let celsius = self.conditions.temperature.map_or(String::new(), |degrees| format!(", {degrees} °C"));
         let evidence = format!("held down by {}{celsius}", held.join(", "));
         let remedy = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER";
         (!held.is_empty()).then(|| finding(FindingCause::Throttled, evidence, remedy))
@@ -207,8 +207,11 @@ impl Evidence {
     fn other_programs(&self) -> Vec<Finding> {
         if let Some(model) = &self.model {
             let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }));
-            let finding =
-                |it: &Change| Finding { cause: FindingCause::OtherPrograms, evidence: it.to_string(), remedy: None };
+            let finding = |change: &Change| Finding {
+                cause: FindingCause::OtherPrograms,
+                evidence: change.to_string(),
+                remedy: None,
+            };
             return change.map(finding).into_iter().collect();
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
@@ -269,7 +272,7 @@ impl ModelEvidence {
     /// express.
     fn asking(&self, flags: &[String]) -> String {
         let (mut command, mut unsaid) = (format!("autoplace plan {}", self.file()), String::new());
-        let is_said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
+        let is_said = |flag: &str| flags.iter().any(|given| given.starts_with(flag));
         if let Some(plan) = &self.plan {
             let (keys, values) = (plan.context.type_k, plan.context.type_v);
             if !is_said("--ctx ") {
@@ -339,7 +342,7 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
         (Some(runs), Some(planned)) => runs * MIN_SPEEDUP < planned,
         _ => theirs < plan.n_gpu_layers,
     };
-    let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
+    let about = running.predicted.map_or(String::new(), |speed| format!(", about {speed:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
     let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", summary(plan));
     is_slower.then(|| Finding { cause: FindingCause::RunsSlower, evidence, remedy: running.otherwise.clone() })
@@ -352,7 +355,7 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
         |kind: &ChangeKind| matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_));
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|change| change.effect == Effect::Fits && change.kinds.iter().all(is_cache))?;
-    let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
+    let kv = plan.placements.iter().fold(0_u64, |sum, placement| sum.saturating_add(placement.footprint.kv));
     let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), summary(plan));
     Some(model.finding(FindingCause::LargeContext, evidence, Some(change)))
 }

@@ -191,10 +191,10 @@ impl Evidence {
         let of_device = |(name, rates): (&str, &MeasuredRates)| {
             let all: Vec<_> = rates.all_conditions().collect();
             let known = || all.iter().copied().flatten();
-            let disturbed: Vec<_> = known().filter(|it| !it.is_quiet()).collect();
-            let old = |it: &&RateConditions| it.age(now).is_some_and(|seconds| seconds > STALE_AFTER);
+            let disturbed: Vec<_> = known().filter(|conditions| !conditions.is_quiet()).collect();
+            let old = |conditions: &&RateConditions| conditions.age(now).is_some_and(|seconds| seconds > STALE_AFTER);
             let n_old = known().filter(old).count();
-            let worst = disturbed.iter().max_by_key(|it| it.disturbance());
+            let worst = disturbed.iter().max_by_key(|conditions| conditions.disturbance());
             let why = match (worst, n_old) {
                 (Some(worst), _) => format!("{} of {} were measured {worst}", disturbed.len(), all.len()),
                 (None, 0) => return None,

@@ -75,7 +75,7 @@ pub fn find(
     let mut looked: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
     if looked.is_empty() {
         let folder = folder
-            .map_or_else(|| "the user's folder for data, which is not known".into(), |it| it.display().to_string());
+            .map_or_else(|| "the user's folder for data, which is not known".into(), |path| path.display().to_string());
         looked.push(format!("nothing in {folder}"));
     }
     looked.push(format!("`autoplace runtime install FILE|URL` brings one, {VARIABLE} names one elsewhere"));

@@ -111,7 +111,9 @@ fn bring(
 ) -> Result<PathBuf, Error> {
     let refuse = |problem: String| Error::Source { what: source.name(), problem };
     let wanted = sha256.map(str::to_ascii_lowercase);
-    if let Some(wanted) = wanted.as_ref().filter(|it| it.len() != 64 || !it.bytes().all(|b| b.is_ascii_hexdigit())) {
+    if let Some(wanted) =
+        wanted.as_ref().filter(|hash| hash.len() != 64 || !hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    {
         return Err(refuse(format!("`{wanted}` is not a SHA-256 hash, which has 64 hexadecimal digits")));
     }
     let (reader, total): (Box<dyn Read>, Option<u64>) = match source {

@@ -285,7 +285,7 @@ mod install {
         for from in [Source::File(world.archive.clone()), Source::Folder(set.folder.clone())] {
             let (ended, _) = install(&from, 1);
             assert!(matches!(ended, Err(Error::Cancelled { done: 1.., .. })), "{ended:?}");
-            let left: Vec<_> = fs::read_dir(world.home()).unwrap().map(|it| it.unwrap().file_name()).collect();
+            let left: Vec<_> = fs::read_dir(world.home()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(left, [".lock"]);
         }
         // The remains of a killed installation are also removed.

@@ -155,7 +155,7 @@ impl Server {
 
 impl State {
     fn answer(&self, request: &Request, stream: TcpStream, at_storage: bool) -> io::Result<()> {
-        let range = request.header("range").and_then(|it| it.strip_prefix("bytes=")?.split_once('-'));
+        let range = request.header("range").and_then(|value| value.strip_prefix("bytes=")?.split_once('-'));
         let end = |end: &str| end.parse().map_or(u64::MAX, |end: u64| end + 1);
         let range = range.map(|(start, last)| start.parse().unwrap()..end(last));
         let authorization = request.header("authorization").map(str::to_owned);
@@ -180,7 +180,7 @@ impl State {
         }
         let name = match at_storage {
             true => path.strip_prefix("/storage/"),
-            false => path.strip_prefix("/some/thing/resolve/").and_then(|it| Some(it.split_once('/')?.1)),
+            false => path.strip_prefix("/some/thing/resolve/").and_then(|rest| Some(rest.split_once('/')?.1)),
         };
         let name = name.unwrap_or_default();
         let Some(file) = self.files.get(name) else { return answer.body(404, "X-Error-Code: EntryNotFound\r\n", b"") };

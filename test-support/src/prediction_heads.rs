@@ -48,7 +48,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
             "output.weight" => matrix(n, 0, &next),
             name if name.ends_with("nextn.eh_proj.weight") => matrix(2 * n, n, &next),
             name if name.ends_with("norm.weight") => all(1.0),
-            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => all(0.0),
+            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|part| name.contains(part)) => all(0.0),
             _ => continue,
         };
         let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();

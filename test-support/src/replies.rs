@@ -27,7 +27,7 @@ impl Sample {
         let (head, text) = section.split_once("\ntext:\n").expect(section);
         let (name, stated) = head.split_once('\n').expect(head);
         let of = |key: &str| stated.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
-        let lacks = |part| of("lacks").is_some_and(|it| it.split(' ').any(|lacking| lacking == part));
+        let lacks = |part| of("lacks").is_some_and(|parts| parts.split(' ').any(|lacking| lacking == part));
         let (first, second) = of("ids").and_then(|ids| ids.split_once(' ')).unzip();
         Self {
             name,

@@ -74,7 +74,7 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     let llama_cpp = source::find(workspace)?;
     let ours = workspace.root.join("llama-sys");
-    for folder in ["include", "src", "ggml"].map(|it| llama_cpp.join(it)).into_iter().chain([ours.join("native")]) {
+    for folder in ["include", "src", "ggml"].map(|name| llama_cpp.join(name)).into_iter().chain([ours.join("native")]) {
         for file in tree::files(&folder)? {
             (&file, fs::read(folder.join(&file))?).hash(&mut hash);
         }

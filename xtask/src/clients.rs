@@ -59,7 +59,8 @@ pub(crate) struct Program {
 /// Runs all clients with the given model or with the demo model. They need some hundred packages, so the CI does not
 /// run them.
 pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let (flags, models): (Vec<&str>, Vec<&str>) = arguments.iter().map(|it| &**it).partition(|it| it.starts_with('-'));
+    let (flags, models): (Vec<&str>, Vec<&str>) =
+        arguments.iter().map(|argument| &**argument).partition(|argument| argument.starts_with('-'));
     let (write, model) = match (&flags[..], &models[..]) {
         ([], models) if models.len() < 2 => (false, models.first()),
         (["--write"], models) if models.len() < 2 => (true, models.first()),
@@ -137,7 +138,9 @@ fn program(workspace: &Workspace, name: &str, extension: &str) -> PathBuf {
 /// The programs in the form that the test reads: an interpreter, a file and a context on each line, separated by tabs.
 pub(crate) fn list(programs: &[Program]) -> Result<String> {
     let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is no text");
-    let line = |it: &Program| Ok(format!("{}\t{}\t{}", text(&it.interpreter)?, text(&it.file)?, it.context));
+    let line = |program: &Program| {
+        Ok(format!("{}\t{}\t{}", text(&program.interpreter)?, text(&program.file)?, program.context))
+    };
     Ok(programs.iter().map(line).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 

@@ -195,10 +195,11 @@ mod tests {
         let requests = trace(200);
         assert_eq!(requests.len(), 200 * TURNS);
         assert_eq!(requests, trace(200));
-        let count = |is: fn(Turn) -> bool| requests.iter().filter(|it| is(it.kind)).count();
-        assert!(count(|it| it == Turn::Edit) > 60);
-        assert!(count(|it| matches!(it, Turn::Fork { .. })) > 15);
-        let conversations: std::collections::BTreeSet<_> = requests.iter().map(|it| it.conversation).collect();
+        let count = |is: fn(Turn) -> bool| requests.iter().filter(|request| is(request.kind)).count();
+        assert!(count(|turn| turn == Turn::Edit) > 60);
+        assert!(count(|turn| matches!(turn, Turn::Fork { .. })) > 15);
+        let conversations: std::collections::BTreeSet<_> =
+            requests.iter().map(|request| request.conversation).collect();
         assert!(conversations.len() > 180, "{}", conversations.len());
     }
 }

@@ -119,7 +119,8 @@ fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
 /// The `[package.metadata]` of `cli`.
 fn metadata(workspace: &Workspace) -> Result<Value> {
     let mut packages = workspace.packages()?.into_iter();
-    let cli = packages.find(|it| it["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
+    let cli =
+        packages.find(|package| package["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
     Ok(cli["metadata"].clone())
 }
 
@@ -150,7 +151,7 @@ fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
 fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Result<()> {
     let files = tree::files(folder)?;
     for file in wanted {
-        let bytes = fs::metadata(folder.join(file)).map_or(0, |it| it.len());
+        let bytes = fs::metadata(folder.join(file)).map_or(0, |found| found.len());
         ensure!(bytes > 0, "{} lacks {file}", made.display());
     }
     let said = output(Command::new(program).arg("--version"))?;
@@ -161,9 +162,10 @@ fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Resu
 
 /// The newest glibc version that a program requires.
 fn glibc<'a>(versions: impl IntoIterator<Item = &'a String>) -> String {
-    let numbers = |version: &str| version.split('.').map(|it| it.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
-    let versions = versions.into_iter().filter_map(|it| it.strip_prefix("GLIBC_"));
-    versions.max_by_key(|it| numbers(it)).unwrap_or("none").to_owned()
+    let numbers =
+        |version: &str| version.split('.').map(|number| number.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
+    let versions = versions.into_iter().filter_map(|version| version.strip_prefix("GLIBC_"));
+    versions.max_by_key(|version| numbers(version)).unwrap_or("none").to_owned()
 }
 
 #[cfg(test)]
@@ -180,16 +182,16 @@ mod tests {
     fn the_files_of_archive_and_package_are_in_the_repository_or_generated() {
         let (workspace, tables) = tables();
         let cli = workspace.root.join("cli");
-        let assets = tables["deb"]["assets"].as_array().unwrap().iter().map(|it| &it[0]);
+        let assets = tables["deb"]["assets"].as_array().unwrap().iter().map(|asset| &asset[0]);
         let included = tables["dist"]["include"].as_array().unwrap();
         let made = |path: &str| {
             let path = path.strip_prefix("../target/program/")?;
             let file = path.strip_prefix("completions/");
-            let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|it| it.1 == file));
+            let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|completion| completion.1 == file));
             Some(is_made && ["completions", "man"].contains(&path.split('/').next()?))
         };
         let mut count = 0;
-        for path in assets.chain(included).map(|it| it.as_str().unwrap()) {
+        for path in assets.chain(included).map(|value| value.as_str().unwrap()) {
             let is_there = path == "target/release/autoplace" || made(path).unwrap_or_else(|| cli.join(path).is_file());
             assert!(is_there, "cli/Cargo.toml: `{path}`");
             count += 1;

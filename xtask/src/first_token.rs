@@ -80,10 +80,10 @@ impl Figures {
             figures[figures.len() / 2]
         };
         Self {
-            mean_first: of(|it| it.mean_first),
-            last_first: of(|it| it.last_first),
-            longest_gap: of(|it| it.longest_gap),
-            throughput: of(|it| it.throughput),
+            mean_first: of(|figures| figures.mean_first),
+            last_first: of(|figures| figures.last_first),
+            longest_gap: of(|figures| figures.longest_gap),
+            throughput: of(|figures| figures.throughput),
         }
     }
 }

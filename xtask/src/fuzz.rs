@@ -29,7 +29,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--seconds" => {
-                let given = arguments.next().and_then(|it| it.parse().ok());
+                let given = arguments.next().and_then(|number| number.parse().ok());
                 seconds = given.context("`--seconds` wants a number")?;
             }
             name => named.push(name),
@@ -49,7 +49,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 
     let mut table = String::from("| target | seconds | executions | edges | inputs |\n|---|---|---|---|---|\n");
     let mut findings = Vec::new();
-    for target in targets.lines().filter(|it| named.is_empty() || named.contains(it)) {
+    for target in targets.lines().filter(|line| named.is_empty() || named.contains(line)) {
         println!("fuzz: {target}, {seconds} s");
         let (corpus, log) = (folder.join("corpus").join(target), folder.join(format!("{target}.log")));
         fs::create_dir_all(&corpus)?;

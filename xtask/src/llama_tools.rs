@@ -123,9 +123,10 @@ fn folder(workspace: &Workspace) -> Result<PathBuf> {
 fn options(workspace: &Workspace) -> Result<Vec<String>> {
     let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
     // A runtime for other processors may be newer than the build for this one, and it rounds differently.
-    let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|it| it.contains("GGML_NATIVE:BOOL=ON"));
-    let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|it| it.modified()).ok();
-    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|it| (is_native(it), changed(it))) else {
+    let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|text| text.contains("GGML_NATIVE:BOOL=ON"));
+    let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|metadata| metadata.modified()).ok();
+    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|cache| (is_native(cache), changed(cache)))
+    else {
         return Ok(vec!["-DGGML_NATIVE=OFF".to_owned()]);
     };
     let cache = fs::read_to_string(&newest).with_context(|| newest.display().to_string())?;

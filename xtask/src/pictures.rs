@@ -163,7 +163,7 @@ impl Server {
         ensure!(shots[0] != shots[1], "serve: the page at its address looks the same in light and dark");
         let log = fs::read_to_string(&self.log)?;
         let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let asked: BTreeSet<String> = lines.filter_map(|it| it["path"].as_str().map(str::to_owned)).collect();
+        let asked: BTreeSet<String> = lines.filter_map(|line| line["path"].as_str().map(str::to_owned)).collect();
         // Every browser requests the icon of a site.
         let others: Vec<_> = asked.iter().filter(|path| !["/", "/favicon.ico"].contains(&path.as_str())).collect();
         ensure!(asked.contains("/") && others.is_empty(), "serve: the page asks for {others:?}");

@@ -48,7 +48,7 @@ fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
 
 /// The tests that a text names: `path.rs::name` in backticks.
 fn tests(text: &str) -> Vec<&str> {
-    text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
+    text.split('`').filter(|part| part.contains(".rs::") && !part.contains(' ')).collect()
 }
 
 /// Whether the test exists: as a function with the test attribute that is not ignored, or in the table of a test
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn a_test_is_a_function_with_the_attribute() {
         assert_eq!(tests("`a b.rs::c`, `b.rs::one`, `b.rs`"), ["b.rs::one"]);
-        let found =
-            ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"].map(|it| is_test(it, &read));
+        let found = ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
+            .map(|test| is_test(test, &read));
         assert_eq!(found, [true, true, false, false, false, false]);
     }
 }

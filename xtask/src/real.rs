@@ -50,7 +50,8 @@ const TOOLS: [&str; 5] = ["llama-server", "llama-tokenize", "llama-completion", 
 /// Runs all checks, or the named checks of `openai/tests/real` and `clients`. `--write` records transformers' output
 /// for the conversations, with which the step of the tests compares.
 pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let (flags, checks): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|it| it.starts_with('-'));
+    let (flags, checks): (Vec<&String>, Vec<&String>) =
+        arguments.iter().partition(|argument| argument.starts_with('-'));
     ensure!(flags.iter().all(|flag| *flag == "--write"), "cargo xtask real [--write] [CHECK...]");
     let models = [SMOLLM2.fetch(workspace)?, GEMMA3.fetch(workspace)?];
     let drives_clients = checks.is_empty() || checks.iter().any(|check| *check == "clients");
@@ -177,7 +178,7 @@ impl Model {
 
     fn is_assembled(&self, workspace: &Workspace) -> Result<bool> {
         let pinned = fs::read(workspace.root.join(self.requirements()))?;
-        let is_whole = folder(workspace).join(self.file).metadata().is_ok_and(|it| it.len() == self.bytes);
+        let is_whole = folder(workspace).join(self.file).metadata().is_ok_and(|metadata| metadata.len() == self.bytes);
         Ok(is_whole && fs::read(self.stamp(workspace)).is_ok_and(|stamp| stamp == pinned))
     }
 }

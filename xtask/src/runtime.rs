@@ -67,7 +67,8 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
         std::env::consts::OS
     );
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    if let Some(other) = arguments.iter().find(|it| !["--here", "--vulkan", "--cuda", "--twice"].contains(&it.as_str()))
+    if let Some(other) =
+        arguments.iter().find(|argument| !["--here", "--vulkan", "--cuda", "--twice"].contains(&argument.as_str()))
     {
         bail!("`{other}`: `cargo xtask runtime [--vulkan] [--cuda] [--twice]`, or `--here` for this machine alone");
     }
@@ -129,7 +130,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     }
     let mut opened = LLAMA_CPP.to_vec();
     opened.push(SHIM);
-    let others: Vec<&str> = OTHERS.iter().map(|it| it.library).collect();
+    let others: Vec<&str> = OTHERS.iter().map(|other| other.library).collect();
     let requires = required(workspace, &portable::check("runtime", &folder, GLIBC, &others)?)?;
     let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
     seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
@@ -160,7 +161,8 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_build = messages.filter(|message| message["reason"] == "build-script-executed");
     let variables = of_build.filter_map(|message| message["env"].as_array().cloned()).flatten();
-    let known = variables.filter_map(|it| Some((it[0].as_str()?.to_owned(), it[1].as_str()?.to_owned())));
+    let known =
+        variables.filter_map(|variable| Some((variable[0].as_str()?.to_owned(), variable[1].as_str()?.to_owned())));
     let known: BTreeMap<_, _> = known.filter(|(name, _)| name.starts_with("LLAMA_SYS_")).collect();
     ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo has not said what llama-sys's build script made");
     Ok(known)
@@ -173,7 +175,7 @@ fn required(workspace: &Workspace, needs: &BTreeSet<String>) -> Result<Vec<Value
     let described = needed.map(|Other { backend, library, source, cuda }| {
         let package = pinned.lines().find(|line| line.split("==").next() == Some(*source));
         let source =
-            package.map_or_else(|| (*source).to_owned(), |it| format!("NVIDIA's Python package {it}, or CUDA 13"));
+            package.map_or_else(|| (*source).to_owned(), |name| format!("NVIDIA's Python package {name}, or CUDA 13"));
         json!({ "backend": backend, "library": library, "source": source, "cuda": cuda })
     });
     Ok(described.collect())
@@ -194,7 +196,7 @@ fn seal(
     }
     let list = |name: &str| {
         let text = built.get(name).map(String::as_str).unwrap_or_default();
-        text.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
     let backends = list(BACKENDS);
     let target = &built["LLAMA_SYS_TARGET"];
@@ -214,8 +216,8 @@ fn seal(
         "compiler": compiler,
         "backends": backends,
         "loadable": loadable,
-        "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|it| it == "1"),
-        "threads_sleep": built.get("LLAMA_SYS_THREADS_SLEEP").is_some_and(|it| it == "1"),
+        "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|value| value == "1"),
+        "threads_sleep": built.get("LLAMA_SYS_THREADS_SLEEP").is_some_and(|value| value == "1"),
         "instructions": list("LLAMA_SYS_INSTRUCTION_SET"),
         "libraries": libraries,
         "requires": requires,
@@ -232,7 +234,7 @@ fn compare(one: &Path, other: &Path) -> Result<()> {
     let (one, other) = (read(one)?, read(other)?);
     let files = one["files"].as_object().context("a manifest has files")?;
     let differ: Vec<&String> =
-        files.iter().filter(|(name, entry)| other["files"][name] != **entry).map(|it| it.0).collect();
+        files.iter().filter(|(name, entry)| other["files"][name] != **entry).map(|file| file.0).collect();
     ensure!(differ.is_empty(), "two builds differ in {differ:?}");
     println!("runtime: two builds in two folders are the same in all {} files", files.len());
     Ok(())

@@ -265,7 +265,7 @@ mod tests {
 
     fn read(arguments: &[&str]) -> Option<(usize, String)> {
         let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
-        let arguments: Vec<String> = arguments.iter().map(|it| it.replace("FILE", &file)).collect();
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
         let read = Arguments::read(&arguments, "verb MODEL [NUMBER] [PART]", 3, &PARTS).ok()?;
         assert_eq!(read.model, Path::new(&file));
         Some((read.number, read.part))

@@ -78,7 +78,7 @@ impl Cliff {
         let mut points: Vec<(u32, &Point)> = points
             .filter(|point| point.failure.is_none() && point.generation().is_some())
             .filter_map(|point| {
-                Some((point.placement.as_ref().filter(|it| it.overrides.is_empty())?.n_gpu_layers, point))
+                Some((point.placement.as_ref().filter(|placement| placement.overrides.is_empty())?.n_gpu_layers, point))
             })
             .collect();
         points.sort_by_key(|(layers, _)| *layers);

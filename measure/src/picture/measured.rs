@@ -62,7 +62,7 @@ fn at(x: f64, row: &Row) -> Mark {
 /// Placements of whole layers, by the number of layers on GPUs.
 fn whole(measurement: &Measurement) -> Vec<(u32, &Row)> {
     let of = |point: &'_ Point| {
-        let placement = point.placement.as_ref().filter(|it| it.overrides.is_empty())?;
+        let placement = point.placement.as_ref().filter(|placement| placement.overrides.is_empty())?;
         Some(placement.n_gpu_layers)
     };
     let mut all: Vec<(u32, &Row)> =
@@ -82,7 +82,7 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     ];
     let plan = measurement.point("plan");
     let plan = plan.and_then(|point| Some(at(point.placement.as_ref()?.n_gpu_layers.into(), point.generation()?)));
-    curves.extend(plan.map(|it| curve("the plan", CHOSEN, vec![it], false, true)));
+    curves.extend(plan.map(|mark| curve("the plan", CHOSEN, vec![mark], false, true)));
     let layers = measurement.points.iter().filter_map(|point| Some(point.placement.as_ref()?.layers)).max();
     for (series, ink) in others.iter().zip(OTHERS.into_iter().cycle()) {
         // People write 99 to mean all layers.
@@ -159,7 +159,7 @@ fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
     let mut y = legend(area, &names, 4 + LINE + 4)?;
     for (point, gpu) in bars {
         let planned = gpu.planned;
-        let taken = gpu.taken.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
+        let taken = gpu.taken.map_or_else(|| "unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         let label = format!("{}, {}: planned {}, taken {taken}", point.name, gpu.name, Bytes(planned.total()));
         line(area, &label, (MARGIN, y), TEXT)?;
         let cache = (planned.experts, EXPERTS);

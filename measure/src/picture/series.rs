@@ -55,8 +55,13 @@ impl Series {
     pub fn from_measurement(measurement: &Measurement, name: &str) -> Self {
         let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
         let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
-        let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));
-        Self { name: name.to_owned(), layers: placements().map(|(_, it)| it.layers).max(), points: sorted(points) }
+        let points =
+            points.filter_map(|(point, placement)| Some((placement.n_gpu_layers, point.generation()?.speed.median)));
+        Self {
+            name: name.to_owned(),
+            layers: placements().map(|(_, placement)| placement.layers).max(),
+            points: sorted(points),
+        }
     }
 }
 

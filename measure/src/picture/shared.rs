@@ -102,7 +102,7 @@ mod tests {
             "coder 14.0 GiB, title 2.0 GiB",
             "coder 3.0 GiB",
         ] {
-            assert!(texts.iter().any(|it| it == text), "no {text:?} in {texts:#?}");
+            assert!(texts.iter().any(|shown| shown == text), "no {text:?} in {texts:#?}");
         }
     }
 

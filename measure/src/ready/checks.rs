@@ -109,8 +109,8 @@ fn headroom(plan: &Plan, free: &[Option<u64>]) -> Check {
 fn clocks(conditions: &Conditions) -> Check {
     let faults = conditions.throttle.iter().filter(|reason| reason.is_fault());
     let faults: Vec<String> = faults.map(ToString::to_string).collect();
-    let clock = conditions.clock_mhz.map_or(String::new(), |it| format!(", {it} MHz at least"));
-    let celsius = conditions.temperature.map_or(String::new(), |it| format!(", {it} °C at most"));
+    let clock = conditions.clock_mhz.map_or(String::new(), |mhz| format!(", {mhz} MHz at least"));
+    let celsius = conditions.temperature.map_or(String::new(), |degrees| format!(", {degrees} °C at most"));
     let found =
         if faults.is_empty() { "not held down".to_owned() } else { format!("held down by {}", faults.join(", ")) };
     check(Aspect::Clocks, faults.is_empty(), format!("{found}{clock}{celsius}"))
@@ -213,7 +213,7 @@ pub(super) fn heat(each: &[RateConditions]) -> Check {
         hot += usize::from(times > 0);
     }
     let celsius = each.iter().filter_map(|run| run.temperature).max();
-    let celsius = celsius.map_or(String::new(), |it| format!(", {it} °C at most"));
+    let celsius = celsius.map_or(String::new(), |degrees| format!(", {degrees} °C at most"));
     if runs == 0 {
         return check(Aspect::Heat, true, format!("not reported{celsius}"));
     }

@@ -225,8 +225,8 @@ impl Submission {
             .gpus
             .iter()
             .map(|gpu| {
-                let driver = gpu.driver.as_ref().map_or(String::new(), |it| format!(", driver {it}"));
-                let link = gpu.link.map_or(String::new(), |it| format!(", {}", it.max));
+                let driver = gpu.driver.as_ref().map_or(String::new(), |version| format!(", driver {version}"));
+                let link = gpu.link.map_or(String::new(), |link| format!(", {}", link.max));
                 format!("{} ({}, {} bytes{driver}{link})", gpu.name, gpu.backend, gpu.memory)
             })
             .collect();
@@ -276,7 +276,7 @@ impl SubmittedGpu {
             backend: clean.text(&gpu.backend),
             kind: gpu.kind,
             memory: gpu.total,
-            driver: gpu.driver.as_ref().map(|it| clean.text(it)),
+            driver: gpu.driver.as_ref().map(|version| clean.text(version)),
             bandwidth: gpu.bandwidth,
             link: gpu.pcie,
             measured_link: gpu.rates.as_ref().and_then(|rates| rates.link),

@@ -83,7 +83,7 @@ fn a_model_beyond_all_memory_is_read_from_disk_if_that_is_allowed() {
 fn a_card_without_a_backend_is_unused_but_a_card_under_another_name_is_not() {
     let unused = |reason| {
         let card = not_used(Gpu::named("RTX 3090").unwrap(), reason);
-        but(Evidence::new(machine("RTX 4090")), |it| it.machine.unused_gpus = vec![card])
+        but(Evidence::new(machine("RTX 4090")), |changed| changed.machine.unused_gpus = vec![card])
     };
     let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
     finds(FindingCause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
@@ -133,7 +133,7 @@ fn another_program_matters_if_the_model_needs_its_memory() {
     let evidence = &model(gib(21)).diagnose()[0].evidence.clone();
     assert!(evidence.contains("game"), "{evidence}");
     finds(FindingCause::OtherPrograms, &Evidence::new(held(gib(6))), &Evidence::new(held(gib(1))));
-    let unnamed = but(Evidence::new(held(gib(6))), |it| it.machine.gpus[0].processes = None);
+    let unnamed = but(Evidence::new(held(gib(6))), |changed| changed.machine.gpus[0].processes = None);
     finds(FindingCause::OtherPrograms, &unnamed, &Evidence::new(machine("RTX 4090")));
 }
 
@@ -152,7 +152,8 @@ fn a_cache_is_too_large_if_a_smaller_one_puts_everything_on_the_card() {
     // One flag sets both types, so it cannot express two different types.
     let request = Request::new().kv_types(KvType::Q8_0, KvType::F16);
     let spilled = with_model(machine("RTX 4090"), &LLAMA_8B, &request);
-    let remedy = but(spilled, |it| it.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
+    let remedy =
+        but(spilled, |changed| changed.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
     assert!(!remedy.contains("--kv") && remedy.contains("keys as Q8_0 and values as F16"), "{remedy}");
     // In this case no smaller cache would help.
     finds(FindingCause::LargeContext, &at(65_536), &parted());
@@ -176,25 +177,28 @@ fn layers_planned_for_the_host_are_reported_as_not_on_the_card() {
 
 #[test]
 fn conditions_are_causes_if_they_are_unusual_and_affect_the_model() {
-    let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
-    let full = |wsl, free| but(whole(), |it| (it.machine.wsl, it.conditions.least_free) = (wsl, Some(free)));
-    let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
+    let on_host = |bytes| but(whole(), |changed| changed.conditions.on_host = Some(bytes));
+    let full =
+        |wsl, free| but(whole(), |changed| (changed.machine.wsl, changed.conditions.least_free) = (wsl, Some(free)));
+    let pages = |n| but(whole(), |changed| changed.conditions.swapped_in = Some(n));
     let limit = |bytes| HostLimit::Cgroup { file: "/sys/fs/cgroup/job/memory.max".to_owned(), bytes };
-    let limited = |evidence, bytes| but(evidence, |it: &mut Evidence| it.machine.host.limit = limit(bytes));
-    let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
+    let limited = |evidence, bytes| but(evidence, |changed: &mut Evidence| changed.machine.host.limit = limit(bytes));
+    let held = |reason| but(whole(), |changed| changed.conditions.throttle = BTreeSet::from([reason]));
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
     let link = |evidence, generation, lanes| {
         let link = PcieLink::new(rate(4, 16)).current(rate(generation, lanes));
-        but(evidence, |it: &mut Evidence| it.machine.gpus[0].pcie = Some(link))
+        but(evidence, |changed: &mut Evidence| changed.machine.gpus[0].pcie = Some(link))
     };
-    let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
+    let busy =
+        |evidence, percent| but(evidence, |changed: &mut Evidence| changed.conditions.cpu_pressure = Some(percent));
     let cores = |evidence, quota| {
-        but(evidence, |it: &mut Evidence| {
-            it.machine.host.physical_cores = Some(8);
-            it.machine.host.cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/job/cpu.max", quota, 100_000));
+        but(evidence, |changed: &mut Evidence| {
+            changed.machine.host.physical_cores = Some(8);
+            changed.machine.host.cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/job/cpu.max", quota, 100_000));
         })
     };
-    let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
+    let unused =
+        |evidence| but(evidence, |changed: &mut Evidence| changed.unused_instructions = vec!["avx512f".to_owned()]);
     for (cause, case, near_miss) in [
         (FindingCause::Spilled, on_host(gib(1)), on_host(mib(100))),
         (FindingCause::Spilled, full(true, mib(90)), full(true, gib(2))),
@@ -236,7 +240,7 @@ fn an_unexplained_slow_speed_is_reported_and_a_predicted_one_is_normal() {
     finds(FindingCause::Unexplained, &measured(0.4), &measured(0.9));
     assert_eq!(measured(0.9).diagnose(), []);
     // A known cause takes precedence.
-    let explained = but(measured(0.4), |it| it.conditions.swapped_out = Some(9));
+    let explained = but(measured(0.4), |changed| changed.conditions.swapped_out = Some(9));
     finds(FindingCause::Unexplained, &measured(0.4), &explained);
 }
 

@@ -34,7 +34,8 @@ fn meets_the_schema(measurement: &Measurement) {
     let schema = serde_json::from_str(SCHEMA).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let json = serde_json::from_str(&measurement.to_json()).unwrap();
-    let wrong: Vec<String> = validator.iter_errors(&json).map(|it| format!("{}: {it}", it.instance_path())).collect();
+    let wrong: Vec<String> =
+        validator.iter_errors(&json).map(|error| format!("{}: {error}", error.instance_path())).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

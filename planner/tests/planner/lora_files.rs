@@ -50,7 +50,7 @@ fn a_file_of_another_kind_is_refused_with_the_key_that_shows_it() {
         error.to_string(),
         "<builder> is not a LoRA adapter: `adapter.type` is `control_vector` instead of `lora`"
     );
-    let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
+    let activated = keys().with(|builder| builder.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
     assert!(refused(&Adapter::new("llama")).contains("no tensor"));
 }

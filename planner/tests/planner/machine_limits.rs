@@ -151,7 +151,7 @@ fn half_a_core_halves_the_rates_of_the_host_but_not_those_of_a_gpu() {
     assert_eq!(quarter.host.bytes_per_second, whole.host.bytes_per_second / 4.0);
     assert_eq!(
         (quarter.host.flops, quarter.host.attention),
-        (whole.host.flops / 4.0, whole.host.attention.map(|it| it / 4.0))
+        (whole.host.flops / 4.0, whole.host.attention.map(|rate| rate / 4.0))
     );
     assert_eq!(quarter.gpus, whole.gpus);
     // A rate that was measured with one thread shrinks with the share of the time of that thread.

@@ -41,7 +41,7 @@ fn known(card: &NvidiaGpu) -> String {
         None => vec!["nobody knows who is on it".to_owned()],
     };
     let more = more.into_iter().flatten().chain(processes);
-    more.fold(format!("{name} {address} {memory}"), |text, it| text + ", " + &it)
+    more.fold(format!("{name} {address} {memory}"), |text, part| text + ", " + &part)
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn no_placement_by_hand_is_faster_than_the_searched_one_with_a_cache() {
         assert_eq!(auto.n_gpu_layers < auto.layers(), has_layers_on_host, "{auto}");
         let all = Cell::new(&profile, &machine, &off).all((4, 4), &[512, 1024, 2048]);
         let ((prompt, _), (_, seconds)) = (of_plan(&off), of_plan(&auto));
-        let best = best(&all, prompt, |it| it.workload);
+        let best = best(&all, prompt, |times| times.workload);
         // Each step of the search away from the preferred setting, such as another ubatch, must gain a hundredth.
         assert!(seconds <= 1.015 * best.workload, "{title}: {seconds} s, and {best:?}\n{auto}");
     }
@@ -172,15 +172,15 @@ fn bounds_of_the_cells_of_fit() {
                 };
                 let at: Vec<String> = [20.0, 30.0, 1e9]
                     .iter()
-                    .map(|it| format!("{:.2}", at(*it) / off.speed.as_ref().unwrap().tokens_per_second))
+                    .map(|locality| format!("{:.2}", at(*locality) / off.speed.as_ref().unwrap().tokens_per_second))
                     .collect();
                 println!("by locality {}", at.join(" "));
                 let ((prompt, then), (_, now)) = (of_plan(&off), of_plan(&auto));
-                let same: Vec<Times> = all.iter().copied().filter(|it| it.by_hand.n_ubatch >= 512).collect();
-                let workload = best(&same, prompt, |it| it.workload);
-                let token = best(&all, prompt, |it| it.token);
-                let any = best(&all, f64::INFINITY, |it| it.token);
-                let hit = best(&all, f64::INFINITY, |it| it.always_hit);
+                let same: Vec<Times> = all.iter().copied().filter(|times| times.by_hand.n_ubatch >= 512).collect();
+                let workload = best(&same, prompt, |times| times.workload);
+                let token = best(&all, prompt, |times| times.token);
+                let any = best(&all, f64::INFINITY, |times| times.token);
+                let hit = best(&all, f64::INFINITY, |times| times.always_hit);
                 let speed = |plan: &Plan| plan.speed.as_ref().unwrap().tokens_per_second;
                 let before = speed(&off);
                 println!(

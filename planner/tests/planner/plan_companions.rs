@@ -74,22 +74,25 @@ fn a_draft_has_the_stated_device_and_number_of_layers() {
     let on = |set: &dyn Fn(&mut DraftOptions)| with(set).unwrap().companions.remove(0);
     let given = on(&|_| {});
     for name in ["card 1", "CARD 1"] {
-        let stated = on(&|it| it.device = Some(name.to_owned()));
+        let stated = on(&|options| options.device = Some(name.to_owned()));
         assert_eq!((stated.gpu.as_deref(), stated.bytes), (Some("card 1"), given.bytes));
     }
-    let error = with(&|it| it.device = Some("card 7".to_owned())).unwrap_err().to_string();
+    let error = with(&|options| options.device = Some("card 7".to_owned())).unwrap_err().to_string();
     assert!(error.contains("`card 7`, which this machine lacks: there are card 0, card 1"), "{error}");
-    for host in [on(&|it| it.device = Some(DraftOptions::HOST.to_owned())), on(&|it| it.n_gpu_layers = Some(0))] {
+    for host in [
+        on(&|options| options.device = Some(DraftOptions::HOST.to_owned())),
+        on(&|options| options.n_gpu_layers = Some(0)),
+    ] {
         assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
     }
     // Two of five layers are requested, including the output layer; then more layers than the draft has.
-    let two = on(&|it| it.n_gpu_layers = Some(2));
+    let two = on(&|options| options.n_gpu_layers = Some(2));
     assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
     assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
-    assert_eq!(on(&|it| it.n_gpu_layers = Some(99)).bytes, given.bytes);
+    assert_eq!(on(&|options| options.n_gpu_layers = Some(99)).bytes, given.bytes);
     // 32 elements take 34 bytes instead of 64. Each layer has a matrix of 64 x 64 floats that rotates keys and another
     // one for values. The backend's padding is added.
-    let small = on(&|it| (it.type_k, it.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
+    let small = on(&|options| (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
     let packed = given.bytes.gpu.kv / 64 * 34 + 4 * 2 * (4 * 64 * 64);
     assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
     // A saved plan has the stated options.

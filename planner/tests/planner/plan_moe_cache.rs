@@ -145,8 +145,14 @@ fn a_stated_placement_has_only_the_cache_that_is_stated_with_it() {
     let cache = plan.moe_cache.unwrap();
     assert_eq!((cache.bytes, plan.n_gpu_layers), (gib(4), 49));
     // All experts are on the host, so the share is that of all experts.
-    let experts: u64 =
-        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    let experts: u64 = profile
+        .weights
+        .blocks
+        .iter()
+        .flatten()
+        .filter(|weight| weight.name.contains("_exps"))
+        .map(|weight| weight.bytes)
+        .sum();
     assert!((cache.share - gib(4) as f64 / experts as f64).abs() < 0.01, "{cache:?}");
 }
 
@@ -250,8 +256,14 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
         (gpu.upload, gpu.crossing) = (upload, 20e-6);
         // Half of the experts are cached, and the curve is set to the misses of the row.
         let hits = ExpertHits::new((0.5 / misses - 1.0) / 0.5);
-        let experts: u64 =
-            profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+        let experts: u64 = profile
+            .weights
+            .blocks
+            .iter()
+            .flatten()
+            .filter(|weight| weight.name.contains("_exps"))
+            .map(|weight| weight.bytes)
+            .sum();
         let mut params = ContextParams::default();
         params.moe_cache_size = experts / 2;
         let model = SpeedModel::new(&profile, &params, Rates::new(vec![gpu.clone()], Rate::new(1e12)));

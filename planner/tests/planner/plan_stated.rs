@@ -24,8 +24,14 @@ fn stated_overrides_are_kept_and_free_the_moved_bytes_on_the_gpu() {
     assert_eq!((stated.n_gpu_layers, stated.split_blocks), (stated.layers(), stated.model.blocks));
     assert!(!stated.full_offload);
     assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
-    let experts: u64 =
-        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    let experts: u64 = profile
+        .weights
+        .blocks
+        .iter()
+        .flatten()
+        .filter(|weight| weight.name.contains("_exps"))
+        .map(|weight| weight.bytes)
+        .sum();
     assert!(stated.host().unwrap().footprint.weights >= experts, "{stated}");
     assert!(stated.gpus().next().unwrap().footprint.weights < gib(3), "{stated}");
 }

@@ -35,7 +35,7 @@ fn a_quantised_model_has_the_bytes_of_the_published_files() {
         let profile = shape.profile::<ModelProfile>();
         let words: Vec<&str> = files.split_whitespace().collect();
         for pair in words.chunks(2) {
-            let quantisation = Q::ALL.iter().find(|it| it.to_string() == pair[0]);
+            let quantisation = Q::ALL.iter().find(|quantisation| quantisation.to_string() == pair[0]);
             let published = pair[1].parse::<u64>().unwrap() * 10_000_000;
             // Our sizes are those of the tensors. A file's vocabulary adds some megabytes.
             let ours = bytes(&profile.quantised(*quantisation.expect(pair[0])));

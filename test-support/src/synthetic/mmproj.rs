@@ -43,7 +43,7 @@ struct Encoder<'a> {
 
 impl Encoder<'_> {
     fn is(&self, word: &str) -> bool {
-        self.differs.split(' ').any(|it| it == word)
+        self.differs.split(' ').any(|listed| listed == word)
     }
 
     fn file(&self) -> Builder {
@@ -92,7 +92,7 @@ impl Encoder<'_> {
         let [e, n_ff] = [e, n_ff].map(u64::from);
         let mut matrices = match self.is("fused") {
             true => vec![("attn_qkv", [e, 3 * e])],
-            false => ["attn_q", "attn_k", "attn_v"].map(|it| (it, [e, e])).to_vec(),
+            false => ["attn_q", "attn_k", "attn_v"].map(|part| (part, [e, e])).to_vec(),
         };
         matrices.extend([("attn_out", [e, e]), ("ffn_up", [e, n_ff])]);
         matrices.push(("ffn_down", [n_ff, e]));

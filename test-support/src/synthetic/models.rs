@@ -180,7 +180,7 @@ impl Line {
     /// The value that the line states for a word or a key.
     fn stated(&self, word: &str) -> Option<&'static str> {
         let mut all = self.parts.iter().chain(&self.keys);
-        all.find(|it| it.0 == word).map(|it| it.1)
+        all.find(|entry| entry.0 == word).map(|entry| entry.1)
     }
 
     fn number(&self, key: &str) -> Option<u64> {
@@ -256,7 +256,7 @@ impl Line {
                 None => self.number("expert_shared_feed_forward_length").unwrap(),
             },
             key => {
-                let key = self.keys.iter().find(|it| it.0.rsplit('.').next() == Some(key));
+                let key = self.keys.iter().find(|entry| entry.0.rsplit('.').next() == Some(key));
                 key.expect(text).1.parse().unwrap()
             }
         };
@@ -341,7 +341,7 @@ impl Line {
         for &(key, value) in &self.keys {
             if value.contains("true") {
                 let list = value.trim_matches(['[', ']']).split(',');
-                let list: Vec<bool> = list.map(|it| it.parse().unwrap()).collect();
+                let list: Vec<bool> = list.map(|flag| flag.parse().unwrap()).collect();
                 sketch.bools(key, &list);
             } else if value.starts_with('[') {
                 let list: Vec<u32> = numbers(value).into_iter().map(|n| n.try_into().unwrap()).collect();
@@ -366,7 +366,7 @@ impl Line {
         let more = match self.arch {
             "phi3" => vec![("rope_factors_long.weight", head_dim / 2), ("rope_factors_short.weight", head_dim / 2)],
             "rwkv6" => {
-                ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"].map(|it| (it, n_embd)).into()
+                ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"].map(|name| (name, n_embd)).into()
             }
             _ if self.stated("rope").is_some() => vec![("rope_freqs.weight", head_dim / 2)],
             _ => Vec::new(),

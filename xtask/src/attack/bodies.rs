@@ -19,7 +19,7 @@ pub(super) fn objects(name: &str, bytes: usize) -> String {
 pub(super) fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let asking: Vec<_> = (0..count).map(|_| scope.spawn(&ask)).collect();
-        let mut answers: Vec<String> = asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        let mut answers: Vec<String> = asking.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
         answers.sort();
         answers
     })

@@ -168,7 +168,8 @@ impl Server {
     /// The status and the body of the answer.
     fn answer(&self, path: &str, body: &str) -> (String, String) {
         let mut answer = String::new();
-        let read = self.connected(&(self.head(path, body.len()) + body)).map(|mut it| it.read_to_string(&mut answer));
+        let read =
+            self.connected(&(self.head(path, body.len()) + body)).map(|mut stream| stream.read_to_string(&mut answer));
         match (read, answer.get(9..12)) {
             (Some(Ok(_)), Some(status)) => {
                 let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -181,7 +182,7 @@ impl Server {
     /// Sends these bytes, and returns the status of the answer.
     fn sent(&self, bytes: &str) -> String {
         let mut status = [0; 12];
-        let read = self.connected(bytes).map(|mut it| it.read_exact(&mut status));
+        let read = self.connected(bytes).map(|mut stream| stream.read_exact(&mut status));
         match read {
             Some(Ok(())) => String::from_utf8_lossy(&status[9..]).into_owned(),
             _ => "no answer".to_owned(),
@@ -192,7 +193,7 @@ impl Server {
     fn peak(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
+        let kib = peak.and_then(|value| value.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
         Ok(kib.parse()?)
     }
 

@@ -41,7 +41,7 @@ pub(super) enum Setup {
 fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let sent: Vec<_> = bodies.iter().map(|body| scope.spawn(|| send(body))).collect();
-        let mut said: Vec<String> = sent.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        let mut said: Vec<String> = sent.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
         said.sort();
         said
     })
@@ -59,8 +59,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         answers: &["400", "200"],
         setup: Setup::Plain,
         run: |server| {
-            let ranges: String =
-                (0..100).map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it)).collect();
+            let ranges: String = (0..100).map(|n| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * n, 258 + 4 * n)).collect();
             let class = format!("/[{ranges}]/{{1,100}} ");
             let grammar = format!("%llguidance {{}}\nstart: {}", class.repeat((258_000) / class.len()));
             let grammar = grammar.replace('\\', "\\\\").replace('\n', "\\n");
@@ -117,7 +116,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         setup: Setup::Plain,
         run: |server| {
             // The demo model has 1024 tokens, so the list names each of them several times.
-            let biases = (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
+            let biases = (0..160_000).map(|n| format!("\"{}{}\": 1", "0".repeat(n / 1024), n % 1024));
             let biases: Vec<String> = biases.collect();
             let grammar = r#""%llguidance {}\nstart: /[a-z]{100}/""#;
             vec![server.post(

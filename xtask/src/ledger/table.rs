@@ -95,7 +95,7 @@ pub(super) fn check(text: &str) -> Result<()> {
             row.len(),
             COLUMNS.len()
         );
-        let of = |column: &str| &row[COLUMNS.iter().position(|it| *it == column).unwrap_or_default()];
+        let of = |column: &str| &row[COLUMNS.iter().position(|name| *name == column).unwrap_or_default()];
         for column in REQUIRED {
             ensure!(!of(column).is_empty(), "line {number}: {column} is empty");
         }

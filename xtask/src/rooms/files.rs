@@ -76,7 +76,7 @@ impl Files {
     fn resolve(&self, from: &Module, names: &[String], depth: usize) -> Option<&Module> {
         let (module, item) = self.walk(from, names);
         let (module, file) = self.files.get_key_value(&module)?;
-        let exported = item.and_then(|item| file.named.iter().find(|it| it.is_exported && it.alias == item));
+        let exported = item.and_then(|item| file.named.iter().find(|named| named.is_exported && named.alias == item));
         match exported {
             // A re-export may lead back to itself through another re-export.
             Some(exported) if depth < 8 => self.resolve(module, &exported.names, depth + 1),
@@ -198,7 +198,8 @@ mod tests {
             ("b.rs", "use crate::Item;\n"),
         ]);
         let imports = files.imports();
-        let of_b: Vec<String> = imports.iter().filter(|it| it.from == &["b"]).map(|it| it.to.join("::")).collect();
+        let of_b: Vec<String> =
+            imports.iter().filter(|import| import.from == &["b"]).map(|import| import.to.join("::")).collect();
         assert_eq!(of_b, ["a::deep"]);
     }
 

@@ -107,8 +107,9 @@ fn folders_of_code(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(&workspace.root)? {
         let folder = entry?.path();
         if folder.join("Cargo.toml").is_file() {
-            folders
-                .extend(["src", "tests", "build"].map(|code| folder.join(code)).into_iter().filter(|it| it.is_dir()));
+            folders.extend(
+                ["src", "tests", "build"].map(|code| folder.join(code)).into_iter().filter(|path| path.is_dir()),
+            );
         }
     }
     folders.sort();

@@ -132,7 +132,7 @@ mod tests {
     use super::named;
 
     fn paths(text: &str) -> Vec<(usize, String)> {
-        named(text).into_iter().map(|it| (it.line, it.names.join("::"))).collect()
+        named(text).into_iter().map(|path| (path.line, path.names.join("::"))).collect()
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let text = "mod a;\npub(crate) mod b;\npub use a::{B, c as D};\nuse b::E;\nfn f() { b::g(x::a::h) }\n";
         let found = named(text);
         let seen: Vec<(String, bool, &str)> =
-            found.iter().map(|it| (it.names.join("::"), it.is_exported, it.alias.as_str())).collect();
+            found.iter().map(|path| (path.names.join("::"), path.is_exported, path.alias.as_str())).collect();
         let expected = [
             ("self::a::B", true, "B"),
             ("self::a::c", true, "D"),

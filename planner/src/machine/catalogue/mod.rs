@@ -181,7 +181,7 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
 pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
     let key = Name::parse(&gpu.description).key;
     let cards = CARDS.iter().filter(|card| gpu.mig.is_none() && card.key == key);
-    cards.filter_map(|card| card.multiprocessors).min_by_key(|it| it.count)
+    cards.filter_map(|card| card.multiprocessors).min_by_key(|multiprocessors| multiprocessors.count)
 }
 
 impl Card {
@@ -282,7 +282,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            let is_known = match card.multiprocessors.map(|it| it.generation) {
+            let is_known = match card.multiprocessors.map(|multiprocessors| multiprocessors.generation) {
                 // From Pascal to Blackwell.
                 Some(Generation::Cuda(major, _)) => card.maker == "NVIDIA" && (6..=12).contains(&major),
                 Some(Generation::Amd(name)) => {
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn the_multiprocessors_are_those_of_the_whole_card() {
-        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|it| (it.count, it.generation));
+        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|found| (found.count, found.generation));
         assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, Generation::Cuda(8, 9))));
         assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, Generation::Cuda(8, 0))));
         // If several computers share the name, the smallest number counts.

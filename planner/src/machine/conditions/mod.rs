@@ -165,7 +165,8 @@ impl fmt::Display for RateConditions {
 /// Whether a later figure is more disturbed than an earlier one, by their conditions. A figure without stored
 /// conditions may have been disturbed.
 pub(super) fn is_worse(later: Option<&RateConditions>, earlier: Option<&RateConditions>) -> bool {
-    let [later, earlier] = [later, earlier].map(|it| it.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
+    let [later, earlier] =
+        [later, earlier].map(|conditions| conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
     later > earlier
 }
 

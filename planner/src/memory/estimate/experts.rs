@@ -127,7 +127,8 @@ impl ExpertCache {
             }
         }
         let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
-        let bytes_of = |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|it| it.bytes).sum::<u64>();
+        let bytes_of =
+            |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|group| group.bytes).sum::<u64>();
         // The proportions of a plan are the layers of each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
         let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };

@@ -129,10 +129,10 @@ mod tests {
     }
 
     fn turned(points: &[SecondsAtDepth]) -> Vec<SecondsAtDepth> {
-        let turn = |it: &SecondsAtDepth| SecondsAtDepth {
-            depth: it.depth,
-            token: [it.token[1], it.token[0]],
-            prompt_token: [it.prompt_token[1], it.prompt_token[0]],
+        let turn = |point: &SecondsAtDepth| SecondsAtDepth {
+            depth: point.depth,
+            token: [point.token[1], point.token[0]],
+            prompt_token: [point.prompt_token[1], point.prompt_token[0]],
         };
         points.iter().map(turn).collect()
     }

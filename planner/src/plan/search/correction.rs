@@ -155,7 +155,10 @@ mod tests {
         assert_eq!(known.of_host(&host(0, 1)), 0);
         known.learn_host(host(0, 1), 5);
         known.learn_host(host(0, 2), -5);
-        assert_eq!([0, 1, 2].map(|role| known.of_host(&host(0, role))).iter().filter(|it| **it == -5).count(), 2);
+        assert_eq!(
+            [0, 1, 2].map(|role| known.of_host(&host(0, role))).iter().filter(|beyond| **beyond == -5).count(),
+            2
+        );
         assert_eq!((known.of_host(&host(0, 1)), known.of_host(&host(3, 2)), known.least(7).1), (5, -5, -5));
     }
 }

@@ -152,22 +152,23 @@ impl Correction {
             Kind::Weights => {
                 let mut known: Vec<_> = matrices().filter_map(|matrix| rate.weight_rate(matrix)).collect();
                 known.dedup();
-                for it in &mut rates.weights {
+                for figure in &mut rates.weights {
                     let is_it = known.iter().any(|known| {
-                        (known.tensor_type, known.experts, known.shape) == (it.tensor_type, it.experts, it.shape)
+                        (known.tensor_type, known.experts, known.shape)
+                            == (figure.tensor_type, figure.experts, figure.shape)
                     });
                     if is_it {
-                        learn(&mut it.used, it.bytes_per_second);
+                        learn(&mut figure.used, figure.bytes_per_second);
                     }
                 }
             }
             Kind::Prompts { n_tokens } => {
                 let known: Vec<_> = matrices().filter_map(|matrix| rate.prompt_rate(matrix, n_tokens)).collect();
-                for it in &mut rates.prompts {
+                for figure in &mut rates.prompts {
                     let of =
                         |rate: &crate::machine::PromptRate| (rate.tensor_type, rate.experts, rate.shape, rate.n_tokens);
-                    if known.iter().any(|known| of(known) == of(it)) {
-                        learn(&mut it.used, it.flops);
+                    if known.iter().any(|known| of(known) == of(figure)) {
+                        learn(&mut figure.used, figure.flops);
                     }
                 }
             }
@@ -179,9 +180,9 @@ impl Correction {
                 };
                 let known: Vec<_> = caches().flat_map(of_type).flatten().collect();
                 let of = |rate: &AttentionRate| (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv);
-                for it in &mut rates.attention {
-                    if known.iter().any(|known| of(known) == of(it)) {
-                        learn(&mut it.used, it.bytes_per_second);
+                for figure in &mut rates.attention {
+                    if known.iter().any(|known| of(known) == of(figure)) {
+                        learn(&mut figure.used, figure.bytes_per_second);
                     }
                 }
             }

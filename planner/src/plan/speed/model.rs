@@ -142,7 +142,7 @@ impl SpeedModel {
         let all: f64 = (0..layers.len()).map(split).sum();
         let share = |gpu: usize| {
             let part = self.moe_cache_size as f64 * split(gpu) / all;
-            Some(Cached { share: (part / bytes[gpu] as f64).min(1.0) }).filter(|it| it.share > 0.0)
+            Some(Cached { share: (part / bytes[gpu] as f64).min(1.0) }).filter(|cached| cached.share > 0.0)
         };
         (0..layers.len()).map(share).collect()
     }
@@ -267,9 +267,9 @@ impl SpeedModel {
             let of = |rate: &Rate| moved.matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
             return of(there) - of(here);
         }
-        let of = |it: &Matrices| match moved.cached_experts(it) {
-            Some(cached) => self.missed(it, here, cached, 1),
-            None => there.token(it) - here.token(it),
+        let of = |matrix: &Matrices| match moved.cached_experts(matrix) {
+            Some(cached) => self.missed(matrix, here, cached, 1),
+            None => there.token(matrix) - here.token(matrix),
         };
         moved.matrices.iter().map(of).sum()
     }
@@ -335,13 +335,15 @@ impl SpeedModel {
         }
         let all = matrices.iter().filter(|matrix| !matrix.last_token);
         let of = |n_tokens: u32| {
-            let of = |it: &Matrices| match moved.cached_experts(it) {
+            let of = |matrix: &Matrices| match moved.cached_experts(matrix) {
                 None => {
-                    let one = std::slice::from_ref(it);
+                    let one = std::slice::from_ref(matrix);
                     self.compute(one, other, first, n_tokens) - self.compute(one, place, first, n_tokens)
                 }
-                Some(cached) if n_tokens <= MAX_CACHED_TOKENS => self.missed(it, self.rate(place), cached, n_tokens),
-                Some(cached) => self.computed_beside_cache(it, (place, other), first, n_tokens, cached),
+                Some(cached) if n_tokens <= MAX_CACHED_TOKENS => {
+                    self.missed(matrix, self.rate(place), cached, n_tokens)
+                }
+                Some(cached) => self.computed_beside_cache(matrix, (place, other), first, n_tokens, cached),
             };
             all.clone().map(of).sum()
         };
@@ -377,9 +379,9 @@ impl SpeedModel {
     pub(super) fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
         let all = matrices.iter().filter(|matrix| !matrix.last_token);
-        all.map(|it| match borrower {
-            Some(gpu) => it.bytes(n_tokens) / gpu.upload + gpu.prompt(it, n_tokens),
-            None => self.rate(place).prompt(it, n_tokens),
+        all.map(|matrix| match borrower {
+            Some(gpu) => matrix.bytes(n_tokens) / gpu.upload + gpu.prompt(matrix, n_tokens),
+            None => self.rate(place).prompt(matrix, n_tokens),
         })
         .sum()
     }
@@ -387,7 +389,7 @@ impl SpeedModel {
     /// Seconds of the last token of a prompt with the weights that only this token uses.
     fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
         let rate = self.rate(place);
-        matrices.iter().filter(|matrix| matrix.last_token).map(|it| rate.token(it)).sum()
+        matrices.iter().filter(|matrix| matrix.last_token).map(|matrix| rate.token(matrix)).sum()
     }
 
     /// The GPU that computes with the host's weights; `None` if no GPU does.

@@ -345,7 +345,7 @@ impl Rate {
     /// The measured rate for these weights: that of the same type and the most similar matrices.
     pub(super) fn weight_rate(&self, matrices: &Matrices) -> Option<&WeightRate> {
         let of_type = |experts: bool| {
-            let all = self.measured.iter().flat_map(|it| &it.weights);
+            let all = self.measured.iter().flat_map(|measured| &measured.weights);
             let of_type = all.filter(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
             nearest(of_type, |rate| matrices.shape().unlike(rate.shape))
         };
@@ -358,7 +358,7 @@ impl Rate {
         if self.basis != Basis::Measured {
             return self.basis;
         }
-        let rates = work.flat_map(|layer| &layer.matrices).filter_map(|it| self.weight_rate(it));
+        let rates = work.flat_map(|layer| &layer.matrices).filter_map(|matrix| self.weight_rate(matrix));
         let basis_of = |rate: &WeightRate| match (&rate.used, &rate.conditions) {
             (Some(_), _) => Basis::Used,
             (None, Some(conditions)) if !conditions.is_quiet() => Basis::Disturbed,
@@ -396,7 +396,7 @@ impl Rate {
     }
 
     pub(super) fn nearest_attention(&self, kv_type: TensorType, cache: &Cache) -> Option<&AttentionRate> {
-        let all = self.measured.iter().flat_map(|it| &it.attention);
+        let all = self.measured.iter().flat_map(|measured| &measured.attention);
         nearest(all.filter(|rate| rate.kv_type == kv_type), |rate| {
             cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv)
         })
@@ -404,7 +404,7 @@ impl Rate {
 
     /// Seconds of a layer with `n_tokens` tokens at once, without its matrices and its attention.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
-        let outputs: f64 = matrices.iter().filter(|matrix| !matrix.last_token).map(|it| it.outputs).sum();
+        let outputs: f64 = matrices.iter().filter(|matrix| !matrix.last_token).map(|matrix| matrix.outputs).sum();
         self.activations.map_or(0.0, |rate| outputs * f64::from(n_tokens) / rate)
     }
 
@@ -427,7 +427,7 @@ impl Rate {
     pub(super) fn prompt_rate(&self, matrices: &Matrices, n_tokens: u32) -> Option<&PromptRate> {
         let experts = matrices.experts.is_some();
         let of = |tensor_type: Option<TensorType>, experts: bool| {
-            let all = self.measured.iter().flat_map(|it| &it.prompts);
+            let all = self.measured.iter().flat_map(|measured| &measured.prompts);
             let of_type =
                 all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
             let apart = |rate: &&PromptRate| {
@@ -442,7 +442,7 @@ impl Rate {
     /// Seconds of attention of `n_tokens` tokens over a cache at this depth.
     pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: Depths) -> f64 {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
-        let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
+        let all = self.measured.iter().flat_map(|measured| &measured.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
         let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv));
         let flops = match (nearest, self.attention) {
@@ -460,7 +460,8 @@ impl Rate {
 
 /// Fixed seconds of a layer on this GPU, which depend on how its backend launches kernels.
 fn layer_on(gpu: &Gpu) -> f64 {
-    let is_before_ampere = || multiprocessors(gpu).is_some_and(|it| matches!(it.generation, Generation::Cuda(0..8, _)));
+    let is_before_ampere =
+        || multiprocessors(gpu).is_some_and(|processors| matches!(processors.generation, Generation::Cuda(0..8, _)));
     match gpu.backend.as_str() {
         "CUDA" if is_before_ampere() => LAYER_BEFORE_AMPERE,
         "Vulkan" => VULKAN_LAYER,
@@ -473,11 +474,11 @@ fn layer_on(gpu: &Gpu) -> f64 {
 /// Operations per second of prompts on this GPU. They follow from its multiprocessors if the catalogue knows them,
 /// otherwise from its bandwidth.
 fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
-    let Some(it) = multiprocessors(gpu) else {
+    let Some(processors) = multiprocessors(gpu) else {
         let per_byte = if gpu.backend == "MTL" { METAL_FLOPS_PER_BYTE } else { GPU_FLOPS_PER_BYTE };
         return per_byte * bytes_per_second;
     };
-    let each = match it.generation {
+    let each = match processors.generation {
         Generation::Cuda(8.., _) => AMPERE_FLOPS,
         Generation::Cuda(7, 5) => TURING_FLOPS,
         Generation::Cuda(..) => PASCAL_FLOPS,
@@ -485,7 +486,7 @@ fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
         Generation::Amd(name) if name.starts_with("RDNA 3") || name.starts_with("CDNA") => RDNA_3_FLOPS,
         Generation::Amd(_) => RDNA_2_FLOPS,
     };
-    f64::from(it.count) * each
+    f64::from(processors.count) * each
 }
 
 /// The figure with the smallest distance by `unlike`.
@@ -568,7 +569,7 @@ mod tests {
             [("RX 6900 XT", 80.0), ("RX 7900 XTX", 96.0), ("RX 9070 XT", 64.0)],
         ];
         for cards in ascending {
-            assert!(cards.windows(2).all(|it| each(it[0].0, it[0].1) < each(it[1].0, it[1].1)), "{cards:?}");
+            assert!(cards.windows(2).all(|pair| each(pair[0].0, pair[0].1) < each(pair[1].0, pair[1].1)), "{cards:?}");
         }
     }
 

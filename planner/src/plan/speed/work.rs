@@ -125,7 +125,7 @@ pub(in crate::plan) fn matrices<'w>(
             Some(_) => MatrixShape::default(),
         };
         let kind = (weight.ty, experts, shape, last_token);
-        let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.of_shape, it.last_token);
+        let kind_of = |matrix: &Matrices| (matrix.tensor_type, matrix.experts, matrix.of_shape, matrix.last_token);
         match all.iter_mut().find(|known| kind_of(known) == kind) {
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);

@@ -130,8 +130,8 @@ fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
     /// right.
     const ROUNDS: u32 = 30;
     let machine = of_machine[0].row.text("machine");
-    let marked: Vec<_> = of_machine.iter().filter(|it| !it.row.text("calibrates").is_empty()).collect();
-    let kinds: BTreeSet<&str> = marked.iter().map(|it| it.row.text("calibrates")).collect();
+    let marked: Vec<_> = of_machine.iter().filter(|placed| !placed.row.text("calibrates").is_empty()).collect();
+    let kinds: BTreeSet<&str> = marked.iter().map(|placed| placed.row.text("calibrates")).collect();
     assert_eq!(kinds.len(), marked.len(), "{machine}: a rate is calibrated by one row");
     let mut known = rates(of_machine[0].row);
     let rounds = if marked.len() == 1 { 1 } else { ROUNDS };
@@ -223,16 +223,16 @@ fn judged(rows: &[Row]) -> Vec<Judged<'_>> {
     let profiles: BTreeMap<String, ModelProfile> = synthetic::measured().into_iter().map(profile).collect();
     let placed: Vec<Placed<'_>> = rows.iter().map(|row| Placed::new(row, &profiles)).collect();
     let mut machines: BTreeMap<&str, Vec<&Placed<'_>>> = BTreeMap::new();
-    for it in &placed {
-        machines.entry(it.row.text("machine")).or_default().push(it);
+    for placement in &placed {
+        machines.entry(placement.row.text("machine")).or_default().push(placement);
     }
     let mut judged = Vec::new();
     for of_machine in machines.values() {
         let rates = calibrated(of_machine);
-        let judge = |it: &&Placed<'_>| (it.measured(), it.predicted(&rates));
+        let judge = |placement: &&Placed<'_>| (placement.measured(), placement.predicted(&rates));
         let speeds: Vec<(f64, f64)> = of_machine.iter().map(judge).collect();
-        for (it, (measured, predicted)) in of_machine.iter().zip(speeds) {
-            judged.push(Judged { row: it.row, measured, predicted });
+        for (placement, (measured, predicted)) in of_machine.iter().zip(speeds) {
+            judged.push(Judged { row: placement.row, measured, predicted });
         }
     }
     judged
@@ -245,15 +245,18 @@ const DEPTHS: [(&str, std::ops::Range<u32>); 3] =
 /// Prints the speeds that were measured at several depths and the predicted ones, in the form of docs/fit.md.
 fn print_by_depth(judged: &[Judged<'_>]) {
     let mut rows: BTreeMap<[String; 3], [String; 3]> = BTreeMap::new();
-    for it in judged.iter().filter(|it| !it.row.is_prompt()) {
-        let Some(column) = DEPTHS.iter().position(|(_, depths)| depths.contains(&it.row.count("n_depth"))) else {
+    for prediction in judged.iter().filter(|prediction| !prediction.row.is_prompt()) {
+        let Some(column) = DEPTHS.iter().position(|(_, depths)| depths.contains(&prediction.row.count("n_depth")))
+        else {
             continue;
         };
-        let gpu = it.row.text("gpus").split(',').next().unwrap().to_owned();
-        let parts = if it.row.text("elsewhere").is_empty() { "" } else { ", feed-forward matrices on the host" };
-        let name = [it.row.text("profile").to_owned(), gpu, it.row.placement_without_rules() + parts];
-        let sign = if it.calibrates() { "*" } else { "" };
-        rows.entry(name).or_default()[column] = format!("{:.2}, {:.2}{sign}", it.measured, it.predicted);
+        let gpu = prediction.row.text("gpus").split(',').next().unwrap().to_owned();
+        let parts =
+            if prediction.row.text("elsewhere").is_empty() { "" } else { ", feed-forward matrices on the host" };
+        let name = [prediction.row.text("profile").to_owned(), gpu, prediction.row.placement_without_rules() + parts];
+        let sign = if prediction.calibrates() { "*" } else { "" };
+        rows.entry(name).or_default()[column] =
+            format!("{:.2}, {:.2}{sign}", prediction.measured, prediction.predicted);
     }
     println!("| model | card | placement | {} |", DEPTHS.each_ref().map(|(name, _)| *name).join(" | "));
     println!("|---|---|---|--:|--:|--:|");
@@ -297,7 +300,7 @@ fn speeds_measured_by_others_are_predicted_within_the_bars_of_the_ledger() {
     print_by_depth(&judged);
 
     let errors = |which: &dyn Fn(&Row) -> bool| -> Vec<f64> {
-        let counted = judged.iter().filter(|it| !it.calibrates() && which(it.row));
+        let counted = judged.iter().filter(|prediction| !prediction.calibrates() && which(prediction.row));
         counted.map(Judged::error).collect()
     };
     for (what, errors) in [
