@@ -97,7 +97,7 @@ fn generate(bare: &mut Bare) -> Run {
             })
             .collect();
         let mut buffer = [0u8; 256];
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
         let mut generated = 0;
         while !texts.is_empty() {
             assert_eq!(raw::llama_decode(context, batch), 0);
@@ -108,7 +108,7 @@ fn generate(bare: &mut Bare) -> Run {
                 if goes_on {
                     let into = buffer.as_mut_ptr().cast();
                     let length = raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
-                    text.extend_from_slice(&buffer[..length]);
+                    bytes.extend_from_slice(&buffer[..length]);
                     text.generated += 1;
                     generated += 1;
                     goes_on = text.generated < most;
@@ -124,7 +124,7 @@ fn generate(bare: &mut Bare) -> Run {
             });
         }
         raw::llama_batch_free(batch);
-        std::hint::black_box(text);
+        std::hint::black_box(bytes);
         (started.elapsed(), generated)
     }
 }
