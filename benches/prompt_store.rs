@@ -1,12 +1,13 @@
-//! The savings and the cost of a prompt store, on one model in one run: the first token of a conversation that eight
-//! others have displaced, that was re-placed, and that goes on after a restart, each beside computing its prompt again;
-//! tokens per second of texts of which nothing is reused, beside a model without a store; and the longest wait for a
-//! token of a running text while another text is stored. Prints rows of a Markdown table.
+//! The savings and the cost of a prompt store, on one model in one run. It measures the first token of a conversation
+//! that eight others have displaced, of one that was re-placed, and of one that goes on after a restart, and compares
+//! each with computing the prompt again. It measures tokens per second of texts that reuse nothing, compared with a
+//! model without a store. It measures the longest wait for a token of a running text while another text is stored.
+//! Prints rows of a Markdown table.
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
-//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
+//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
 
 mod paired;
 
@@ -22,9 +23,9 @@ use autoplace::{Model, ModelBuilder};
 use paired::{Paired, Run, is_measured, model_path, paired};
 use test_support::random_weights;
 
-/// Places of each engine. Eight other texts displace the one that was used least recently.
+/// Places of each engine. Eight other texts displace the least recently used text.
 const PLACES: u32 = 8;
-/// Tokens of an answer, and of the message after it.
+/// Tokens of an answer, and tokens of the message after the answer.
 const ANSWER: usize = 16;
 const MESSAGE: usize = 20;
 const MEMORY: u64 = 2 << 30;
@@ -34,7 +35,7 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|it| it == part);
+    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
     let depth = depth();
     if is_chosen("first-token") {
         first_tokens(&path, &name, depth, &folder.path().join("first-token"));
@@ -47,7 +48,7 @@ fn main() {
     }
 }
 
-/// The file and its name in the tables.
+/// The model's file, and its name in the tables.
 fn model(folder: &Path) -> (PathBuf, String) {
     let path = model_path();
     let arch = match path.as_str() {
@@ -59,7 +60,8 @@ fn model(folder: &Path) -> (PathBuf, String) {
             return (path, name);
         }
     };
-    let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).expect("a model of each kind");
+    let mut sketch =
+        random_weights::all().into_iter().find(|sketch| sketch.arch == arch).expect("a model of each kind");
     sketch.vocabulary();
     (random_weights::write(&sketch, folder), format!("random {arch}"))
 }
@@ -70,7 +72,7 @@ fn depth() -> usize {
 }
 
 fn builder(path: &Path, places: u32, each: usize) -> ModelBuilder {
-    // Without full windows a windowed model keeps only its windows, as by default.
+    // Without full windows, a windowed model keeps only its windows, which is the default.
     Model::builder(path).request(Request::new()).parallel(places, each as u32).swa_full(false)
 }
 
@@ -139,28 +141,28 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     drop(model);
     drop(kept);
     let model = builder(path, PLACES, each).prompt_store(store(folder)).load().expect("the model loads");
-    // The folder is opened with the engine.
+    // Opening the engine also opens the folder of the store.
     let opening = Instant::now();
     let engine = Engine::new(&model).expect("the context is free");
     let opening = opening.elapsed();
     let restarted = ask(&engine, &model, &replaced.history, 5);
     let prompt = [&restarted.history[..], &words(6, MESSAGE)].concat();
     let again = turn(&engine, greedy(&model, &prompt, ANSWER).cache_prompt(false), &prompt).first_token;
-    for (what, it, bar) in
+    for (what, measured, bar) in
         [("displaced by eight others", &displaced, 0.05), ("re-placed", &replaced, 0.1), ("restarted", &restarted, 0.1)]
     {
-        let first = it.first_token + if what == "restarted" { opening } else { Duration::ZERO };
+        let first = measured.first_token + if what == "restarted" { opening } else { Duration::ZERO };
         let ratio = first.as_secs_f64() / again.as_secs_f64();
         println!(
             "| {name} | {depth} tokens, {what} | {} restored | {:.1} ms | computed again {:.1} ms | {ratio:.4} (bar {bar}) |",
-            it.restored,
+            measured.restored,
             first.as_secs_f64() * 1e3,
             again.as_secs_f64() * 1e3,
         );
     }
 }
 
-/// Texts that share nothing, on eight places.
+/// Generates texts that share nothing, on eight places.
 fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 128, 16) } else { (9, 20, 4) };
     let begun = Instant::now();
@@ -169,7 +171,7 @@ fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
         .collect();
     let tokens = streams.into_iter().map(|stream| {
         let (_, statistics) = stream.into_text().expect("the model generates");
-        // Random texts may begin alike for a token or two.
+        // Random texts may share a token or two at the beginning.
         let (cached, restored) = (statistics.cached_tokens, statistics.restored_tokens);
         assert!(cached < 8 && restored == 0, "{cached} tokens are reused, {restored} of them from the store");
         statistics.prompt_tokens + statistics.generated_tokens
@@ -181,7 +183,7 @@ fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
 fn throughput(path: &Path, name: &str, folder: &Path) {
     let kinds = [
         ("memory", PromptStore::new(MEMORY)),
-        // Each text evicts earlier ones.
+        // With this size, each text evicts earlier ones.
         ("memory, full", PromptStore::new(64 << 20)),
         ("memory and a folder", store(folder)),
     ];
@@ -213,7 +215,7 @@ fn throughput(path: &Path, name: &str, folder: &Path) {
     }
 }
 
-/// Waits for tokens of a text, from the moment at which another one ended.
+/// The waits for tokens of a text, measured from the moment at which another text ended.
 fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duration> {
     let generated = if is_measured() { 400 } else { 20 };
     let long = words(seed, depth);
@@ -224,7 +226,7 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     // The long text ends after its second token, and its sequence is idle from then on.
     turn(engine, greedy(model, &long, 2), &long);
     let mut waits = Vec::new();
-    // Pieces that were generated meanwhile arrive at once.
+    // Pieces that were generated in the meantime arrive at once.
     let mut last = Instant::now();
     for piece in pieces {
         piece.expect("the model generates");
@@ -240,7 +242,7 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
-        // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
+        // A text may run ahead of its reader by only a few tokens, so the measured waits are those of the engine.
         let engine = Engine::builder(&model).prompt_chunk(64).ahead(4096).start().expect("the context is free");
         let rounds = if is_measured() { 3 } else { 1 };
         let mut all: Vec<Duration> = Vec::new();
@@ -248,8 +250,8 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
             all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
         }
         all.sort();
-        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
-        let longest = all.last().map_or(0.0, |it| ms(*it));
+        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |wait| ms(*wait));
+        let longest = all.last().map_or(0.0, |wait| ms(*wait));
         println!(
             "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \
              99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) |",

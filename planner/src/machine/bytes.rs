@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn a_text_that_is_not_a_size_is_refused() {
         let wrong = "GiB -1 -1GiB +1G 1e9 1.5 1. .5G 1.5.5G 0x10 1GiBs NaN five 1,5G ٣G 1.12345678901234éG";
         for text in wrong.split(' ').chain([""]) {
             assert!(size(text).is_err(), "{text}");
