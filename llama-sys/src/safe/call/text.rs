@@ -1,4 +1,4 @@
-//! Texts and paths, as they cross between Rust and C.
+//! Conversion of texts and paths between Rust and C.
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! stdout on Windows, where a worker sends its messages: a line that a C library prints there would be taken for a
+//! stdout on Windows. A worker sends its messages there, so a line that a C library printed would be taken for a
 //! message.
 
 use std::ffi::c_int;
@@ -14,10 +14,11 @@ unsafe extern "C" {
 ///
 /// # Errors
 ///
-/// The C library has no stdout or no stderr, as in programs without a console that were given none.
+/// The C library has no stdout or no stderr, as in programs that were started without a console and without
+/// redirection.
 pub fn print_to_stderr() -> io::Result<()> {
-    // SAFETY: touches no memory. It closes stdout's handle. Rust keeps no copy of the handle, but asks the system for
-    // it each time.
+    // SAFETY: the call touches no memory. It closes stdout's handle, but Rust keeps no copy of that handle: it asks the
+    // system for it each time.
     match unsafe { _dup2(2, 1) } {
         0 => Ok(()),
         _ => Err(io::ErrorKind::NotFound.into()),
