@@ -17,7 +17,8 @@ pub(super) enum Reading {
         parser: Box<ReplyParser>,
         /// Whether the answer ends with its first tool call.
         one_call: bool,
-        /// Whether the answer is either calls or a text of a form, and its first text has not arrived yet.
+        /// Whether it is still open if the answer will be calls or a text of a form, because its first text has not
+        /// arrived.
         is_open: bool,
         /// Whether the answer consists of calls. The rest of a call that a limit cut short is then not content.
         is_calls: bool,
@@ -25,13 +26,13 @@ pub(super) enum Reading {
     },
     /// Plain text.
     Text,
-    /// Plain text that ends at a line.
+    /// Plain text that may end after a line, by these limits.
     Lines(LineLimits),
 }
 
 /// One of a request's answers.
 pub(super) struct Choice {
-    /// `None` after the end.
+    /// The stream of the answer; `None` after the end.
     answer: Option<TokenStream>,
     reading: Reading,
     /// The index of the prompt in the request.
@@ -64,7 +65,7 @@ pub(super) struct Step {
     pub(super) finish: Option<&'static str>,
     /// The engine's finish reason. `None` if the answer was ended here.
     pub(super) end: Option<FinishReason>,
-    /// The index of the request's stop string that ended it.
+    /// The index of the request's stop string that ended the answer.
     pub(super) stop_string: Option<usize>,
     /// How a call of a `strict` tool violates its schema.
     pub(super) violation: Option<String>,
@@ -148,7 +149,7 @@ impl Choice {
         }
     }
 
-    /// Counts tokens as reasoning if their text turned out to be reasoning.
+    /// Counts tokens as reasoning once their text proves to be reasoning.
     fn count(&mut self, tokens: usize, parts: &[ReplyPart]) {
         self.pending_tokens += tokens;
         let Some(last) = parts.last() else { return };
@@ -168,7 +169,7 @@ impl Choice {
                     *is_open = false;
                     *is_calls = first == '<';
                     if !*is_calls {
-                        // Marks in such a text belong to the text.
+                        // In a text of a form, marks of calls and reasoning are part of the text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
                 }

@@ -36,7 +36,8 @@ struct Body {
     truncate: bool,
     /// vLLM's parameter: -1 means the model's maximum.
     truncate_prompt_tokens: Option<i64>,
-    /// llama-server's parameter: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm.
+    /// llama-server's parameter for the norm: -1 means none, 0 the maximum of the absolute values, 1 taxicab, 2
+    /// Euclidean, and p the p-norm.
     embd_normalize: Option<i64>,
 }
 
@@ -93,7 +94,7 @@ impl EmbeddingRequest {
     /// # Errors
     ///
     /// Status 400 for a text that is too long or empty, or for unsupported `dimensions`; 500 for a failed computation,
-    /// and for a model that was loaded to give a vector for each token or a score for each text.
+    /// and for a model that was loaded to compute a vector for each token or a score for each text.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
@@ -109,7 +110,7 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer needs some forty times the size of its text.
+                // A tokenizer needs about forty times as much memory as its text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }

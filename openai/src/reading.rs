@@ -1,5 +1,5 @@
-//! Parses untrusted JSON with errors that name the fault, in memory of a small multiple of the body: each parameter
-//! stays text until a type reads it, and values that become trees are counted first.
+//! Parses untrusted JSON, with errors that name the fault. The memory is limited to a small multiple of the body: each
+//! parameter stays text until a type reads it, and values that become trees are counted first.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(super) struct Body<'a> {
     values_left: Cell<usize>,
 }
 
-/// Splits a request into its parameters. Aliases count as the names that they stand for.
+/// Splits a request into its parameters. Aliases are replaced by the names that they stand for.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ impl<'a> Body<'a> {
         self.parameters.get(name).copied()
     }
 
-    /// Parses the parameters that a type has. Others are ignored.
+    /// Parses the parameters that are fields of `T`, and ignores the others.
     pub(super) fn part<T: Deserialize<'a>>(&self) -> Result<T, ApiError> {
         let given = self.parameters.iter().map(|(name, value)| (name.as_str(), *value));
         located(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
@@ -156,7 +156,7 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// These parameters, replaced by the request's own where present.
+    /// The parameters of `below`, with this request's values where it has them. Parameters in `but` stay as they are.
     pub(super) fn over<'b>(&self, mut below: Body<'b>, but: &[&str]) -> Result<Body<'b>, ApiError>
     where
         'a: 'b,
@@ -205,7 +205,7 @@ pub(super) fn text<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>,
     value(given, place).map(|Text(text)| text)
 }
 
-/// A text, or a list of at most `MAX` texts.
+/// The texts of a value that is a text or a list of at most `MAX` texts.
 pub(super) fn texts<const MAX: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
@@ -245,11 +245,11 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
     })
 }
 
-/// A list of at most `MAX` entries. Reading stops at the first entry beyond.
+/// A list of at most `MAX` entries. Parsing stops with an error at the first entry beyond.
 #[derive(Debug)]
 pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
 
-/// The entries of an object, at most `MAX`, without duplicate names.
+/// The entries of an object: at most `MAX`, with no name twice.
 #[derive(Debug)]
 pub(super) struct Entries<T, const MAX: usize>(pub(super) BTreeMap<String, T>);
 

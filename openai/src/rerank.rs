@@ -11,7 +11,7 @@ use autoplace::embed::{self, Embedder, Embedding};
 
 /// Maximum documents of one request.
 const MAX_DOCUMENTS: usize = 2048;
-/// Refused parameters, with their values without effect besides `false`.
+/// Refused parameters, each with the values that have no effect; `false` has none either.
 const REFUSED: [(&str, &str); 4] =
     [("rank_fields", ""), ("max_tokens_per_doc", ""), ("max_chunks_per_doc", ""), ("truncate", "")];
 

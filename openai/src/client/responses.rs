@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::wire::File;
 use super::{Error, wire};
 
-/// The messages of a conversation as items. The names of users have no place in items.
+/// The messages of a conversation as items. Items have no field for the names of users.
 pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let mut items = Vec::with_capacity(messages.len());
@@ -93,7 +93,7 @@ pub(super) enum Said {
     Part(ReplyPart),
     /// The last event, with its `usage`.
     End(FinishReason, Value),
-    /// Nothing new: a later event repeats the content, or this client does not know the event.
+    /// Nothing new. A later event repeats the content, or this client does not know the event.
     Nothing,
 }
 

@@ -1,4 +1,4 @@
-//! Tools of a request, and the permitted or required calls.
+//! The tools of a request, and the choice among them.
 
 use std::borrow::Cow;
 
@@ -50,7 +50,7 @@ enum Choice {
     Allowed(Vec<String>, String),
 }
 
-/// Adds the tools of a request to the chat. All functions are shown, whichever may be called.
+/// Adds the tools of a request to the chat. The prompt shows all functions, even those that may not be called.
 pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
     let choice = choice(body)?;
     if let Some(given) = body.get("tools") {
