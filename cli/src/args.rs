@@ -78,7 +78,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// The shell's completion script, without the last line break like all answers.
+/// The shell's completion script, without the last line break, which `print` adds.
 pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);

@@ -1,4 +1,4 @@
-//! Options of a draft model that are otherwise left to the plan.
+//! Options of a draft model. The plan chooses those that are not given.
 
 use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
@@ -35,7 +35,7 @@ impl DraftOptionArgs {
         options
     }
 
-    /// The same as flags of llama.cpp.
+    /// The same options as flags of llama.cpp.
     pub(crate) fn words(&self) -> Vec<String> {
         let ty = |ty: KvType| ty.tensor_type().name().to_lowercase();
         let options = self.options();

@@ -1,4 +1,4 @@
-//! `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
+//! Translates a plan to `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
 
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
@@ -45,7 +45,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),
-        // Set explicitly: by default the server shares one cache between four slots.
+        // The number is always written, because by default the server shares one cache between four slots.
         ("-np", said(true, context.n_seq_max)),
         ("--kv-unified", said(several && context.kv_unified, "")),
         ("--no-kv-unified", said(several && !context.kv_unified, "")),

@@ -1,4 +1,5 @@
-//! LM Studio: the load configuration of its SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON under comments.
+//! Translates a plan to LM Studio: the load configuration of its SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON
+//! under comments.
 
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
@@ -81,7 +82,7 @@ mod tests {
             for n in 0..=layers {
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);
                 let share = ratio(&plan) * f64::from(layers);
-                // Rounding the share gives the planned number. Truncating gives the planned number or one less, never
+                // Rounding the product gives the planned number. Truncating gives the planned number or one less, never
                 // one more.
                 assert_eq!(share.round(), f64::from(n));
                 assert!(share < f64::from(n) + 1.0);

@@ -37,7 +37,7 @@ fn unusual() -> Plan {
     plan
 }
 
-/// Asserts that the output contains all of `all` and none of `none`.
+/// Asserts that the output contains all texts in `all` and no text in `none`.
 #[track_caller]
 fn says(tool: Tool, plan: &Plan, all: &[&str], none: &[&str]) {
     let text = emit(plan, tool).unwrap();
@@ -82,7 +82,7 @@ fn llama_server_is_given_a_flag_for_each_part() {
     ] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &[flag], &["-ot"]);
     }
-    // Patterns for blocks other than the first ones, and for some parts of a block.
+    // These patterns have no flag: they are for blocks other than the first ones, or for some parts of a block.
     for pattern in [r"^blk\.(1|2)\.(ffn_down|ffn_gate|ffn_up)\.", r"^blk\.0\.(ffn_down|ffn_gate)\."] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &["-ot "], &["--n-cpu"]);
     }
@@ -249,7 +249,7 @@ fn what_a_tool_cannot_place_is_refused_by_name() {
     refuses(&[LlamaCpp2], &changed(plan(), |it| it.context.repack = false), "use_extra_bufts");
     refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
     refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
-    // Paths that a Modelfile would read differently.
+    // Paths that Ollama would read differently from a Modelfile.
     for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
         refuses(&[Ollama], &of_file(path), "Modelfile");
     }

@@ -40,7 +40,7 @@ fn document() -> String {
     text
 }
 
-/// The program's treatment of a flag, with the verbs that accept it.
+/// What the program does with a flag, and the verbs that accept it.
 fn here(row: &Row, program: &clap::Command) -> String {
     let verbs = |flag: &str| {
         let verbs: Vec<&str> = verbs_with(program, flag).into_iter().filter(|verb| VERBS.contains(verb)).collect();
@@ -96,17 +96,17 @@ fn registered() -> Vec<(Vec<String>, usize)> {
     let source = read("common/arg.cpp");
     let options = source.split("add_opt(common_arg(").skip(1).map(|option| {
         let (names, rest) = option.split_once('}').expect("a list of names");
-        // A second list contains the negated spellings.
+        // A second list, if there is one, has the negated spellings.
         let rest = rest.trim_start_matches([',', ' ', '\n']);
         let (opposites, rest) = match rest.starts_with('{') {
             true => rest.split_once('}').expect("a list of names"),
             false => ("", rest),
         };
         let spellings = quoted(names).chain(quoted(opposites)).map(str::to_owned).collect();
-        // The handler's parameters after the first.
+        // The handler's parameters behind the first one are the flag's values.
         let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
         let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
-        // A `bool` parameter tells which spelling was used.
+        // A `bool` parameter is not a value: it says which spelling was used.
         (spellings, parameters.split(',').skip(1).filter(|it| !it.trim_start().starts_with("bool ")).count())
     });
     options.collect()
@@ -149,7 +149,7 @@ fn every_flag_of_llama_bench_is_in_the_table() {
     let usage = readme.split("usage: llama-bench").nth(1).and_then(|it| it.split("```").next()).expect("its usage");
     let mut flags = 0;
     for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
-        // A line has the spellings first, then two spaces or a `<`, then the description.
+        // A line has the spellings, then two spaces or a `<`, then the description.
         let spellings = line.trim_start().split("  ").next().and_then(|it| it.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
             assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
@@ -210,7 +210,7 @@ fn llama_cpps_command_lines_become_ours() {
             "run a --control-vector-layer-range 1 5 --control-vector-scaled c:0.5,d:1 x",
             "run a --control-vector-layer-range=1,5 --control-vector-scaled=c:0.5 --control-vector-scaled=d:1 x",
         ),
-        // Our own flags, in clap's syntax.
+        // Our own flags in clap's syntax stay as they are.
         ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
         ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),
         ("plan a --kv --json", "plan a --kv --json"),
@@ -258,7 +258,7 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
     assert!(left_out[0].starts_with("--temp places nothing"));
 }
 
-/// Each flag alone: clap gets no unknown flags, and no flag is dropped silently.
+/// Each flag is passed alone. clap must get no unknown flag, and no flag may be dropped silently.
 #[test]
 fn each_spelling_is_taken_or_refused_by_each_verb() {
     let program = Args::command();

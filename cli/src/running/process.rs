@@ -1,4 +1,4 @@
-//! Processes of this computer: finds the one that runs models, and its arguments.
+//! The processes of this computer. Finds the one that runs models, and its arguments.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,9 +24,8 @@ pub(super) struct Process {
     folder: Option<PathBuf>,
 }
 
-/// The known program that this process is or belongs to: drivers name the computing process, which a server may have
-/// started.
-/// Fails with a line that says what the process is instead.
+/// The known program that this process is or belongs to. A driver names the process that computes, which may have been
+/// started by a server. The error says in one line what the process is instead.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
@@ -40,8 +39,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     })
 }
 
-/// The only known program that runs models here.
-/// Fails with a line if there is none, or names several.
+/// The only known program that runs models on this computer. The error says that there is none, or names several.
 pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
     // A process that a server started is a part of that server.
@@ -58,7 +56,7 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     }
 }
 
-/// Bytes of host memory that these processes hold and no file backs: memory that would be free without them.
+/// Bytes of host memory that these processes hold and that no file backs. This memory would be free without them.
 pub(super) fn on_host(pids: &[u32]) -> u64 {
     let status = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).ok();
     let held = pids.iter().filter_map(status).map(|status| {
@@ -106,7 +104,7 @@ impl Process {
 
     /// The known program with this file name.
     pub(super) fn program(&self) -> Option<Program> {
-        // With other arguments, these programs are clients of a server.
+        // With other arguments, this program is a client of a server.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Program::LlamaServer),
@@ -126,7 +124,8 @@ impl Process {
     /// The process and its ancestors, the nearest first.
     fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
         let parent = |process: &&'a Self| all.iter().find(|it| Some(it.pid) == process.parent);
-        // No process is its own ancestor, but processes come and go during the listing.
+        // No process is its own ancestor, but the list may contain a loop, because processes start and end while it is
+        // read.
         std::iter::successors(Some(self), parent).take(64).collect()
     }
 
@@ -145,7 +144,7 @@ impl Process {
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The possible addresses of its server; several if the port is unknown.
+    /// The possible addresses of the program's server. There are several if the port is unknown.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
             let usual = if program == Program::LmStudio { "1234" } else { "5001" };
@@ -196,7 +195,8 @@ impl Process {
         keys.next().map(str::to_owned)
     }
 
-    /// A path as the program sees it: relative to its folder, and in a container to the container's root.
+    /// A path of the program as a path of this process: relative paths begin at the program's folder, and paths in a
+    /// container at the container's root.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         let path = match &self.folder {
             Some(folder) => folder.join(path),
