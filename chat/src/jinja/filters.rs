@@ -42,7 +42,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         if names.is_empty() {
             return printf(state, text, &values);
         }
-        // `'%(a)s'|format(a=1)`: each placeholder takes its value by name.
+        // In `'%(a)s'|format(a=1)`, each placeholder takes its value by name.
         let mut ordered = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -159,7 +159,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             ValueKind::Seq => LIST_METHODS,
             _ => &[],
         };
-        // The sandbox hides methods that change their object.
+        // jinja2's sandbox hides methods that change their object.
         if methods.contains(&name) && CHANGING.contains(&name) {
             return Ok(Value::UNDEFINED);
         }
@@ -205,7 +205,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let name = value.as_object().map_or("", |object| object.type_name());
         value.kind() == ValueKind::Plain || name.ends_with("Macro")
     });
-    // jinja2 does not have these.
+    // jinja2 lacks these filters and tests.
     for name in ["zip", "chain", "lines", "split", "bool"] {
         environment.remove_filter(name);
     }
@@ -217,7 +217,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
 /// The line width of `pprint`.
 const PPRINT_WIDTH: usize = 79;
 
-/// A macro parameter without an argument.
+/// The value of a macro's parameter that got no argument.
 #[derive(Debug)]
 struct Unset;
 
@@ -227,7 +227,7 @@ impl Object for Unset {
     }
 }
 
-/// A method that is not called, such as `spec.items`.
+/// A method that is only named and not called, such as `spec.items`.
 #[derive(Debug)]
 struct Method {
     of: Value,
@@ -249,12 +249,12 @@ impl Object for Method {
     }
 }
 
-/// All arguments. The last one may hold the named arguments.
+/// All arguments as values. The last one may hold the named arguments.
 fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
     arguments.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
-/// Converts arguments for minijinja filters that accept named ones only.
+/// Converts arguments for minijinja's filters, which accept only named ones.
 fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
     let given = bound(of, arguments, 0, names)?;
     // `none` counts as absent.
@@ -322,7 +322,7 @@ fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> R
     let lines = python::lines(text, false).len() + 1;
     pay(state, text.len().saturating_add(lines.saturating_mul(with.len())))?;
     let mut out = String::new();
-    // Like jinja2: an empty last line counts as a line.
+    // As in jinja2, an empty last line counts as a line.
     for (index, line) in python::lines(&format!("{text}\n"), false).into_iter().enumerate() {
         out.push_str(if index > 0 { "\n" } else { "" });
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };

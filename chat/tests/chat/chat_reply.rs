@@ -1,4 +1,4 @@
-//! Parsing answers into reasoning, content and tool calls.
+//! Answers are parsed into reasoning, content and tool calls.
 
 use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use serde_json::json;

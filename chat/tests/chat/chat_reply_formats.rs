@@ -118,7 +118,7 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    // Text other than JSON is a program for a channel or a mark to run.
+    // In a channel or behind a mark for programs, text that is not JSON is a program.
     for (format, text) in [
         (Harmony, "<|channel|>analysis to=python code<|message|>import math\nprint(1)<|call|>"),
         (Llama3, "<|python_tag|>import math\nprint(1)"),
@@ -173,7 +173,7 @@ fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
             if let Some(call) = reply.tool_calls.first() {
                 assert_eq!(call.name, "get_weather");
                 let expected = match end {
-                    // Only the end of the call is missing.
+                    // Here only the end of the call is missing.
                     _ if end >= whole.len() - 1 => json!({"city": "Bonn"}),
                     _ => json!(whole.get(arguments..end.max(arguments)).unwrap()),
                 };

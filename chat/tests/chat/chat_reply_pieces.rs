@@ -69,7 +69,7 @@ fn fragments() -> Vec<String> {
     ];
     let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
     for sample in SAMPLES.iter() {
-        // Every bracketed text of a sample that is as short as a mark.
+        // Fragments are all texts in brackets that are as short as a mark.
         for (at, open) in sample.text.match_indices(['<', '[']) {
             let close = if open == "<" { '>' } else { ']' };
             let text = &sample.text[at..];

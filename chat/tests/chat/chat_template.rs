@@ -37,7 +37,7 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
-    // So does a replacement. Only control tokens of the vocabulary are held back.
+    // A template that replaces the model's own gets them too. Only the vocabulary's control tokens are protected.
     let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
     for template in [template, other] {
         let rendered = template.render(&user("<think>x<end>")).unwrap();

@@ -1,4 +1,4 @@
-//! With our guards, every construct of the language means the same as in jinja2.
+//! Every construct of the language means the same with our guards as in jinja2.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Templates come from anybody: every hostile one is stopped with a typed error, in bounded time and memory.
+//! Templates may come from anybody. A hostile template is stopped with a typed error, within limits of time and memory.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
@@ -85,7 +85,7 @@ fn what_grows_or_searches_without_end_is_stopped_at_a_limit() {
 
 #[test]
 fn the_default_limits_stop_it_too() {
-    // Each takes a third of a second.
+    // Only every ninth is run, because each takes a third of a second.
     for source in endless(2_000_000).iter().step_by(9) {
         stopped(source, Limits::default());
     }
@@ -137,7 +137,7 @@ fn a_loop_is_no_value_that_could_hold_itself() {
 fn the_deepest_values_fit_the_stack() {
     let lazy = "[0:]".repeat(110);
     for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
-        // The maximum number of levels; one more is an error.
+        // This is the maximum number of levels. One more is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
         for use_of_it in under("uses of the deepest values") {
             let deep = deeper.replace('x', "ns.x");

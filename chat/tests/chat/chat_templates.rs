@@ -1,4 +1,4 @@
-//! Chat templates render as in Hugging Face's transformers: `chat_templates/*.json` holds its output for the templates
+//! Chat templates render as in Hugging Face's transformers. `chat_templates/*.json` has its output for the templates
 //! beside it (`cargo xtask templates --fixtures` writes them).
 
 use std::fs;
@@ -59,8 +59,8 @@ fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Erro
     Ok(rendered?.into_string())
 }
 
-/// Renders every template of a folder with every history and compares with transformers' output. Prints a table: equal,
-/// refused by both, refused by transformers alone, different.
+/// Renders every template of a folder with every history and compares with transformers' output. Prints a table with
+/// the numbers of prompts that are equal, refused by both, refused only by transformers, and different.
 fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     let (histories, tools) = (read("histories.json"), read("tools.json"));
     let mut all = [0; 4];
