@@ -7,7 +7,7 @@ use autoplace_planner::plan::Request;
 
 use test_support::synthetic::shapes::{LLAMA_8B, Shape};
 
-/// The weight types of Llama 3.1 8B's quantisations.
+/// The types of weights in the quantisations of Llama 3.1 8B.
 pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
     ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
@@ -19,7 +19,7 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("F16", (T::F16, T::F16, T::F16)),
 ];
 
-/// Some of the quantisations, as headers without data.
+/// Files of some of the quantisations, as headers without data.
 fn of_quants(indices: &[usize]) -> Vec<PlannedFile> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
@@ -80,7 +80,7 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
     assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
     assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
     assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
-    // Known rates are not measured again. Host rates do not matter on a card that holds everything.
+    // Known rates are not measured again. The host's rates do not matter on a card that holds everything.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);
     assert_eq!(choose_measured(&files, &known, &Request::new(), Preference::Auto, not_again), measured);

@@ -1,4 +1,4 @@
-//! Hugging Face's Python client on the same hub and the same cache.
+//! Hugging Face's Python client, with the same hub and the same cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use crate::fetch::{FILE, bytes, child_of, fetch};
 use crate::world::{World, repository};
 use test_support::hub_server::{COMMIT, Content, Seen};
 
-/// A file in a folder, outside of the large file storage.
+/// A file in a folder that is stored in git itself, and not in the storage for large files.
 const SMALL: &str = "more/thing-Q8_0.gguf";
 
 fn world() -> (World, [(&'static str, Vec<u8>); 2]) {
@@ -140,7 +140,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(child.is_none() && fs::read(path.unwrap()).unwrap() == data);
 
     let world = World::new([(FILE, content)]);
-    // At this speed the file would take a minute, until the other client has reached the lock.
+    // At this speed the file would take a minute. The server stays slow until the other client waits for the lock.
     world.server.slow(Duration::from_millis(60));
     let (mut other, mut waited, mut seen) = (None, 0, Vec::new());
     fetch(&world.hub(), |done, _| {
@@ -161,7 +161,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert_eq!(seen.iter().filter(|it| it.at_storage).count(), 1, "both fetched it");
 }
 
-/// The system's certificates, or those of `SSL_CERT_FILE` if that is set.
+/// The trusted certificates are the system's, or those of `SSL_CERT_FILE` if that is set.
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "wants the packages of Hugging Face's client: `cargo xtask test clients` installs them, and runs this"]
@@ -176,14 +176,14 @@ fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_
             let output = child.env("SSL_CERT_FILE", authority).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        // The authority of another server: it did not sign this server's certificate.
+        // This is the authority of another server, which did not sign this server's certificate.
         let (stranger, other) = world.running(&["tls", "1"]);
         let (believed, why) = child(other.split_once(' ').unwrap().1);
         assert!(!believed && why.contains("UnknownIssuer") && world.server.seen().is_empty(), "{why}");
         let (fetched, why) = child(authority);
         match name {
             SMALL => assert_eq!((fetched, world.snapshot()), (true, vec!["more".to_owned()]), "{why}"),
-            // The listing was read; the storage's address is plain http.
+            // The listing was read, but the storage's address is plain http.
             _ => assert!(!fetched && why.contains("a redirect from https to http"), "{why}"),
         }
         end(server);

@@ -1,4 +1,4 @@
-//! Fetches models from a hub into the cache: arrivals, refusals, and the remains of each fault.
+//! Fetches of models from a hub into the cache: complete ones, refusals, and the state that each fault leaves.
 
 use std::fs;
 use std::io::Write;
@@ -92,7 +92,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
     use Fault::{Cut, Status, WrongBytes, WrongLength};
     let data = bytes(300_000);
     let now = "Retry-After: 0\r\n";
-    // The words of the expected error; none if the file arrives whole.
+    // The third part has the words of the expected error; it is empty if the file arrives whole.
     for (path, faults, words) in [
         ("/api/", vec![Status(429, now), Status(503, now)], &[][..]),
         ("/resolve/", vec![Status(429, "RateLimit: \"api\";r=0;t=0\r\n"), Status(500, "")], &[]),
@@ -128,7 +128,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
                 assert!(
                     world.snapshot().is_empty() && world.blobs().iter().all(|blob| blob.ends_with(".autoplace.part"))
                 );
-                // The remains of a fault do not obstruct the next fetch.
+                // The files that a fault leaves do not obstruct the next fetch.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
                 }
@@ -142,7 +142,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
 #[test]
 fn a_server_says_how_long_to_wait() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
-    // Without the server's wait, the second attempt would come in an hour.
+    // If the server requested no wait, the second attempt would come only in an hour.
     let hub = Hub::new(world.server.endpoint(), world.cache.path());
     let hub = hub.patience(Duration::from_secs(20), 3, Duration::from_secs(3600));
     world.server.fail("/api/", [Fault::Status(429, "Retry-After: 0\r\n")]);
@@ -272,7 +272,7 @@ fn a_part_that_another_process_holds_is_left_to_it() {
     other.write_all(b"and more").unwrap();
     assert_eq!(fs::read(path).unwrap(), data);
     assert_eq!(world.blobs(), [content.etag.clone(), arriving(&content)]);
-    // A cancelled fetch beside another removes its private part file.
+    // A cancelled fetch beside another fetch removes its own part file.
     fs::remove_file(world.part("blobs").join(&content.etag)).unwrap();
     world.server.slow(Duration::from_millis(10));
     let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
@@ -349,7 +349,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     fs::remove_file(snapshot.join(&names[3])).unwrap();
     let offline = world.hub().offline(true);
     assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::Offline { .. })));
-    // The blob's bytes are still cached.
+    // The bytes of the blob are still in the cache.
     world.server.seen();
     world.fetch().unwrap();
     assert!(world.server.seen().iter().all(|it| !it.at_storage));
@@ -392,7 +392,7 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0, UD-Q4_K_XL");
 }
 
-/// The environment of [`child`]: endpoint and cache.
+/// The environment variables of [`child`]: the endpoint and the cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
 
 /// A process that fetches from this endpoint into this cache.

@@ -1,4 +1,4 @@
-//! Headers read by ranges equal the headers of the whole files and transfer only a part of the bytes.
+//! Headers that are read by ranges equal the headers of the whole files, and only a part of the bytes is transferred.
 
 use autoplace_hub::{Candidate, Error, PlannedFile, Preference, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};

@@ -77,7 +77,7 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
     models.models.iter().map(|model| (&model.name[..], model.quant.as_deref(), model.store)).collect()
 }
 
-/// The skipped files' names and the reasons.
+/// The names of the skipped files, with the reasons.
 fn passed(models: &Models) -> BTreeMap<String, SkipReason> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     models.skipped.iter().map(|it| (name(&it.path), it.why.clone())).collect()
@@ -326,7 +326,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
     let may = |folder, mode| fs::set_permissions(home.path(folder), fs::Permissions::from_mode(mode)).unwrap();
     may("x/closed", 0o000);
     may("x/listed", 0o444);
-    // The superuser can read every folder.
+    // The superuser can read every folder, so the test differs for that user.
     let is_open = fs::read_dir(home.path("x/closed")).is_ok();
     let models = home.in_folder("x");
     may("x/closed", 0o755);
