@@ -1,5 +1,4 @@
-//! Calls that would end the process or read out of bounds inside llama.cpp are typed errors here, and the process lives
-//! on.
+//! Calls on which llama.cpp would end the process or read out of bounds are typed errors, and the process goes on.
 
 use std::path::Path;
 
@@ -31,7 +30,7 @@ fn one(token: i32, position: i32, seq: i32) -> Batch {
 #[test]
 fn parameters_of_a_load_that_cannot_be() {
     assert_eq!(refused(load(|p| (p.no_alloc, p.load_mode) = (true, LoadMode::Auto))), "load_mode");
-    // The CPU as a device to offload to, and sixteen devices besides the CPU.
+    // Refused are the CPU as a device to offload to, and sixteen devices besides the CPU.
     let cpu_device = Backend::init().unwrap().devices().remove(0);
     for devices in [vec![cpu_device.clone()], vec![cpu_device; 16]] {
         assert_eq!(refused(load(|p| p.devices = Some(devices))), "devices");
@@ -79,7 +78,7 @@ fn parameters_of_a_context_that_cannot_be() {
         (|p| p.n_batch = 0, "n_batch"),
         (|p| p.n_seq_max = 0, "n_seq_max"),
         (|p| p.n_seq_max = 257, "n_seq_max"),
-        // More sequences than tokens, and fewer outputs than sequences.
+        // There are more sequences than tokens, or fewer outputs than sequences.
         (|p| (p.n_batch, p.n_seq_max) = (4, 8), "n_seq_max"),
         (|p| (p.n_seq_max, p.n_outputs_max) = (4, 2), "n_outputs_max"),
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, false), "n_ctx"),
@@ -196,19 +195,19 @@ fn sampling_parameters_out_of_range() {
         (chain().top_n_sigma(f32::NAN), "top_n_sigma"),
         (chain().temperature(f32::NAN), "temp"),
         (chain().temperature(-1.0), "temp"),
-        // Values beyond the limits of llama.cpp's sorting.
+        // These values are beyond the limits of llama.cpp's sorting.
         (chain().temperature(1e-30), "temp"),
         (penalties(64, 1e-30, 0.0), "penalty_repeat"),
         (penalties(64, 0.0, 0.0), "penalty_repeat"),
         (penalties(64, 1.1, f32::NAN), "penalty_freq"),
-        // llama.cpp would allocate 8 GiB for this one.
+        // llama.cpp would allocate 8 GiB for these penalties.
         (penalties(i32::MAX as u32, 1.1, 0.0), "penalty_last_n"),
         (bias(1 << 20, 1.0), "token"),
         (bias(1, 1e30), "logit_bias"),
         (bias(1, f32::NAN), "logit_bias"),
         (chain().xtc(0.5, 0.1, u32::MAX), "seed"),
         (dry(-0.5, 1.75, 2, 64, "\n"), "dry_multiplier"),
-        // llama.cpp would take this as "off".
+        // llama.cpp would read this base as "off".
         (dry(0.8, 0.9, 2, 64, "\n"), "dry_base"),
         (dry(0.8, 1.75, u32::MAX, 64, "\n"), "dry_allowed_length"),
         (dry(0.8, 1.75, 2, u32::MAX, "\n"), "dry_penalty_last_n"),
@@ -226,11 +225,11 @@ fn sampling_parameters_out_of_range() {
         cases.push((chain().dynamic_temperature(1.0, bad, 1.0), "dynatemp_range"));
         cases.push((chain().dynamic_temperature(1.0, 0.5, bad), "dynatemp_exponent"));
     }
-    // llama.cpp would ignore the first and cut off the others.
+    // llama.cpp would ignore the first breaker and cut off the others.
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
-    // llama.cpp would ignore the last one. The same text again does not count.
+    // llama.cpp would ignore the last breaker. A repeated text does not count.
     let breakers: Vec<String> = (0..=64).map(|number| format!("<{number}>")).collect();
     cases.push((chain().dry(0.8, 1.75, 2, 64, &breakers), "dry_sequence_breaker"));
     let allowed = [&breakers[..64], &breakers[..64]].concat();
@@ -260,7 +259,7 @@ fn a_grammar_that_does_not_parse() {
         let result = chain().grammar(grammar, "root");
         assert_matches!(result, Err(Error::Call { .. }));
     }
-    // llama.cpp takes an empty grammar as "no constraint".
+    // llama.cpp reads an empty grammar as "no constraint".
     for grammar in ["a\0b", "", " \n"] {
         assert_eq!(refused(chain().grammar(grammar, "root")), "grammar");
     }

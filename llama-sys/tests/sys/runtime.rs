@@ -1,5 +1,5 @@
-//! A program that was built with `prebuilt-runtime` opens only a set of libraries that is complete and of its build.
-//! The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
+//! A program that was built with `prebuilt-runtime` opens a set of libraries only if it is complete and of the
+//! program's build. The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
             &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"),
             &|it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("llama.cpp z") && ours == BUILD),
         ),
-        // Complete by their manifest, but different from it.
+        // The libraries agree with the manifest's list, but are of another build than it states.
         (
             "libraries of another commit",
             &|set| {
@@ -87,7 +87,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     }
     let set = copy(&folder, "whole");
     assert_eq!(open_from(&set.folder).unwrap().set, set);
-    // The two list them in different orders.
+    // The two lists have different orders.
     let (mut names, mut built) = (Backend::init().unwrap().names(), build_info().backends.clone());
     names.sort();
     built.sort();
@@ -132,7 +132,7 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     };
     let error = needs("libcuda-of-tests.so.1", "sse3", None).unwrap_err();
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
-    // A library that is not a driver, and a driver that supports CUDA 12.8.
+    // The first library is not a driver. The second one is a driver that supports CUDA 12.8.
     let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it does not report its version"), "{error}");
     let driver = folder.path().join("libdriver.so");

@@ -1,4 +1,4 @@
-//! Each sampler changes a few candidates as its paper says, compared with arithmetic of our own.
+//! Each sampler changes a few candidates as its paper says. The tests compare it with their own arithmetic.
 
 use crate::support::{cpu, demo_model, demo_path, refused};
 use llama_sys::{Candidate, Candidates, Error, Model, Sampler, SamplerChain, Token};
@@ -9,7 +9,7 @@ fn chain() -> SamplerChain {
     Sampler::chain(&demo_model()).unwrap()
 }
 
-/// Tokens 0, 1, 2, ... with these logits, the last first.
+/// Tokens 0, 1, 2, ... with these logits, in reverse order.
 fn candidates(logits: &[f32]) -> Candidates {
     let mut all = vec![0.0; demo_model().vocab().n_tokens() as usize];
     all[..logits.len()].copy_from_slice(logits);
@@ -25,8 +25,8 @@ fn likely(probabilities: &[f32]) -> Candidates {
     candidates(&logits)
 }
 
-/// The logits after a chain has processed `candidates`, by token; the chain has accepted the tokens `came` before.
-/// Minus infinity stands for a dropped token.
+/// The logits, by token, after a chain has processed `candidates`. Before that, the chain accepts the tokens `came`.
+/// Minus infinity represents a dropped token.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
@@ -71,7 +71,8 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
         (chain().top_n_sigma(-1.0), four(), &all[..4]),
         (chain().xtc(1.0, 0.1, 1), five(), &all[2..]),
         (chain().xtc(1.0, 0.2, 1), five(), &all[1..]),
-        // With only one token above the threshold there is none to drop. The second case would leave too few tokens.
+        // In the first case, only one token is above the threshold, so none is dropped. The second case would leave too
+        // few tokens.
         (chain().xtc(1.0, 0.3, 1), five(), &all),
         (chain().min_keep(4).xtc(1.0, 0.1, 1), five(), &all),
         (chain().xtc(0.0, 0.1, 1), five(), &all),
@@ -104,7 +105,7 @@ fn temperatures_penalties_and_biases_change_logits() {
         (chain().temperature(0.0), &[], &three, &[3.0, NONE, NONE]),
         (chain().dynamic_temperature(2.0, 0.0, 1.0), &[], &three, &[1.5, 0.5, -1.0]),
         (chain().dynamic_temperature(1.0, 0.5, 1.5), &[], &three, &by(0.5 + (1.5 - 0.5) * share)),
-        // From 0.001 instead of -1, to 3.
+        // The temperature goes from 0.001, instead of -1, to 3.
         (chain().dynamic_temperature(1.0, 2.0, 1.5), &[], &three, &by(0.001 + (3.0 - 0.001) * share)),
         // Token 0 came once, token 1 twice (its logit is below 0), token 3 too long ago.
         (
@@ -127,7 +128,7 @@ fn temperatures_penalties_and_biases_change_logits() {
 
 #[test]
 fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
-    // The choice is so sure that the entropy, raised to this power, underflows.
+    // One token is so likely that the entropy, raised to this power, underflows.
     let chain = chain().dynamic_temperature(1.0, 1.0, 12.0).unwrap();
     let mut sampler = chain.dist(3).unwrap();
     let mut sure = candidates(&[30.0, 19.0, 15.0, 9.0]);
@@ -136,7 +137,8 @@ fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
 
 #[test]
 fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
-    // The first bound is a surprise of 2 tau = 3 bits: 1, 2 and 2.7 bits are within it, 3.8 and 5.1 are not.
+    // The first bound is a surprise of 2 tau = 3 bits. Surprises of 1, 2 and 2.7 bits are within it; 3.8 and 5.1 bits
+    // are not.
     let (tau, eta) = (1.5, 0.3);
     let mut sampler = chain().mirostat_v2(tau, eta, 4).unwrap();
     let mut bound = 2.0 * tau;
@@ -153,7 +155,8 @@ fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
 
 #[test]
 fn mirostat_keeps_the_surprise_near_what_is_asked() {
-    // Zipf's law, which it was made for. The exponent is not 1, because its estimate would be 0 / 0.
+    // The probabilities follow Zipf's law, which Mirostat assumes. The exponent is not 1, because Mirostat's estimate
+    // would be 0 / 0.
     let weights: Vec<f32> = (1..=800).map(|rank| (rank as f32).powf(-1.2)).collect();
     let sum: f32 = weights.iter().sum();
     let probabilities: Vec<f32> = weights.iter().map(|weight| weight / sum).collect();
@@ -195,7 +198,7 @@ fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
 
 #[test]
 fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
-    // With 4,000 draws, a share has a deviation of less than 0.008. The test allows five of them.
+    // With 4,000 draws, a share has a standard deviation of less than 0.008. The test allows five of them.
     let often = |chain: Result<SamplerChain, Error>| {
         let mut sampler = chain.unwrap().dist(5).unwrap();
         let mut counts = [0.0; PROBABILITIES.len()];
@@ -284,7 +287,7 @@ fn a_mask_says_which_tokens_are_candidates() {
         some.iter().map(Candidate::token).collect::<Vec<_>>()
     };
     assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
-    // Bits beyond the vocabulary, and missing or superfluous words.
+    // Masks with bits beyond the vocabulary, and with missing or superfluous words.
     assert_eq!(of(&[0, 0, 1 << 5 | 1 << 6, u32::MAX]), [69]);
     assert_eq!(of(&[0b101]), [0, 2]);
     assert_eq!(of(&[]), [0; 0]);

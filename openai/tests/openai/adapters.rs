@@ -44,7 +44,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!([adapter(json!(1), 1.0)])), two);
     assert_eq!(text(json!([adapter(json!("one"), 1.0), adapter(json!(1), 0.5)])), both);
     assert_eq!(text(json!([adapter(json!(0), 0.0)])), none);
-    // A request's adapters do not affect the next request.
+    // The adapters of a request do not affect the next request.
     assert_eq!(text(json!([])), one);
 
     let listed: Value = server.get("/lora-adapters");

@@ -1,4 +1,5 @@
-//! `Endpoint`: a local model's calls against our own server, and against servers that answer like others, or wrongly.
+//! `Endpoint`: the calls of a local model, against our own server and against servers that answer as other servers do,
+//! or wrongly.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -157,7 +158,7 @@ fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'stat
 
 fn send(to: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
-    // A client that has seen enough disconnects.
+    // Writing fails if the client has disconnected, which it may do.
     let _ = to.write_all(format!("{head}{body}").as_bytes());
 }
 
@@ -167,7 +168,7 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 
 #[test]
 fn numbers_are_sent_as_decimals_and_what_is_no_number_is_refused() -> Outcome {
-    // The server answers with the parameters that it was sent.
+    // The server's answer contains the parameters that it was sent.
     let url = canned(|to, _, mut body| {
         let body = body.as_object_mut().unwrap();
         body.retain(|name, _| !["model", "messages", "prompt", "stream", "stream_options"].contains(&name.as_str()));
@@ -225,7 +226,7 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     assert!(!format!("{model:?}").contains("a-key"));
     let mut chat = model.chat()?.variable("enable_thinking", true);
     chat = chat.with(|generate| generate.constraint(Constraint::json_object()));
-    // Continues a conversation that began elsewhere.
+    // The messages of another conversation can be continued.
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));

@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// A template that shows no tools.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
-/// Templates that show tools and teach a call format.
+/// Templates that show tools and describe a call format.
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 const GLM: &str = "{{ tools }}{# <tool_call>f<arg_key>a</arg_key> #}{{ messages[-1].content }}";
 
@@ -184,7 +184,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
     assert_eq!((status, &error["param"]), (400, &json!("tools[1].function.parameters")), "{answer}");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("anyOf") && message.contains("`required`"), "{message}");
-    // A forced call has its own form; a JSON format always has one.
+    // A forced call is constrained anyway, and so is a JSON format.
     let forced = asked(&json!({"tools": [walk(), either], "tool_choice": "required"}));
     let hermes = server(HERMES);
     for (server, body) in [(&glm, forced), (&hermes, asked(&json!({"tools": [walk(), either]})))] {
@@ -198,7 +198,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
         let place = json!("tools[0].function.parameters.properties.p");
         assert_eq!((status, &answer["error"]["param"]), (400, &place), "{answer}");
     }
-    // With a constrained tool, text remains unconstrained.
+    // If only a tool is constrained, text remains free.
     let mut held = walk();
     held["function"]["strict"] = true.into();
     let (status, answer) = post(&glm, &asked(&json!({"tools": [held], "max_tokens": 20})));

@@ -1,4 +1,4 @@
-//! Uses only libllama's C API: the peer if llama.cpp's programs are missing.
+//! A peer that uses only libllama's C API, for runs without llama.cpp's programs.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -71,7 +71,7 @@ impl Plain {
         let mut tokens = Vec::new();
         while tokens.len() < n {
             let token = likeliest(&logits);
-            // SAFETY: the vocabulary lives, and the token is one of its.
+            // SAFETY: the vocabulary lives, and has the token.
             if unsafe { raw::llama_vocab_is_eog(self.vocab(), token) } {
                 break;
             }
@@ -87,7 +87,7 @@ impl Plain {
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
     }
 
-    /// Computes further tokens. Returns the logits after the last.
+    /// Computes further tokens. Returns the logits after the last one.
     pub(crate) fn decode(&mut self, tokens: &[i32]) -> Outcome<Vec<f32>> {
         let mut tokens = tokens.to_vec();
         // SAFETY: the context and its vocabulary live; the list lives as long as the batch, which asks for the logits

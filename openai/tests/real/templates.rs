@@ -16,7 +16,7 @@ use crate::tools::LlamaServer;
 /// Renders requests with transformers, one line of JSON each.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtask/templates/render.py");
 
-/// transformers' renderings of the conversations by model, written by `cargo xtask real --write`.
+/// transformers' renderings of the conversations for each model, which `cargo xtask real --write` records.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/templates.json");
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
