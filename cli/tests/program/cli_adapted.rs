@@ -1,5 +1,5 @@
-//! `autoplace plan --lora`, `--control-vector` and `--mtp`: computations beside a model's own blocks are part of the
-//! plan.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: the plan includes computations besides those of a model's
+//! own blocks.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
 use autoplace::gguf::{Builder, Header, TensorType};
@@ -34,7 +34,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
         assert!(json.contains("with style beside the weights"), "{json}");
     }
-    // Files loaded beside the model are passed to another tool, or refused.
+    // Files that are loaded beside the model are passed to another tool, or refused.
     let projector = folder.path().join("projector.gguf");
     mmproj::gemma3(256).write_sparse(&projector).unwrap();
     let projector = projector.to_str().unwrap();

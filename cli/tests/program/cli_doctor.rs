@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::cli_support::{User, demo, text};
 use serde_json::{Value, json};
 
-/// The verdict in JSON. Checks that the exit code tells whether there are findings.
+/// The verdict as JSON. Checks that the exit code says whether there are findings.
 pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
     let output = user.autoplace(&[&["doctor", "--json"], args].concat());
     assert_eq!(text(&output.stderr), "", "{args:?}");
@@ -44,7 +44,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     assert!(printed.starts_with("verdict: "), "{printed}");
     assert!(printed.contains("  fix: ") && printed.contains("tok/s measured"), "{printed}");
 
-    // The report gives the same verdict elsewhere, without files of this computer.
+    // On another computer, without the files of this one, the verdict on the report is the same.
     let report = user.path("report.md");
     let printed = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
     std::fs::write(&report, &printed).unwrap();

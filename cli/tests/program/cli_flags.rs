@@ -1,4 +1,4 @@
-//! Command lines of llama.cpp's users in this program.
+//! Command lines that users of llama.cpp type, in this program.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // A program that ends at once reads nothing.
+    // Writing may fail, because a program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }

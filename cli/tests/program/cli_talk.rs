@@ -8,17 +8,17 @@ use crate::cli_support::{User, demo, text};
 use test_support::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
-/// Few tokens, sampled greedily.
+/// Arguments for a short text that is sampled greedily.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// The output for these arguments and this stdin; `demo` stands for the model.
+/// The output for these arguments and this stdin. In the arguments, `demo` means the demo model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     let mut command = user.command(&[&args[..], &SHORT].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // A program that ends at once reads nothing.
+    // Writing may fail, because a program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -75,10 +75,10 @@ fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_ask
     let (answer, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert!(!answer.trim().is_empty());
     assert!(beside.contains("planned again") && beside.contains("RTX 4090"), "{beside}");
-    // The request of the plan is made again.
+    // The stored request is planned again.
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan, "--replan"]).stderr;
     assert!(text(&long).contains("256"), "{}", text(&long));
-    // A plan that can be followed is followed.
+    // If the plan can be followed, it is followed.
     user.says(&["plan", &demo, "--ctx", "64", "--save", &plan]);
     let (same, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert_eq!(same, answer);
@@ -131,7 +131,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
 fn reasoning_is_no_part_of_the_answer() {
     let user = User::new();
     let file = user.path("thinks.jinja");
-    // The template opens reasoning that the model never closes.
+    // The template begins reasoning, which the model never ends.
     fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
     let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
     assert_eq!(answer, "\n");
@@ -149,7 +149,7 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
     user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
-    // A followed plan excludes arguments that ask for a plan.
+    // `--plan` excludes arguments of a request for a plan.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);

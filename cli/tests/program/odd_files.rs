@@ -1,7 +1,8 @@
-//! Odd files, derived from a real header: `plan`, `list` and `run` refuse exactly the files that llama.cpp refuses.
+//! Odd files, which are derived from a real header. `plan`, `list` and `run` must refuse exactly the files that
+//! llama.cpp refuses.
 //!
-//! Each file has one or two changes of the demo model's header; its tensors are holes. Changes that are known to kill a
-//! process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
+//! Each file has the demo model's header with one or two changes. Its tensors are holes. Changes that are known to kill
+//! a process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
 //! all files:
 //!
 //! `AUTOPLACE_ODD_FILES=a.gguf:b.gguf cargo test -p autoplace-cli --test program odd_files -- --ignored --nocapture`
@@ -37,7 +38,7 @@ struct Odd {
     changes: Vec<String>,
     metadata: Builder,
     tensors: Vec<OddTensor>,
-    /// Number of bytes missing at the end.
+    /// Number of bytes that are missing at the end.
     missing: u64,
 }
 
@@ -259,7 +260,7 @@ fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     models.chain(skipped).collect()
 }
 
-/// Makes this many odd files of a model, and compares the results of each.
+/// Makes `count` odd files of a model, and compares our results for each with llama.cpp's.
 fn compare(model: &Path, count: usize) {
     let header = Header::open(model).unwrap();
     let user = User::new();
@@ -356,7 +357,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         expected.insert(format!("{name}.gguf"), words);
     }
     let listed = listed(&user, &folder);
-    // The model alone can be extracted, and is complete.
+    // The model can be extracted without the projector, and is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));
     let [from, to] = [&vision, &text].map(|path| path.to_str().unwrap());
     let said = user.says(&["extract", from, to]);

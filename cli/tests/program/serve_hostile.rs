@@ -1,5 +1,5 @@
-//! `autoplace serve` with hostile clients: the memory that each can take, and which clients are admitted. `cargo xtask
-//! attack` does the same at full size, with figures.
+//! Hostile clients of `autoplace serve`: the memory that they can take, and which of them are admitted. `cargo xtask
+//! attack` does the same at full size, and prints figures.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (TEXT, format!(r#"{{"prompt": "a", "json_schema": {bomb}}}"#), 400, Some("json_schema")),
         (TEXT, format!(r#"{{"prompt": {bomb}}}"#), 400, Some("prompt[0]")),
         ("/v1/embeddings", format!(r#"{{"input": {bomb}}}"#), 400, Some("input[0]")),
-        // The tokens of such a text would take much more memory than the text.
+        // The tokens of this text would take much more memory than the text itself.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
         (CHAT, said.clone(), 400, Some("messages")),
@@ -196,7 +196,7 @@ fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
         lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
     };
     for _ in 0..PATIENCE.as_millis() / 10 {
-        // A line comes after its answer.
+        // The line of a request is written after its answer.
         if lines().len() == 2 {
             break;
         }
