@@ -39,7 +39,7 @@ impl Conversation {
         // Mistral's templates require nine characters; others accept them.
         let messages = with_ids(messages, |number| format!("{number:09}"));
         let mut marks = Marks::new(&messages);
-        let messages = messages.iter().map(|it| message(it, &mut marks)).collect();
+        let messages = messages.iter().map(|typed| message(typed, &mut marks)).collect();
         Self { typed: true, media: marks.set, ..Self::from_json(messages) }
     }
 

@@ -97,7 +97,7 @@ fn with_own_parts(conversation: &mut Conversation, source: &str) {
         let is_named = own.any(|key| source.contains(key));
         let Some(message) = conversation.messages.get_mut(index).filter(|_| is_named) else { continue };
         let text = message["content"].as_str().unwrap_or_default();
-        let mut marks = text.chars().filter(|c| conversation.media.iter().any(|it| it.mark == *c));
+        let mut marks = text.chars().filter(|c| conversation.media.iter().any(|medium| medium.mark == *c));
         for part in parts.iter_mut().filter_map(Value::as_object_mut) {
             let is_medium = part.get("type").and_then(Value::as_str).is_some_and(|kind| OF_MEDIA.contains(&kind));
             if is_medium && let Some(mark) = marks.next() {
@@ -121,7 +121,7 @@ fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> boo
     if roles.len() < 2 || takes_all(&roles) {
         return;
     }
-    let texts: Vec<&str> = messages[..roles.len()].iter().filter_map(|it| it["content"].as_str()).collect();
+    let texts: Vec<&str> = messages[..roles.len()].iter().filter_map(|message| message["content"].as_str()).collect();
     messages[0]["content"] = texts.join("\n\n").into();
     messages.drain(1..roles.len());
 }
@@ -146,7 +146,8 @@ pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     let mut is_changed = false;
     for message in messages {
         for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
-            if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|it| !it.is_string()) {
+            if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|arguments| !arguments.is_string())
+            {
                 *arguments = arguments.to_string().into();
                 is_changed = true;
             }

@@ -83,7 +83,7 @@ pub(super) fn placed(rendered: Rendered, marks: &[Mark]) -> Result<Rendered, Err
         if !MARKS.contains(&u32::from(c)) {
             return None;
         }
-        let index = marks.iter().position(|it| it.mark == c)?;
+        let index = marks.iter().position(|known| known.mark == c)?;
         times[index] += 1;
         Some((index, marks[index].shown.as_str()))
     };

@@ -340,9 +340,12 @@ impl ChatTemplate {
             return Err(error);
         }
         type Shape = fn(&mut Conversation) -> bool;
-        let whole_tools: Shape = |it| it.tools.as_mut().is_some_and(|tools| history::with_whole_tools(tools));
-        let as_text: Shape = |it| it.typed && history::with_arguments_as_text(&mut it.messages);
-        let calls_apart: Shape = |it| it.typed && history::with_calls_apart(&mut it.messages);
+        let whole_tools: Shape =
+            |conversation| conversation.tools.as_mut().is_some_and(|tools| history::with_whole_tools(tools));
+        let as_text: Shape =
+            |conversation| conversation.typed && history::with_arguments_as_text(&mut conversation.messages);
+        let calls_apart: Shape =
+            |conversation| conversation.typed && history::with_calls_apart(&mut conversation.messages);
         let shapes = [whole_tools, as_text, calls_apart];
         let mut sets: Vec<u32> = (1..1 << shapes.len()).collect();
         sets.sort_by_key(|set| set.count_ones());

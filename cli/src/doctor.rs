@@ -127,7 +127,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
         }
         lines.extend(model.running.as_ref().map(running_words));
         lines.extend(model.measured.map(|measured| {
-            let predicted = model.predicted.map_or("nothing".to_owned(), |it| format!("{it:.1}"));
+            let predicted = model.predicted.map_or("nothing".to_owned(), |speed| format!("{speed:.1}"));
             format!("{:.1} tok/s measured, {predicted} predicted", measured.median)
         }));
     }
@@ -152,7 +152,7 @@ fn loaded_words(model: &LoadedModel) -> String {
 
 /// Describes the inspected program, and what could not be found out.
 fn running_words(running: &Running) -> String {
-    let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
+    let layers = running.n_gpu_layers.map_or("?".to_owned(), |layers| layers.to_string());
     let facts = [
         running.pid.map(|pid| format!(" (process {pid})")),
         Some(format!(": {layers} layers on GPUs")),

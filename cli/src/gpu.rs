@@ -84,7 +84,7 @@ pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
         "CUDA" if chip.kind == GpuKind::Integrated => chip.total,
         _ => return None,
     };
-    Some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
+    Some((memory, chip.bandwidth.map(|bandwidth| bandwidth.bytes_per_second)))
 }
 
 /// A machine, and its simulated GPUs, which are devices of llama.cpp until they are dropped.

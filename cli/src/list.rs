@@ -134,8 +134,8 @@ fn cells(model: &LocalModel, row: &Result<Row, String>) -> Vec<String> {
     let row = row.as_ref().ok();
     let placed = row.and_then(Row::placed);
     let quant = row.and_then(|row| row.quant.clone()).or_else(|| model.quant.clone());
-    let layers = placed.map(|it| format!("{}/{}", it.n_gpu_layers, it.layers));
-    let speed = placed.and_then(|it| it.tokens_per_second).map(|speed| format!("{speed:.1}"));
+    let layers = placed.map(|placed| format!("{}/{}", placed.n_gpu_layers, placed.layers));
+    let speed = placed.and_then(|placed| placed.tokens_per_second).map(|speed| format!("{speed:.1}"));
     let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
     vec![model.name.clone(), or_dash(quant), Bytes(model.bytes).to_string(), or_dash(layers), or_dash(speed)]
 }

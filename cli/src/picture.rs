@@ -16,7 +16,7 @@ use crate::files::{self, in_file};
 /// Checks the name of a picture's file, whose ending selects the format.
 pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    let is_known = path.extension().is_some_and(|it| it == "svg" || it == "html");
+    let is_known = path.extension().is_some_and(|extension| extension == "svg" || extension == "html");
     is_known.then_some(path).ok_or_else(|| "a picture is a file that ends in .svg or .html".to_owned())
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn write_measured(
 }
 
 fn written(file: &Path, title: &str, svg: String, below: &str) -> Result<(), Box<dyn Error>> {
-    let is_page = file.extension().is_some_and(|it| it == "html");
+    let is_page = file.extension().is_some_and(|extension| extension == "html");
     let text = if is_page { page::html(title, &svg, below) } else { svg };
     fs::write(file, text).map_err(|error| in_file(file, error).into())
 }

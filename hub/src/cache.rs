@@ -96,7 +96,7 @@ impl Folder {
     /// Stores the commit of a revision (`_cache_commit_hash_for_specific_revision`).
     pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         let path = self.part("refs").join(revision);
-        if revision == commit || fs::read_to_string(&path).is_ok_and(|it| it == commit) {
+        if revision == commit || fs::read_to_string(&path).is_ok_and(|stored| stored == commit) {
             return Ok(());
         }
         create_parent(&path)?;
@@ -152,7 +152,10 @@ impl Folder {
     /// Free bytes on the disk of the cache's folder, or of its nearest existing parent; `None` if the system does not
     /// report them.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
-        self.cache.ancestors().find(|ancestor| ancestor.exists()).and_then(|it| fs4::available_space(it).ok())
+        self.cache
+            .ancestors()
+            .find(|ancestor| ancestor.exists())
+            .and_then(|ancestor| fs4::available_space(ancestor).ok())
     }
 }
 
@@ -176,7 +179,7 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
 
 /// Whether the path is a file of this length.
 pub(crate) fn is_of(path: &Path, bytes: u64) -> bool {
-    fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == bytes)
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
 }
 
 /// Locks a file for this process. Returns whether the lock excludes other processes. `path` is the path by which the
@@ -192,7 +195,7 @@ pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
 
 /// Whether the path still names this file.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|it| files::id(path, &it));
+    let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|metadata| files::id(path, &metadata));
     let (ours, there) = (id(file.metadata()), id(fs::metadata(path)));
     there.is_some() && ours == there
 }

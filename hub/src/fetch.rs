@@ -72,7 +72,7 @@ pub(crate) fn fetch(
 }
 
 fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) -> Result<(), Error> {
-    let there = |file: &RemoteFile| fs::metadata(folder.arriving(&file.etag)).map_or(0, |it| it.len());
+    let there = |file: &RemoteFile| fs::metadata(folder.arriving(&file.etag)).map_or(0, |part| part.len());
     let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes.saturating_sub(there(file))));
     match folder.free_bytes() {
         Some(free) if free < needed => {
@@ -326,7 +326,7 @@ fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
 /// Syncs the folder, so that the new name survives a power loss. Systems on which a folder cannot be opened do that by
 /// themselves.
 fn sync_folder(file: &Path) {
-    if let Some(folder) = file.parent().and_then(|it| File::open(it).ok()) {
+    if let Some(folder) = file.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = folder.sync_all();
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) 
     for file in &of.files {
         let mut remote = Remote::new(http, &of.place, file);
         let (first, vocabulary) = if shards.is_empty() { (FIRST, known.as_ref()) } else { (FIRST_OF_SHARD, None) };
-        let spliced = vocabulary.map_or(Ok(None), |it| it.splice(&mut remote))?;
+        let spliced = vocabulary.map_or(Ok(None), |vocabulary| vocabulary.splice(&mut remote))?;
         let bytes = spliced.map_or_else(|| whole(&mut remote, first), Ok)?;
         shards.push((bytes.into(), file.bytes));
     }

@@ -154,7 +154,7 @@ impl Http {
                 request = request.header(header::RANGE, format!("bytes={}-{}", range.start, range.end - 1));
             }
             if let Some(token) = &self.token
-                && origin(&url).is_some_and(|it| Some(it) == origin(&self.endpoint))
+                && origin(&url).is_some_and(|target| Some(target) == origin(&self.endpoint))
             {
                 request = request.header(header::AUTHORIZATION, token.clone());
             }
@@ -164,8 +164,8 @@ impl Http {
                 let answer = Answer { url, headers: parts.headers, status: parts.status, body };
                 return answer.checked(self.token.is_some());
             }
-            let location = parts.headers.get(header::LOCATION).and_then(|it| it.to_str().ok());
-            url = location.and_then(|it| join(&url, it)).ok_or_else(|| {
+            let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+            url = location.and_then(|location| join(&url, location)).ok_or_else(|| {
                 let problem = format!("status {} redirects to no address", parts.status.as_u16());
                 Error::Answer { url: shown(&url), problem }
             })?;
@@ -232,7 +232,7 @@ impl Answer {
                 (found.0, Some(found.1))
             }
             // A server without support for ranges sends the whole file.
-            _ => (0, self.text("content-length").and_then(|it| it.parse().ok())),
+            _ => (0, self.text("content-length").and_then(|length| length.parse().ok())),
         };
         if length.is_some_and(|length| length != file_bytes) || at > start {
             let length = length.unwrap_or_default();

@@ -217,7 +217,10 @@ mod tests {
 
     fn hub(variables: &[(&'static str, &'static str)], home: &Path) -> Hub {
         let home = Environment::new(home);
-        Hub::from_environment(&variables.iter().fold(home, |it, &(name, value)| it.variable(name, value))).unwrap()
+        Hub::from_environment(
+            &variables.iter().fold(home, |environment, &(name, value)| environment.variable(name, value)),
+        )
+        .unwrap()
     }
 
     #[test]

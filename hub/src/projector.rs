@@ -88,14 +88,14 @@ pub fn choose_projector(
 /// The best of the projectors that fit. Of equal ones it is the first.
 fn best_of(mut fitting: Vec<Fitting>) -> Option<Fitting> {
     let class = fitting.iter().map(Fitting::class).min()?;
-    fitting.retain(|it| it.class() == class);
+    fitting.retain(|projector| projector.class() == class);
     // On the host, an image takes a hundred times as long. That is why a plan puts a projector on a GPU if it fits
     // there.
-    if fitting.iter().any(|it| it.gpu.is_some()) {
-        fitting.retain(|it| it.gpu.is_some());
+    if fitting.iter().any(|projector| projector.gpu.is_some()) {
+        fitting.retain(|projector| projector.gpu.is_some());
     }
-    let fastest = fitting.iter().map(|it| it.speed).fold(0.0, f64::max);
-    fitting.retain(|it| it.speed >= fastest * AS_FAST);
+    let fastest = fitting.iter().map(|projector| projector.speed).fold(0.0, f64::max);
+    fitting.retain(|projector| projector.speed >= fastest * AS_FAST);
     fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best })
 }
 
@@ -132,7 +132,7 @@ mod tests {
                 speed,
                 gpu: on_card.then(|| "card".to_owned()),
             };
-            best_of(of.iter().enumerate().map(fitting).collect()).map(|it| it.index)
+            best_of(of.iter().enumerate().map(fitting).collect()).map(|best| best.index)
         };
         let (f32, f16, q8_0, q4_0) = (32.0, 16.1, 8.6, 4.6);
         assert_eq!(best(&[(f32, 50.0, true), (q8_0, 50.0, true), (f16, 50.0, true)]), Some(2));

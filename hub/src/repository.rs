@@ -134,7 +134,7 @@ pub(crate) fn projectors_cached(folder: &Folder, name: &Name) -> Vec<Candidate> 
 }
 
 fn of_quant(mut projectors: Vec<Candidate>, name: &Name) -> Vec<Candidate> {
-    projectors.retain(|it| name.quant().is_none_or(|quant| it.quant() == Some(quant)));
+    projectors.retain(|projector| name.quant().is_none_or(|quant| projector.quant() == Some(quant)));
     projectors
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn is_hex(text: &str, length: usize) -> bool {
 fn is_gguf(name: &str) -> bool {
     // The name is split as a text and not as a path. On Windows a path `\\host\a.gguf` has no extension, and would be
     // skipped instead of reported.
-    name.rsplit_once('.').is_some_and(|(stem, it)| !stem.is_empty() && it.eq_ignore_ascii_case("gguf"))
+    name.rsplit_once('.').is_some_and(|(stem, ending)| !stem.is_empty() && ending.eq_ignore_ascii_case("gguf"))
 }
 
 /// Whether a name stays inside its folder, on this system and on Windows (`_validate_relative_filename`).

@@ -43,7 +43,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         assert!(is_there, "cmake built no {required} library below {}", built.dir.display());
     }
     for (name, path) in found {
-        match path.file_name().and_then(|it| it.to_str()).filter(|it| *it == format!("{name}.a")) {
+        match path.file_name().and_then(|file| file.to_str()).filter(|file| *file == format!("{name}.a")) {
             // MinGW's linker looks for `libNAME.a`, but ggml's cmake leaves out `lib` there.
             Some(file) => println!("cargo:rustc-link-lib=static:+verbatim={file}"),
             None => println!("cargo:rustc-link-lib={kind}={name}"),

@@ -32,7 +32,7 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {
             Id::Number(number) => (adapters.get(*number), number.to_string()),
-            Id::Name(name) => (adapters.iter().find(|it| it.name == *name), format!("`{name}`")),
+            Id::Name(name) => (adapters.iter().find(|adapter| adapter.name == *name), format!("`{name}`")),
         };
         let unknown = || {
             let has = match adapters.len() {

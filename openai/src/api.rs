@@ -407,7 +407,7 @@ impl Api {
 
     /// Answers `GET /v1/models` with this model and these further names.
     pub fn models(&self, others: &[&str]) -> Value {
-        let others = others.iter().copied().filter(|it| *it != self.name);
+        let others = others.iter().copied().filter(|other| *other != self.name);
         let all = std::iter::once(&*self.name).chain(others);
         let model = |name| json!({"id": name, "object": "model", "created": self.created, "owned_by": "autoplace"});
         json!({"object": "list", "data": all.map(model).collect::<Value>()})

@@ -104,9 +104,9 @@ fn unenforced(tools: &Tools) -> Vec<String> {
             false => (Value::Null, Vec::new()),
         };
         let place = format!("tools[{number}].function.parameters");
-        left_out.into_iter().map(move |it| match it.place.is_empty() {
-            true => format!("{place}: {}", it.reason),
-            false => format!("{place}.{}: {}", it.place, it.reason),
+        left_out.into_iter().map(move |keyword| match keyword.place.is_empty() {
+            true => format!("{place}: {}", keyword.reason),
+            false => format!("{place}.{}: {}", keyword.place, keyword.reason),
         })
     };
     tools.callable().flat_map(of_one).collect()

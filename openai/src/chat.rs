@@ -80,7 +80,7 @@ impl ChatRequest {
         let (messages, parts) = messages(body, source.contains("developer"), &seen)?;
         let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times as much memory as the messages.
-        check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
+        check_length(messages.iter().map(|message| message.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         for (index, parts) in parts {
@@ -120,7 +120,7 @@ impl ChatRequest {
         let sampling = sampling(own, body, context)?;
         let has_marks = constraint.as_ref().is_none_or(Constraint::has_marks);
         let mut generate = model.generate(prompt.clone()).special(has_marks).sampling(sampling);
-        options.constraint = constraint.map(|it| it.in_header(format.begins_in_header(&rendered)));
+        options.constraint = constraint.map(|constraint| constraint.in_header(format.begins_in_header(&rendered)));
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }

@@ -314,7 +314,7 @@ impl Completion {
     }
 
     fn usage(&self) -> Value {
-        usage(self.choices.iter().map(|it| (it.prompt, it.tokens())))
+        usage(self.choices.iter().map(|choice| (choice.prompt, choice.tokens())))
     }
 }
 

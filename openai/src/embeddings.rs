@@ -102,7 +102,7 @@ impl EmbeddingRequest {
             return Err(ApiError::new(500, message));
         }
         let width = embedder.width()?;
-        if let Some(dimensions) = self.dimensions.filter(|it| *it != width) {
+        if let Some(dimensions) = self.dimensions.filter(|dimensions| *dimensions != width) {
             let message = format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
             return Err(ApiError::unsupported("dimensions", message));
         }
@@ -126,7 +126,7 @@ impl EmbeddingRequest {
             let values = vector.as_slice();
             let embedding = match self.in_base64 {
                 true => {
-                    let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+                    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                     BASE64_STANDARD.encode(bytes).into()
                 }
                 false => json!(values),

@@ -116,7 +116,7 @@ impl Tools {
     }
 
     fn is_allowed(&self, name: &str) -> bool {
-        self.allowed.as_ref().is_none_or(|names| names.iter().any(|it| it == name))
+        self.allowed.as_ref().is_none_or(|names| names.iter().any(|allowed| allowed == name))
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) fn messages(
     }
     if !knows_developers {
         let developers = messages.iter_mut();
-        for message in developers.filter(|it| it.role == Role::DEVELOPER) {
+        for message in developers.filter(|message| message.role == Role::DEVELOPER) {
             message.role = Role::SYSTEM;
         }
     }
@@ -188,7 +188,7 @@ impl<'a> MessageBody<'a> {
         };
         // Templates may need the name of the tool that answered, which the API leaves out.
         if message.role == Role::TOOL && message.name.is_none() {
-            let mut calls = before.iter().rev().flat_map(|it| &it.tool_calls);
+            let mut calls = before.iter().rev().flat_map(|message| &message.tool_calls);
             let called = calls.find(|call| call.id == message.tool_call_id);
             message.name = called.map(|call| call.name.clone());
         }
@@ -275,7 +275,7 @@ pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
         // As in OpenAI's API, a function with missing parameters takes none.
         parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
-    let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();
+    let strict = typed.iter().map(|tool| tool.function.strict == Some(true)).collect();
     let typed: Vec<Tool> = typed.into_iter().map(as_tool).collect();
     let (choice, allowed) = choice(body, &typed)?;
     Ok(Tools { shown, typed, strict, choice, allowed })
@@ -342,7 +342,7 @@ mod tests {
             {"role": "user", "content": ""},
         ]);
         let read = read(&given, true).unwrap();
-        let texts: Vec<&str> = read.iter().map(|it| &*it.content).collect();
+        let texts: Vec<&str> = read.iter().map(|part| &*part.content).collect();
         assert_eq!(texts, ["a\nb", "c", "", ""]);
         assert_eq!(read[1].name.as_deref(), Some("Ann"));
     }

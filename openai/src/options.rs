@@ -81,7 +81,7 @@ impl Options {
             options.stops.retain(|stop| !stop.is_empty());
         }
         let limits = [("max_tokens", options.max_tokens), ("max_completion_tokens", options.max_completion_tokens)];
-        if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|it| it < -1)) {
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|value| value < -1)) {
             return Err(ApiError::invalid(
                 *name,
                 format!("`{name}` is negative: only -1 is allowed, and means no limit"),
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn stops_are_a_text_or_a_list_and_answers_are_counted() {
-        let stops = |value: Value| options(json!({"stop": value})).map(|it| it.stops);
+        let stops = |value: Value| options(json!({"stop": value})).map(|options| options.stops);
         assert_eq!(stops(json!("a")).unwrap(), ["a"]);
         assert_eq!(stops(json!(["a", "", "b"])).unwrap(), ["a", "b"]);
         assert!(stops(Value::Null).unwrap().is_empty());
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn each_token_has_one_bias_and_few_tokens_have_any() {
         let biases = |count: usize| {
-            let biases: Vec<String> = (0..count).map(|it| format!("\"{it}\": 1")).collect();
+            let biases: Vec<String> = (0..count).map(|token| format!("\"{token}\": 1")).collect();
             let body = format!("{{\"logit_bias\": {{{}}}}}", biases.join(","));
             Options::read(&reading::object(body.as_bytes()).unwrap())
         };
@@ -315,7 +315,7 @@ mod tests {
         let only = json!({"type": "null"});
         let held = |place: &str| Some(Constraint::json_schema(only.clone()).at(place));
         assert_eq!(constraint(json!({"json_schema": only})), held("json_schema"));
-        let form = |form: Value| options(json!({"response_format": form})).map(|it| it.constraint);
+        let form = |form: Value| options(json!({"response_format": form})).map(|options| options.constraint);
         for kind in ["json_object", "json_schema"] {
             assert_eq!(form(json!({"type": kind, "schema": only})).unwrap(), held("response_format.schema"));
             let within = form(json!({"type": kind, "json_schema": {"schema": only}})).unwrap();

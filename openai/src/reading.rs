@@ -77,9 +77,9 @@ pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'.' if depth == 1 => {
-                let zeros = body[at + 1..].iter().take_while(|it| **it == b'0').count();
+                let zeros = body[at + 1..].iter().take_while(|digit| **digit == b'0').count();
                 let end = at + 1 + zeros;
-                let ends = body.get(end).is_none_or(|it| matches!(it, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
+                let ends = body.get(end).is_none_or(|next| matches!(next, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
                 if zeros > 0 && ends {
                     cut.push(at..end);
                 }

@@ -391,7 +391,7 @@ impl<'a> ChatWriter<'a> {
 
     /// Sets a variable of the template, unless the request has set it.
     pub(super) fn variable(&mut self, name: &str, value: bool) {
-        if self.variables.iter().all(|(it, _)| it != name)
+        if self.variables.iter().all(|(known, _)| known != name)
             && let Ok(value) = serde_json::value::to_raw_value(&value)
         {
             self.variables.push((name.to_owned(), Cow::Owned(value)));

@@ -49,7 +49,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         while let Some(at) = rest.find('%') {
             plain.push_str(&rest[..=at]);
             rest = &rest[at + 1..];
-            if let Some((name, behind)) = rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+            if let Some((name, behind)) = rest.strip_prefix('(').and_then(|behind| behind.split_once(')')) {
                 ordered.push(named.get::<Value>(name)?);
                 rest = behind;
             } else if let Some(behind) = rest.strip_prefix('%') {
@@ -102,7 +102,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let given = bound("float", &arguments, 0, &["default"])?;
         let number = match value.as_str() {
             Some(text) => float_of(text),
-            None => f64::try_from(value.clone()).ok().or_else(|| truth(value).map(|it| it as f64)),
+            None => f64::try_from(value.clone()).ok().or_else(|| truth(value).map(|number| number as f64)),
         };
         Ok::<_, Error>(number.map(Value::from).or_else(|| given[0].clone()).unwrap_or_else(|| 0.0.into()))
     });
@@ -135,7 +135,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("wordcount", |state: &State, value: &Value| {
         let text = text_of(state, value)?;
         Ok::<_, Error>(
-            text.split(|c: char| !(characters::is_alphanumeric(c) || c == '_')).filter(|it| !it.is_empty()).count(),
+            text.split(|c: char| !(characters::is_alphanumeric(c) || c == '_')).filter(|word| !word.is_empty()).count(),
         )
     });
     environment.add_filter("sort", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
@@ -258,7 +258,8 @@ fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
 fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
     let given = bound(of, arguments, 0, names)?;
     // `none` counts as absent.
-    let given = names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|it| !it.is_none())?)));
+    let given =
+        names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|value| !value.is_none())?)));
     Ok(given.collect())
 }
 

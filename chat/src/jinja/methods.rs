@@ -270,7 +270,7 @@ fn value_method(state: &State, value: &Value, method: &str, arguments: &[Value])
             }
         }
         (_, "fromkeys")
-            if is_dict(value) || value.as_object().is_some_and(|it| it.type_name().contains("Function")) =>
+            if is_dict(value) || value.as_object().is_some_and(|object| object.type_name().contains("Function")) =>
         {
             let (keys, default): (&Value, Option<Value>) = from_args(arguments)?;
             let default = default.unwrap_or_else(|| Value::from(()));

@@ -140,13 +140,13 @@ fn steps_for(json: &Json) -> u64 {
 fn value_of(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
-        Json::Bool(it) => Value::from(*it),
-        Json::Number(it) => match (it.as_u64(), it.as_i64(), it.as_f64()) {
-            (Some(it), _, _) => Value::from(it),
-            (_, Some(it), _) => Value::from(it),
-            (_, _, it) => Value::from(it.unwrap_or(f64::NAN)),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(whole), _, _) => Value::from(whole),
+            (_, Some(negative), _) => Value::from(negative),
+            (_, _, float) => Value::from(float.unwrap_or(f64::NAN)),
         },
-        Json::String(it) => Value::from(it.as_str()),
+        Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
         Json::Object(entries) => {
             let entries = entries.iter().map(|(key, value)| (key.as_str(), value_of(value)));

@@ -78,7 +78,7 @@ impl<'a> Schema<'a> {
     fn to(self, mut part: &'a Value) -> Self {
         const MAX_REFERENCES: usize = 8;
         for _ in 0..MAX_REFERENCES {
-            let definition = part.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+            let definition = part.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
             match definition.and_then(|pointer| self.whole.pointer(pointer)) {
                 Some(definition) => part = definition,
                 None => break,

@@ -105,7 +105,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
             reader.until("]]></param>")?
         } else {
             let is_argument = |other: &str| {
-                let is_known = schema.is_none_or(|it| it.property(other).is_some());
+                let is_known = schema.is_none_or(|schema| schema.property(other).is_some());
                 is_known && other != name && !object.contains_key(other)
             };
             let text = reader.take(tags.value_end(reader.0, is_argument));
@@ -113,7 +113,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
             text
         };
         let text = text.strip_prefix(CDATA).unwrap_or(text);
-        let value = read_value(text, header, tags, schema.and_then(|it| it.property(name)));
+        let value = read_value(text, header, tags, schema.and_then(|schema| schema.property(name)));
         object.insert(name.to_owned(), value);
     }
     let is_next_call = !open.is_empty() && reader.0.starts_with(open);
@@ -250,13 +250,13 @@ fn inner(
     }
     let mut entries = Vec::new();
     while let Some(next) = opened(reader) {
-        let has = |schema: Option<Schema<'_>>| schema.is_some_and(|it| it.property(&next).is_some());
+        let has = |schema: Option<Schema<'_>>| schema.is_some_and(|schema| schema.property(&next).is_some());
         // The property belongs to the enclosing value and not to the inner one, so a closing tag is missing.
         if next.starts_with("invoke name=") || (!has(schema) && has(enclosing.schema)) {
             break;
         }
         let tag = open(reader)?;
-        let within = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
+        let within = schema.and_then(|schema| schema.property(tag).or_else(|| schema.items().filter(|_| tag == ITEM)));
         entries.push((tag.to_owned(), inner(reader, within, Enclosing { schema, tag }, depth)?));
         close(reader, tag, enclosing.tag)?;
     }

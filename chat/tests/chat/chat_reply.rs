@@ -105,10 +105,11 @@ fn the_prompt_and_marks_part_reasoning_calls_and_content() {
             _ => ReasoningMarks::THINK,
         };
         let mut format = ReplyFormat::plain().with_reasoning(marks);
-        if let Some(family) = ToolCallFormat::all().find(|it| it.to_string() == name) {
+        if let Some(family) = ToolCallFormat::all().find(|known| known.to_string() == name) {
             format = format.with_tool_calls(family);
         }
-        let [prompt, text, reasoning, content] = [prompt, text, reasoning, content].map(|it| it.replace("\\n", "\n"));
+        let [prompt, text, reasoning, content] =
+            [prompt, text, reasoning, content].map(|field| field.replace("\\n", "\n"));
         let reply = assert_means(&format, &prompt, &text, &reasoning, &content);
         let count = format!("{} {}", reply.tool_calls.len(), reply.malformed.len());
         assert_eq!(count, if calls.is_empty() { "0 0" } else { calls }, "{text:?}");

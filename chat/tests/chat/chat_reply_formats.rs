@@ -25,7 +25,7 @@ fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<To
 /// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and the answer's meaning.
 fn answers(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
     rows(under(include_str!("chat_reply_formats.txt"), heading)).map(|[format, text, meaning]| {
-        let format = ToolCallFormat::all().find(|it| it.to_string() == format).expect(format);
+        let format = ToolCallFormat::all().find(|known| known.to_string() == format).expect(format);
         (format, text.replace("\\n", "\n").replace('~', "]<]minimax[>["), meaning)
     })
 }

@@ -35,7 +35,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         // llama.cpp's own fit must not change these values.
         ("-fit", said(true, "off")),
         ("-ngl", said(true, plan.n_gpu_layers)),
-        ("--device", devices.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(",") })),
+        ("--device", devices.as_ref().map(|names| if names.is_empty() { "none".to_owned() } else { names.join(",") })),
         ("-ts", tensor_split(plan)),
         ("--cpu-moe", said(parts.experts, "")),
         ("--n-cpu-moe", said(parts.experts_of > 0, parts.experts_of)),
@@ -53,7 +53,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-ctv", said(true, kv_type(context.type_v))),
         ("-fa", said(true, flash_attn)),
         ("--embeddings", said(context.embeddings.is_some(), "")),
-        ("--pooling", context.embeddings.filter(|&pooling| pooling != Pooling::Model).map(|it| it.to_string())),
+        (
+            "--pooling",
+            context.embeddings.filter(|&pooling| pooling != Pooling::Model).map(|pooling| pooling.to_string()),
+        ),
         ("--spec-type", said(predicts, "draft-mtp")),
         ("--spec-draft-n-max", said(predicts, drafted)),
         ("--no-kv-offload", said(!context.offload_kqv, "")),

@@ -68,7 +68,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
         (keys, values) => (None, Some(kv_type(keys)), Some(kv_type(values))),
     };
     let split = tensor_split(plan);
-    let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |it| it.join(","));
+    let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |names| names.join(","));
     let all = [
         ("OLLAMA_NUM_PARALLEL", said(context.n_seq_max > 1, context.n_seq_max)),
         ("OLLAMA_FLASH_ATTENTION", flash_attn.map(str::to_owned)),

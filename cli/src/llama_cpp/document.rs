@@ -56,7 +56,7 @@ fn here(row: &Row, program: &clap::Command) -> String {
         Here::Only(values, reason) => format!("{}: *already so*. Else *no*: {reason}", list(values)),
         Here::Reads(_, what) => what.to_owned(),
         Here::Flag(flags) => {
-            let flags: Vec<String> = flags.iter().map(|it| flag(it)).collect();
+            let flags: Vec<String> = flags.iter().map(|name| flag(name)).collect();
             let usual =
                 if row.usual.is_empty() { String::new() } else { format!("; {}: *already so*", list(row.usual)) };
             flags.join(", ") + &usual
@@ -107,7 +107,10 @@ fn registered() -> Vec<(Vec<String>, usize)> {
         let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
         let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
         // A `bool` parameter is not a value: it says which spelling was used.
-        (spellings, parameters.split(',').skip(1).filter(|it| !it.trim_start().starts_with("bool ")).count())
+        (
+            spellings,
+            parameters.split(',').skip(1).filter(|parameter| !parameter.trim_start().starts_with("bool ")).count(),
+        )
     });
     options.collect()
 }
@@ -146,11 +149,13 @@ fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
 #[test]
 fn every_flag_of_llama_bench_is_in_the_table() {
     let readme = read("tools/llama-bench/README.md");
-    let usage = readme.split("usage: llama-bench").nth(1).and_then(|it| it.split("```").next()).expect("its usage");
+    let usage =
+        readme.split("usage: llama-bench").nth(1).and_then(|usage| usage.split("```").next()).expect("its usage");
     let mut flags = 0;
     for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
         // A line has the spellings, then two spaces or a `<`, then the description.
-        let spellings = line.trim_start().split("  ").next().and_then(|it| it.split('<').next()).unwrap_or_default();
+        let spellings =
+            line.trim_start().split("  ").next().and_then(|spellings| spellings.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
             assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
             flags += 1;

@@ -22,7 +22,7 @@ pub(super) fn jsonl(measurement: &Measurement) -> String {
 fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     let (machine, model) = (&measurement.machine, &measurement.model);
     let settings = &placement.settings;
-    let devices: Vec<&str> = placement.devices.iter().filter_map(|it| it.device.as_deref()).collect();
+    let devices: Vec<&str> = placement.devices.iter().filter_map(|gpu| gpu.device.as_deref()).collect();
     let is_used = |gpu: &&Gpu| {
         gpu.kind != GpuKind::Remote && gpu.device.as_deref().is_some_and(|device| devices.contains(&device))
     };

@@ -107,7 +107,7 @@ enum Format {
 
 /// Makes or reads a measurement and prints it. After Ctrl-C it prints the results so far.
 pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let is_read = args.model.extension().is_some_and(|it| it == "json");
+    let is_read = args.model.extension().is_some_and(|extension| extension == "json");
     if is_read && args.asks_to_measure() {
         return Err(in_file(
             &args.model,
@@ -229,7 +229,7 @@ fn variants(
 }
 
 fn is_plan(said: &str) -> bool {
-    Path::new(said).extension().is_some_and(|it| it == "json")
+    Path::new(said).extension().is_some_and(|extension| extension == "json")
 }
 
 /// Checks a placement's flags before any computation.

@@ -46,7 +46,7 @@ fn placed(point: &Point) -> [String; 3] {
 fn speed(row: &Row) -> String {
     let speed = row.speed;
     let spread = (speed.most - speed.least) / 2.0 / speed.median.max(f64::MIN_POSITIVE) * 100.0;
-    let predicted = row.predicted.map_or(String::new(), |it| format!(" ({})", number(it)));
+    let predicted = row.predicted.map_or(String::new(), |speed| format!(" ({})", number(speed)));
     format!("{} ±{spread:.0} %{predicted}", number(speed.median))
 }
 

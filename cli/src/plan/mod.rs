@@ -277,7 +277,7 @@ fn companion(
         CompanionRole::Draft => Companion::draft(&header).map(|draft| draft.draft_options(args.draft.options())),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(args.image_max_tokens)),
     };
-    Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)
+    Ok(companion.and_then(|companion| companion.compatible_with(main).map(|()| companion))?)
 }
 
 /// The arithmetical estimate of a plan's own placement.

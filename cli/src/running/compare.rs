@@ -254,7 +254,7 @@ mod tests {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
         let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
-        let is_slower = evidence.diagnose().iter().any(|it| it.cause == FindingCause::RunsSlower);
+        let is_slower = evidence.diagnose().iter().any(|finding| finding.cause == FindingCause::RunsSlower);
         (running.n_gpu_layers, plan, is_slower)
     }
 

@@ -43,14 +43,16 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
 pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
     // A process that a server started is a part of that server.
-    let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
+    let is_started =
+        |process: &Process| process.ancestry(all).iter().skip(1).any(|ancestor| ancestor.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
         [] => Err("none of llama-server, ollama, LM Studio and KoboldCpp runs here: give a process id, `--watch=PID`"
             .to_owned()),
         [found] => Ok(*found),
         several => {
-            let several: Vec<String> = several.iter().map(|(it, program)| format!("{} ({program})", it.pid)).collect();
+            let several: Vec<String> =
+                several.iter().map(|(process, program)| format!("{} ({program})", process.pid)).collect();
             Err(format!("processes {} run models: say one's id, `--watch=PID`", several.join(", ")))
         }
     }
@@ -123,7 +125,7 @@ impl Process {
 
     /// The process and its ancestors, the nearest first.
     fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
-        let parent = |process: &&'a Self| all.iter().find(|it| Some(it.pid) == process.parent);
+        let parent = |process: &&'a Self| all.iter().find(|other| Some(other.pid) == process.parent);
         // No process is its own ancestor, but the list may contain a loop, because processes start and end while it is
         // read.
         std::iter::successors(Some(self), parent).take(64).collect()
@@ -140,7 +142,7 @@ impl Process {
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        let mut variables = self.environment.iter().filter_map(|it| it.split_once('='));
+        let mut variables = self.environment.iter().filter_map(|variable| variable.split_once('='));
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
@@ -212,8 +214,10 @@ impl Process {
 
     /// The process and its descendants.
     pub(super) fn family(&self, all: &[Self]) -> Vec<u32> {
-        let is_started = |it: &&Self| it.pid != self.pid && it.ancestry(all).iter().any(|it| it.pid == self.pid);
-        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|it| it.pid)).collect()
+        let is_started = |other: &&Self| {
+            other.pid != self.pid && other.ancestry(all).iter().any(|ancestor| ancestor.pid == self.pid)
+        };
+        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|process| process.pid)).collect()
     }
 }
 
@@ -222,7 +226,7 @@ mod tests {
     use super::{Process, Program, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
-        let environment = environment.iter().map(|&it| it.to_owned()).collect();
+        let environment = environment.iter().map(|&variable| variable.to_owned()).collect();
         Process { environment, ..Process::started(line) }
     }
 

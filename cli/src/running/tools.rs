@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The model and settings of a llama-server.
 pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
+    let mut seen = Seen { flags: Flags::of_server(&process.words, |name| process.variable(name)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
         true => Ok(props),
         false => Err("another server answers at its address, for example because it runs in a container".to_owned()),
@@ -36,7 +36,7 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     let slots = number(&props["total_slots"]);
     // Without an explicit number of slots, all slots share the whole context.
     let is_said = seen.flags.get("-np").is_some_and(|slots| !slots.starts_with('-'));
-    let is_unified = seen.flags.get("-kvu").map_or(!is_said, |it| it != "off");
+    let is_unified = seen.flags.get("-kvu").map_or(!is_said, |value| value != "off");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
     // If the context is longer than the training length, llama-server reports less, but allocates the whole length.
     let is_stated = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
@@ -59,7 +59,7 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
 
 /// Whether the server at this address is a llama-server with the model in this process's arguments.
 pub(super) fn is_llama_server(process: &Process, http: &Http) -> bool {
-    let flags = Flags::of_server(&process.words, |it| process.variable(it));
+    let flags = Flags::of_server(&process.words, |name| process.variable(name));
     let is_one = |props: &Value| ["build_info", "default_generation_settings"].iter().any(|key| !props[key].is_null());
     http.get("/props").is_ok_and(|props| is_one(&props) && is_same(&props, &flags))
 }
@@ -83,7 +83,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
         let next = &slot["next_token"];
         // Newer versions of llama-server send a list.
         let decoded = next.get(0).unwrap_or(next)["n_decoded"].as_u64();
-        Ok(decoded.filter(|&decoded| decoded > 0).map(|it| (slot["id_task"].clone(), it)))
+        Ok(decoded.filter(|&decoded| decoded > 0).map(|tokens| (slot["id_task"].clone(), tokens)))
     };
     let begin = Instant::now();
     let Some((task, before)) = look()? else { return Ok(None) };
@@ -106,7 +106,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     if !rest.is_empty() {
         seen.unlike.push(format!("{} more of its models are loaded", rest.len()));
     }
-    seen.version = http.get("/api/version").ok().and_then(|it| text(&it["version"]));
+    seen.version = http.get("/api/version").ok().and_then(|answer| text(&answer["version"]));
     seen.on_gpus = model["size_vram"].as_u64().zip(model["size"].as_u64());
     let shown = http.post("/api/show", &json!({"model": model["name"]}))?;
     let file = shown["modelfile"].as_str().unwrap_or_default();
@@ -124,7 +124,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     seen.flags = Flags::of_server(&[], variable);
     seen.unlike
         .extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} also affects its placement")));
-    let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok()).unwrap_or(1);
+    let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|value| value.parse().ok()).unwrap_or(1);
     seen.sequences = (at_once > 1).then_some((at_once, false));
     if let Some(each) = number(&model["context_length"]) {
         seen.flags.set("-c", each.saturating_mul(at_once.max(1)).to_string());
@@ -156,10 +156,10 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     } else {
         let models = http.get("/api/v0/models")?;
         let all = models["data"].as_array().into_iter().flatten();
-        loaded.extend(all.filter(|it| it["state"] == "loaded").map(|it| (it.clone(), Value::Null)));
+        loaded.extend(all.filter(|model| model["state"] == "loaded").map(|model| (model.clone(), Value::Null)));
     }
     // Models that generate come first, then the largest.
-    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
+    let is_other = |model: &Value| model["type"].as_str().is_some_and(|kind| kind.starts_with("embed"));
     loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
         return Err("no model is loaded now: load one first".to_owned());
@@ -193,7 +193,7 @@ const KOBOLDCPP_OTHERS: [&str; 9] =
 /// The model and settings of KoboldCpp, from its arguments or settings file. The context and the speed come from its
 /// API. The error says in one line what cannot be read.
 pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
-    let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
+    let version = http.get("/api/extra/version").ok().and_then(|answer| text(&answer["version"]));
     let mut seen = Seen { version, ..Seen::default() };
     let settings = match process.value(&["--config"]) {
         Some(file) => settings(&process.path(file))?,
@@ -217,7 +217,7 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         let is_set = |value: &Value| {
             let is_nothing = matches!(value, Value::Null | Value::Bool(false));
             let is_empty = *value == "" || *value == json!([]);
-            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
+            !is_nothing && !is_empty && value.as_i64().is_none_or(|number| number > 0)
         };
         if process.words.iter().any(is_there) || is_set(&settings[name]) {
             seen.unlike.push(format!("--{name} also affects its placement"));
@@ -233,14 +233,14 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         seen.flags.set("-ctv", ty);
     }
     let n_ctx = http.get("/api/extra/true_max_context_length").ok();
-    if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
+    if let Some(n_ctx) = n_ctx.and_then(|answer| number(&answer["value"])) {
         seen.flags.set("-c", n_ctx.to_string());
     }
     let file = said("model").or_else(|| text(&settings["model_param"]));
     let file = file.or_else(|| process.words.iter().skip(1).find(|word| word.ends_with(".gguf")).cloned());
     seen.model = file.map(|file| process.path(&file));
-    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"]));
-    let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
+    seen.name = http.get("/api/v1/model").ok().and_then(|answer| text(&answer["result"]));
+    let last = http.get("/api/extra/perf").ok().and_then(|answer| answer["last_eval_speed"].as_f64());
     seen.speed = last.filter(|&speed| speed > 0.0);
     Ok(seen)
 }

@@ -162,8 +162,8 @@ pub(super) fn summary(plan: &Plan) -> String {
         true => format!("all {} layers on the host", plan.layers()),
         false => format!("{} of {} layers on {}", plan.n_gpu_layers, plan.layers(), gpus.join(" and ")),
     };
-    let bytes = plan.placements.iter().map(|it| it.footprint.total()).sum();
-    let speed = plan.speed.as_ref().map(|it| format!(", about {:.1} tok/s", it.tokens_per_second));
+    let bytes = plan.placements.iter().map(|placement| placement.footprint.total()).sum();
+    let speed = plan.speed.as_ref().map(|speed| format!(", about {:.1} tok/s", speed.tokens_per_second));
     format!("{}: {layers}, {}{}", plan.model.name, Bytes(bytes), speed.unwrap_or_default())
 }
 

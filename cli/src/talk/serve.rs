@@ -140,9 +140,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
     // The smaller models are loaded first; the text model takes the remaining memory.
-    let embedding = args.embed.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.embedder(it)?)));
+    let embedding = args.embed.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.embedder(file)?)));
     let embedding = embedding.transpose()?;
-    let reranking = args.reranker.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.reranking(it)?)));
+    let reranking =
+        args.reranker.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.reranking(file)?)));
     let reranking = reranking.transpose()?;
     let store = args.load.store(CacheRam::Auto, key.as_deref())?;
     let more = |builder: ModelBuilder| {

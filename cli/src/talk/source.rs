@@ -155,7 +155,7 @@ impl SourceArgs {
         if lacking.is_empty() || self.yes {
             return Ok(true);
         }
-        let (names, bytes) = (names(lacking), Bytes(lacking.iter().map(|it| it.bytes()).sum()));
+        let (names, bytes) = (names(lacking), Bytes(lacking.iter().map(|candidate| candidate.bytes()).sum()));
         if !stdin().is_terminal() || !stderr().is_terminal() {
             let (are, their) = if lacking.len() > 1 { ("are", "their") } else { ("is", "its") };
             return Err(format!("{names} {are} not here: --yes fetches {their} {bytes}").into());
@@ -182,7 +182,7 @@ fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
 }
 
 fn names(candidates: &[&Candidate]) -> String {
-    candidates.iter().map(|it| it.name()).collect::<Vec<_>>().join(" and ")
+    candidates.iter().map(|candidate| candidate.name()).collect::<Vec<_>>().join(" and ")
 }
 
 /// A model's first file, and the file of its projector.

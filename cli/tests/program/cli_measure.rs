@@ -70,7 +70,7 @@ fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
 #[test]
 fn one_placement_is_held_against_another() {
     let user = User::new();
-    let [plan, file] = ["plan.json", "measured.json"].map(|it| user.path(it).display().to_string());
+    let [plan, file] = ["plan.json", "measured.json"].map(|name| user.path(name).display().to_string());
     let demo = demo();
     user.says(&["plan", &demo, "--ctx", "256", "--kv", "q8_0", "--save", &plan]);
     let both = ["--before", "-ngl 0 -ctk bf16", "--after", &plan, "--rounds", "2"];

@@ -135,7 +135,10 @@ fn reasoning_is_no_part_of_the_answer() {
     fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
     let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
     assert_eq!(answer, "\n");
-    assert!(beside.lines().count() > 1 && beside.lines().nth(1).is_some_and(|it| !it.trim().is_empty()), "{beside:?}");
+    assert!(
+        beside.lines().count() > 1 && beside.lines().nth(1).is_some_and(|line| !line.trim().is_empty()),
+        "{beside:?}"
+    );
 }
 
 #[test]

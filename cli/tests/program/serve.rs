@@ -32,7 +32,7 @@ fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
         let (status, health) = server.get("/health");
         assert_eq!((status, &health["status"]), (200, &json!("ok")));
         let (_, models) = server.get("/v1/models");
-        let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+        let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
         assert_eq!(ids, ["bible", MODEL]);
         assert_eq!(server.get("/v1/models/bible").1, models["data"][0]);
         let asked = [
@@ -155,9 +155,9 @@ fn a_browser_sees_the_server_at_its_root() {
 fn a_full_queue_is_said_at_once() {
     let server = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", LONG]);
     let running = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("the first runs", |it| it["running"] == 1);
+    server.until("the first runs", |health| health["running"] == 1);
     let waiting = server.sent(TEXT, &endless(1, &json!({})));
-    server.until("the second waits", |it| it["queued"] == 1);
+    server.until("the second waits", |health| health["queued"] == 1);
     let (status, body) = server.post(TEXT, r#"{"prompt": "a"}"#);
     assert_eq!((status, &body["error"]["code"]), (503, &json!("overloaded")));
     drop(running);
@@ -172,15 +172,15 @@ fn a_client_that_goes_leaves_its_place() {
     let streaming = server.sent(TEXT, &endless(TOKENS, &json!({"stream": true})));
     read_until(&streaming, "data: ");
     let waiting = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("the second waits", |it| it["queued"] == 1);
+    server.until("the second waits", |health| health["queued"] == 1);
     drop(waiting);
-    server.until("it has left the queue", |it| it["queued"] == 0);
+    server.until("it has left the queue", |health| health["queued"] == 0);
     drop(streaming);
     let after = server.until("the stream has ended", freed);
     assert!(after["generated_tokens"].as_u64().unwrap() < u64::from(TOKENS), "{after}");
 
     let whole = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("it runs", |it| it["running"] == 1);
+    server.until("it runs", |health| health["running"] == 1);
     drop(whole);
     let at_the_end = server.until("it has ended", freed);
     assert!(at_the_end["generated_tokens"].as_u64().unwrap() < 2 * u64::from(TOKENS), "{at_the_end}");

@@ -58,7 +58,7 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
     let (mut report, mut failed) = (String::new(), Vec::new());
     for line in programs.lines() {
         let [with, program, context] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
-        let (_, server) = match server.take().filter(|(it, _)| it == context) {
+        let (_, server) = match server.take().filter(|(size, _)| size == context) {
             Some(running) => server.insert(running),
             None => server.insert((context.to_owned(), start(context))),
         };

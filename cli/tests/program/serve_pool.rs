@@ -75,7 +75,8 @@ fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
     fs::write(place.path("models/broken.gguf"), "GGUF, but no more").unwrap();
     let server = Server::start_pool(&[FILE, "--models", &place.file(), "--models-dir", &place.path("models")]);
     let (_, listed) = server.get("/v1/models");
-    let mut names: Vec<&str> = listed["data"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+    let mut names: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     names.sort_unstable();
     assert!([MODEL, "coder", "small", "vectors"].iter().all(|name| names.contains(name)), "{names:?}");
     // A model on the command line is loaded at once.

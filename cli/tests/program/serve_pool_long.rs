@@ -155,7 +155,8 @@ fn a_thousand_requests_of_three_models_where_two_fit() {
     println!("memory of all processes together, shared pages counted once: {} MiB at most", peak.into_inner() >> 20);
     println!("looks with so many models loaded: {:?}", most_loaded.into_inner().unwrap());
     let (_, listed) = server.get("/v1/models");
-    let loaded = listed["data"].as_array().into_iter().flatten().filter(|it| it["status"]["value"] == "loaded").count();
+    let loaded =
+        listed["data"].as_array().into_iter().flatten().filter(|model| model["status"]["value"] == "loaded").count();
     println!("models loaded at the end: {loaded}");
     let wrong = wrong.into_inner().unwrap();
     println!("answers that were no text, or another one: {}", wrong.len());

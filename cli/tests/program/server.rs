@@ -115,7 +115,7 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
+        let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).expect("in KiB");
         kib.parse::<u64>().expect("a number") << 10
     }
 

@@ -232,7 +232,8 @@ mod tests {
             (&[("OLLAMA_MODELS", "/o")], Linux, Store::Ollama, &["/o"]),
         ] {
             let home = Environment::new("/h");
-            let environment = variables.iter().fold(home, |it, &(name, value)| it.variable(name, value));
+            let environment =
+                variables.iter().fold(home, |environment, &(name, value)| environment.variable(name, value));
             let found = environment.places(system).into_iter().filter(|(of, _)| *of == store).map(|(_, folder)| folder);
             let expected: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
             assert_eq!(found.collect::<Vec<_>>(), expected, "{variables:?} {system:?} {store}");

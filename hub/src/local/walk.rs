@@ -159,8 +159,8 @@ impl Finder {
 
     /// Whether a folder exists and has not been visited yet, by any path. Links may lead back to a folder above.
     fn is_new(&mut self, folder: &Path) -> bool {
-        let Some(it) = self.of_folder(folder, fs::metadata(folder)) else { return false };
-        files::id(folder, &it).is_some_and(|id| self.folders.insert(id))
+        let Some(metadata) = self.of_folder(folder, fs::metadata(folder)) else { return false };
+        files::id(folder, &metadata).is_some_and(|id| self.folders.insert(id))
     }
 
     /// The result of reading a folder; `None` after an error. Errors are noted, except for a missing folder.

@@ -33,7 +33,7 @@ impl World {
     /// The paths that the client prints.
     fn paths(&self, command: &mut Command) -> Vec<PathBuf> {
         let output = command.output().expect("Python starts");
-        let [said, beside] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        let [said, beside] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(output.status.success(), "{said}{beside}");
         said.lines().map(PathBuf::from).collect()
     }
@@ -69,7 +69,7 @@ fn what_the_official_client_has_fetched_is_found_without_the_hub() {
     let (world, files) = world();
     let paths = world.paths(&mut world.client(&["fetch", FILE, SMALL]));
     assert_eq!(paths, world.snapshot_of(&files));
-    assert_eq!(world.server.seen().iter().filter(|it| fetches(it) && it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| fetches(request) && request.at_storage).count(), 1);
 
     let offline = world.hub().offline(true);
     let found = repository(&offline).unwrap();
@@ -81,7 +81,7 @@ fn what_the_official_client_has_fetched_is_found_without_the_hub() {
     for candidate in &repository(&hub).unwrap().candidates {
         hub.fetch(candidate, |_, _| Continue(())).unwrap();
     }
-    assert!(world.server.seen().iter().all(|it| !fetches(it)));
+    assert!(world.server.seen().iter().all(|request| !fetches(request)));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_the_official_client_prunes_is_not_ours() {
     world.server.slow(Duration::ZERO);
     world.server.seen();
     assert_eq!(fs::read(fetch(&world.hub(), |_, _| Continue(())).unwrap()).unwrap(), data);
-    let begun = world.server.seen().into_iter().filter_map(|it| it.range).all(|range| range.start > 0);
+    let begun = world.server.seen().into_iter().filter_map(|request| request.range).all(|range| range.start > 0);
     assert!(begun, "what had arrived was fetched again");
 }
 
@@ -148,7 +148,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
             other = Some(world.client(&["fetch", FILE]).stdout(Stdio::null()).spawn().expect("Python starts"));
         }
         seen.extend(world.server.seen());
-        waited += u32::from(seen.iter().any(|it| it.method == "HEAD"));
+        waited += u32::from(seen.iter().any(|request| request.method == "HEAD"));
         if waited == 10 {
             world.server.slow(Duration::ZERO);
         }
@@ -158,7 +158,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(waited >= 10, "the other client did not come while this one fetched");
     assert!(other.unwrap().wait().unwrap().success());
     seen.extend(world.server.seen());
-    assert_eq!(seen.iter().filter(|it| it.at_storage).count(), 1, "both fetched it");
+    assert_eq!(seen.iter().filter(|request| request.at_storage).count(), 1, "both fetched it");
 }
 
 /// The trusted certificates are the system's, or those of `SSL_CERT_FILE` if that is set.

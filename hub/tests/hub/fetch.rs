@@ -73,13 +73,13 @@ fn a_model_is_fetched_into_the_shared_layout_and_the_next_time_nothing_is() {
         assert_eq!(world.blobs(), [&content.etag[..]]);
         assert_eq!(fs::read_to_string(world.part("refs/main")).unwrap(), COMMIT);
         let size = fs::metadata(&path).unwrap().len();
-        assert!(progress.is_sorted() && progress.iter().all(|it| it.1 == size), "{progress:?}");
+        assert!(progress.is_sorted() && progress.iter().all(|step| step.1 == size), "{progress:?}");
         #[cfg(unix)]
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("../../blobs").join(&content.etag));
 
         world.server.seen();
         assert_eq!(world.fetch().unwrap(), path);
-        assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+        assert!(world.server.seen().iter().all(|request| request.path.starts_with("/api/")));
         let offline = world.hub().offline(true);
         assert_eq!(fetch(&offline, |_, _| Continue(())).unwrap(), path);
         assert_eq!(offline.cached(&repository(&offline).unwrap().candidates[0]), Some(path));
@@ -169,10 +169,10 @@ fn a_token_goes_to_the_hub_and_nowhere_else() {
     let hub = world.hub().token("hf_secret").unwrap();
     fetch(&hub, |_, _| Continue(())).unwrap();
     let seen = world.server.seen();
-    let at = |storage: bool| seen.iter().filter(move |it| it.at_storage == storage);
+    let at = |storage: bool| seen.iter().filter(move |request| request.at_storage == storage);
     assert_eq!((at(false).count(), at(true).count()), (2, 1));
-    assert!(at(false).all(|it| it.authorization.as_deref() == Some("Bearer hf_secret")));
-    assert!(at(true).all(|it| it.authorization.is_none()));
+    assert!(at(false).all(|request| request.authorization.as_deref() == Some("Bearer hf_secret")));
+    assert!(at(true).all(|request| request.authorization.is_none()));
     assert!(!format!("{hub:?}").contains("secret"));
 
     for (path, fault) in [("/api/", Fault::Status(401, "")), ("/storage/", Fault::Status(403, ""))] {
@@ -189,7 +189,7 @@ fn a_model_larger_than_the_disk_is_refused_before_anything_is_fetched() {
     let world = World::new([(FILE, Content::hollow(Vec::new(), 1 << 60))]);
     let error = world.fetch().unwrap_err();
     assert!(matches!(error, Error::Space { needed, free, .. } if needed == 1 << 60 && free < needed), "{error}");
-    assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+    assert!(world.server.seen().iter().all(|request| request.path.starts_with("/api/")));
     assert!(world.blobs().is_empty());
 }
 
@@ -208,7 +208,7 @@ fn what_was_cancelled_goes_on_where_it_ended() {
     world.server.slow(Duration::ZERO);
     world.server.seen();
     assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
-    let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|it| it.range).collect();
+    let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|request| request.range).collect();
     assert!(ranges.iter().all(|range| *range == (done..total)), "{ranges:?}");
 }
 
@@ -234,7 +234,7 @@ fn two_that_fetch_the_same_fetch_it_once() {
             scope.spawn(|| assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data));
         }
     });
-    assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), 1);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
     assert_eq!(fs::read(path.unwrap()).unwrap(), data);
     assert_eq!((removed, world.blobs()), (1, vec![content.etag.clone()]));
     // The bytes were transferred once.
-    assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), 1);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_blob_that_another_tool_has_written_is_kept_for_its_hash_alone() {
         fs::create_dir_all(world.part("blobs")).unwrap();
         fs::write(world.part("blobs").join(&content.etag), there).unwrap();
         assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
-        assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), requests);
+        assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), requests);
     }
 }
 
@@ -352,7 +352,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     // The bytes of the blob are still in the cache.
     world.server.seen();
     world.fetch().unwrap();
-    assert!(world.server.seen().iter().all(|it| !it.at_storage));
+    assert!(world.server.seen().iter().all(|request| !request.at_storage));
     assert!(snapshot.join(&names[3]).exists());
 }
 
@@ -368,7 +368,7 @@ fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
         assert!(matches!(error, Error::Offline { .. }), "{error}");
         assert!(error.to_string().contains("some/thing") && error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
     }
-    assert!(offline.headers(&online).iter().all(|it| matches!(it, Err(Error::Offline { .. }))));
+    assert!(offline.headers(&online).iter().all(|header| matches!(header, Err(Error::Offline { .. }))));
     assert!(world.server.seen().is_empty());
 }
 

@@ -80,7 +80,7 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
 /// The names of the skipped files, with the reasons.
 fn passed(models: &Models) -> BTreeMap<String, SkipReason> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
-    models.skipped.iter().map(|it| (name(&it.path), it.why.clone())).collect()
+    models.skipped.iter().map(|skipped| (name(&skipped.path), skipped.why.clone())).collect()
 }
 
 #[cfg(unix)]

@@ -123,8 +123,9 @@ fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its
 fn a_name_with_a_quantisation_lists_the_projectors_of_it_whatever_models_there_are() {
     let world = world();
     let projectors = |name: &str| world.hub().projectors(&name.parse().unwrap());
-    let names =
-        |name: &str| -> Vec<String> { projectors(name).unwrap().iter().map(|it| it.name().to_owned()).collect() };
+    let names = |name: &str| -> Vec<String> {
+        projectors(name).unwrap().iter().map(|projector| projector.name().to_owned()).collect()
+    };
     assert_eq!(names("hf:some/thing").len(), 3);
     assert_eq!(names("hf:some/thing:f32"), ["mmproj-F32"]);
     assert_eq!(names("hf:some/thing:F16"), ["mmproj-F16", "mmproj-other-F16"]);

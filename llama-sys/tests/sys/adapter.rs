@@ -129,13 +129,13 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
     let of_a_square = |weight| lora().pair(weight, [WIDTH, WIDTH, 1, 1], 8, TensorType::F32);
     for (adapter, cut, expected) in [
         (of_attention("qwen2"), 0, "arch"),
-        (lora().with(|it| it.str("adapter.type", "control")), 0, "adapter.type"),
+        (lora().with(|file| file.str("adapter.type", "control")), 0, "adapter.type"),
         (lora().tensor("blk.0.attn_k.weight.lora_a", TensorType::F32, &[WIDTH, 8]), 0, "blk.0.attn_k.weight"),
         (of_a_square("blk.77.attn_q.weight"), 0, "blk.77"),
         (of_a_square("blk.1.attn_k.weight"), 0, "blk.1.attn_k.weight"),
         (lora(), 64, "file bounds"),
         // This key has a text instead of a number, on which ggml fails an assertion.
-        (lora().with(|it| it.str("adapter.lora.alpha", "eight")), 0, ""),
+        (lora().with(|file| file.str("adapter.lora.alpha", "eight")), 0, ""),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = adapter.write(folder.path(), "adapter");

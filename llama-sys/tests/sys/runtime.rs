@@ -43,20 +43,21 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     let folder = TempDir::new().unwrap();
     type Damage<'a> = (&'a str, &'a dyn Fn(&Set), &'a dyn Fn(&Error) -> bool);
     let damages: [Damage<'_>; 6] = [
-        ("a byte", &|set| replace(&shim(set), b"ggml_backend_dev_count", b"G"), &|it| {
-            matches!(it, Error::Damaged { .. })
+        ("a byte", &|set| replace(&shim(set), b"ggml_backend_dev_count", b"G"), &|error| {
+            matches!(error, Error::Damaged { .. })
         }),
         (
             "half copied",
             &|set| fs::File::options().write(true).open(shim(set)).unwrap().set_len(4096).unwrap(),
-            &|it| matches!(it, Error::Damaged { .. }),
+            &|error| matches!(error, Error::Damaged { .. }),
         ),
-        ("a library less", &|set| fs::remove_file(shim(set)).unwrap(), &|it| matches!(it, Error::Damaged { .. })),
-        (
-            "another commit",
-            &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"),
-            &|it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("llama.cpp z") && ours == BUILD),
-        ),
+        ("a library less", &|set| fs::remove_file(shim(set)).unwrap(), &|error| matches!(error, Error::Damaged { .. })),
+        ("another commit", &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"), &|error| {
+            match error {
+                Error::OtherBuild { theirs, ours, .. } => theirs.contains("llama.cpp z") && ours == BUILD,
+                _ => false,
+            }
+        }),
         // The libraries agree with the manifest's list, but are of another build than it states.
         (
             "libraries of another commit",
@@ -64,7 +65,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
                 replace(&shim(set), BUILD.as_bytes(), BUILD.replace("llama.cpp ", "llama.cpp z").as_bytes());
                 set.manifest.clone().write(&set.folder).unwrap();
             },
-            &|it| matches!(it, Error::Unusable { reason, .. } if reason.contains(BUILD)),
+            &|error| matches!(error, Error::Unusable { reason, .. } if reason.contains(BUILD)),
         ),
         (
             "no library",
@@ -72,7 +73,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
                 fs::write(shim(set), "no ELF file").unwrap();
                 set.manifest.clone().write(&set.folder).unwrap();
             },
-            &|it| matches!(it, Error::Unusable { .. }),
+            &|error| matches!(error, Error::Unusable { .. }),
         ),
     ];
     for (case, damage, is_expected) in damages {

@@ -86,17 +86,17 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
     ] {
         let names = format!("{chain:?} of {kept:?}");
         let left = (0..).zip(made(chain, &[], candidates)).filter(|(_, logit)| logit.is_finite());
-        assert_eq!(left.map(|it| it.0).collect::<Vec<Token>>(), kept, "{names}");
+        assert_eq!(left.map(|candidate| candidate.0).collect::<Vec<Token>>(), kept, "{names}");
     }
 }
 
 #[test]
 fn temperatures_penalties_and_biases_change_logits() {
     let three = [3.0f32, 1.0, -2.0];
-    let sum: f32 = three.iter().map(|it| it.exp()).sum();
-    let entropy: f32 = three.iter().map(|it| it.exp() / sum).map(|p| -p * p.ln()).sum();
+    let sum: f32 = three.iter().map(|logit| logit.exp()).sum();
+    let entropy: f32 = three.iter().map(|logit| logit.exp() / sum).map(|p| -p * p.ln()).sum();
     let share = (entropy / 3.0f32.ln()).powf(1.5);
-    let by = |temperature: f32| three.map(|it| it / temperature);
+    let by = |temperature: f32| three.map(|logit| logit / temperature);
     let newline = *demo_model().vocab().tokenize("\n", false, false).unwrap().last().unwrap();
     let dry = || chain().dry(0.8, 2.0, 2, 64, &["\n"]);
     const NONE: f32 = f32::NEG_INFINITY;
@@ -242,15 +242,15 @@ fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
 fn candidates_can_be_dropped_and_changed() {
     let mut five = likely(&PROBABILITIES);
     five.softmax();
-    for (it, p) in five.iter().zip(PROBABILITIES) {
-        assert!((it.probability() - p).abs() < 1e-6);
+    for (candidate, p) in five.iter().zip(PROBABILITIES) {
+        assert!((candidate.probability() - p).abs() < 1e-6);
     }
     let mut sampler = chain().greedy().unwrap();
     assert_eq!(sampler.apply(&mut five).unwrap(), 0);
-    five.retain(|it| it.token() % 2 == 0);
+    five.retain(|candidate| candidate.token() % 2 == 0);
     assert_eq!(five.selected().unwrap().token(), 0);
     assert!(five.len() == 3 && five.contains(4) && !five.contains(1));
-    five.retain(|it| it.token() != 0);
+    five.retain(|candidate| candidate.token() != 0);
     assert!(five.selected().is_none());
     five.map_logits(|token, logit| if token == 4 { 7.0 } else { logit });
     assert_eq!(sampler.apply(&mut five).unwrap(), 4);
@@ -259,7 +259,7 @@ fn candidates_can_be_dropped_and_changed() {
     assert_eq!(sampler.apply(&mut five).unwrap(), 2);
     five.map_logits(|_, _| f32::INFINITY);
     five.softmax();
-    assert!(five.iter().all(|it| it.probability() == 0.5));
+    assert!(five.iter().all(|candidate| candidate.probability() == 0.5));
     five.retain(|_| false);
     five.softmax();
     assert!(five.is_empty() && five.selected().is_none());

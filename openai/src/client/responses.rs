@@ -147,7 +147,8 @@ mod tests {
         let silent = Message { tool_calls: vec![call.clone()], ..Message::assistant("") };
         let talk = [Message::system("s"), Message::user("q"), said, Message::tool(&call, "1"), silent];
         let items = items(&talk).unwrap();
-        let kinds: Vec<&str> = items.as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap_or("-")).collect();
+        let kinds: Vec<&str> =
+            items.as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap_or("-")).collect();
         let expected = ["-", "-", "reasoning", "message", "function_call", "function_call_output", "function_call"];
         assert_eq!(kinds, expected);
         assert_eq!(items[0], json!({"role": "system", "content": "s"}));

@@ -103,7 +103,7 @@ impl InfillRequest {
             prefix: &prefix,
             prompt: &prompt,
             suffix: &suffix,
-            files: files.iter().map(|it| (it.filename.as_deref().unwrap_or("tmp"), &*it.text)).collect(),
+            files: files.iter().map(|file| (file.filename.as_deref().unwrap_or("tmp"), &*file.text)).collect(),
             is_suffix_first,
         };
         let room = room(context as usize, options.max_tokens());

@@ -165,7 +165,9 @@ impl<'a> Block<'a> {
         }
         let mut said = joined(words);
         // Chat completions have no field for a failed call.
-        if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
+        if self.is_error == Some(true)
+            && !said.get(..5).is_some_and(|beginning| beginning.eq_ignore_ascii_case("error"))
+        {
             said = format!("Error: {said}").into();
         }
         let id = self.tool_use_id.ok_or_else(|| ApiError::missing(place, "tool_use_id"))?;

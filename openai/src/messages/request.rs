@@ -115,7 +115,7 @@ pub(crate) fn translate(body: &[u8]) -> Result<(Translation, Shown), ApiError> {
     let body = reading::object_as_given(&body)?;
     parameters::refuse(&body, &REFUSED, " by /v1/messages")?;
     let mut writer = ChatWriter::new(bytes);
-    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    let is_refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
     writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
     if let Some(limit) = body.read::<u64>("max_tokens")? {
         writer.set("max_tokens", "max_tokens", limit);
@@ -281,7 +281,8 @@ mod tests {
         for (name, value) in more.as_object().unwrap() {
             body[name] = value.clone();
         }
-        translate(body.to_string().as_bytes()).map(|(it, _)| serde_json::from_slice(&it.body).unwrap())
+        translate(body.to_string().as_bytes())
+            .map(|(translation, _)| serde_json::from_slice(&translation.body).unwrap())
     }
 
     #[test]

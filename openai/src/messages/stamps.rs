@@ -83,7 +83,7 @@ fn is_stamp(line: &str) -> bool {
         return false;
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
-    let is_header = name.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("x-"));
+    let is_header = name.get(..2).is_some_and(|beginning| beginning.eq_ignore_ascii_case("x-"));
     // A sentence that mentions a date is not a stamp.
     words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
 }

@@ -313,7 +313,7 @@ mod tests {
         let first = events.step(&said("a"), &tokens);
         let delta = first.last().unwrap();
         let texts = |logprobs: &Value| -> Vec<String> {
-            logprobs.as_array().unwrap().iter().map(|it| it["token"].as_str().unwrap().to_owned()).collect()
+            logprobs.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!((&delta["delta"], texts(&delta["logprobs"])), (&json!("\na"), vec!["\n".into(), "a".into()]));
         let last = events.end(&tokens);

@@ -117,7 +117,7 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
 
     let mut writer = ChatWriter::new(bytes + earlier.bytes);
     writer.conversation_is("input");
-    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    let is_refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
     writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
     if let Some(limit) = body.get("max_output_tokens") {
         writer.give("max_tokens", "max_output_tokens", limit);
@@ -156,7 +156,7 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
 }
 
 fn includes(include: &[String], what: &str) -> bool {
-    include.iter().any(|it| it == what)
+    include.iter().any(|included| included == what)
 }
 
 /// The responses and items that a request names by their ids.

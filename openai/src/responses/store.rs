@@ -94,7 +94,7 @@ impl Store {
     pub(super) fn item(&self, id: &str) -> Option<Arc<str>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let items = kept.responses.iter().rev().flat_map(|stored| &stored.items);
-        items.into_iter().find(|(it, _)| it == id).map(|(_, item)| Arc::clone(item))
+        items.into_iter().find(|(item_id, _)| item_id == id).map(|(_, item)| Arc::clone(item))
     }
 
     /// A response as JSON.

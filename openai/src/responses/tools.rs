@@ -109,7 +109,7 @@ fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {
         ("function", None) => Err(ApiError::invalid("tool_choice.name", "`tool_choice.name` is missing")),
         ("allowed_tools", _) => {
             let functions =
-                choice.tools.into_iter().filter(|it| it.r#type.as_deref().unwrap_or("function") == "function");
+                choice.tools.into_iter().filter(|tool| tool.r#type.as_deref().unwrap_or("function") == "function");
             let names = functions.filter_map(|tool| tool.name).collect();
             let of_all = choice.mode.unwrap_or_else(|| "auto".to_owned());
             Ok(Choice::Allowed(names, mode(of_all, "tool_choice.mode")?))

@@ -101,7 +101,7 @@ fn is_key(shown: &[u8], key: &str) -> bool {
 /// headers. Other clients may leave them out or send anything.
 fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Option<String> {
     let origin = request.headers().get(ORIGIN);
-    if let Some(origin) = origin.filter(|it| !origins.contains(it)) {
+    if let Some(origin) = origin.filter(|origin| !origins.contains(origin)) {
         let origin = String::from_utf8_lossy(origin.as_bytes());
         return Some(format!("pages of `{origin}` are not let in: see --allow-origin"));
     }
@@ -112,6 +112,6 @@ fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Opti
     };
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let mut names = hosts.iter().map(String::as_str).chain(["localhost", ""]);
-    let is_here = address.parse::<IpAddr>().is_ok() || names.any(|it| it.eq_ignore_ascii_case(name));
+    let is_here = address.parse::<IpAddr>().is_ok() || names.any(|known| known.eq_ignore_ascii_case(name));
     (!is_here).then(|| format!("this server is not called `{name}`: see --allow-host"))
 }

@@ -68,7 +68,7 @@ pub(super) async fn serve(
         {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
             if open.len() >= most {
-                let is_idle = |it: &Arc<Connection>| !it.is_answered.load(Ordering::Relaxed);
+                let is_idle = |connection: &Arc<Connection>| !connection.is_answered.load(Ordering::Relaxed);
                 let Some(oldest) = open.iter().position(is_idle) else {
                     continue;
                 };
@@ -94,7 +94,7 @@ pub(super) async fn serve(
                 () = connection.closes.notified() => {}
             }
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.retain(|it| !Arc::ptr_eq(it, &connection));
+            open.retain(|other| !Arc::ptr_eq(other, &connection));
         });
     }
     drop(listener);

@@ -166,12 +166,12 @@ const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker F
 type Beside = (Option<Embedding>, &'static str);
 
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
-    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|it| &*it.0).collect();
+    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.0).collect();
     let models = api.models(&others);
     let listed_models = models.clone();
     let entries = models.clone();
     let model = async move |extract::Path(name): extract::Path<String>| {
-        let entry = entries["data"].as_array().into_iter().flatten().find(|it| it["id"] == name);
+        let entry = entries["data"].as_array().into_iter().flatten().find(|entry| entry["id"] == name);
         let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
         error.param = Some("model".to_owned());
         entry.cloned().map(Json).ok_or(Failed::from(error))

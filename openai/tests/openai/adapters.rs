@@ -55,7 +55,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!(null)), two);
     assert_eq!(text(json!([adapter(json!(0), 1.0)])), one);
     let scales: Vec<_> =
-        server.get("/lora-adapters").as_array().unwrap().iter().map(|it| it["scale"].clone()).collect();
+        server.get("/lora-adapters").as_array().unwrap().iter().map(|adapter| adapter["scale"].clone()).collect();
     assert_eq!(scales, [json!(0.0), json!(1.0)]);
     assert_eq!(server.post("/lora-adapters", &json!([])), json!({"success": true}));
     assert_eq!(text(json!(null)), none);

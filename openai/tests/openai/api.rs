@@ -116,7 +116,7 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     let answers = |asked: &Value| {
         let answer = complete(asked).unwrap().wait().unwrap();
         let choices = answer["choices"].as_array().unwrap().iter();
-        let texts: Vec<String> = choices.map(|it| it["text"].as_str().unwrap().to_owned()).collect();
+        let texts: Vec<String> = choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect();
         (texts, answer["usage"]["prompt_tokens"].clone())
     };
     let texts = |prompt: Value| answers(&asked(prompt)).0;
@@ -364,7 +364,7 @@ fn vectors_come_as_numbers_and_packed() {
     let mut largest = |kind: i64| {
         let scaled = answer(json!({"input": "tide", "embd_normalize": kind})).unwrap();
         let values = scaled["data"][0]["embedding"].as_array().unwrap();
-        values.iter().map(|it| it.as_f64().unwrap().abs()).fold(0.0, f64::max)
+        values.iter().map(|value| value.as_f64().unwrap().abs()).fold(0.0, f64::max)
     };
     assert!((largest(0) - 32760.0).abs() < 0.1 && largest(2) < 1.0 && largest(-1) > largest(2));
     let error = answer(json!({"input": "a", "embd_normalize": -2})).unwrap_err();

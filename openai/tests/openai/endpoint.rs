@@ -230,7 +230,7 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
-    let calls = reply.tool_calls.iter().map(|it| json!([it.id, it.name, it.arguments]));
+    let calls = reply.tool_calls.iter().map(|call| json!([call.id, call.name, call.arguments]));
     let [f, g] = [json!(["a", "f", {"n": 1}]), json!([null, "g", {}])];
     assert_eq!(calls.collect::<Vec<_>>(), [f, g, json!(["b", "h", {}]), json!(["c", "h", {}])]);
     assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (7, 5));
@@ -246,24 +246,27 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
     let listed = json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]});
     type Case = (&'static str, &'static str, String, fn(&Error) -> bool);
     let cases: [Case; 11] = [
-        ("200 OK", JSON, "{}".into(), |it| matches!(it, Error::Protocol { .. })),
-        ("200 OK", STREAM, "data: {\n\n".into(), |it| matches!(it, Error::Protocol { .. })),
-        ("200 OK", STREAM, begun(), |it| matches!(it, Error::CutOff { .. })),
-        ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |it| matches!(it, Error::CutOff { .. })),
+        ("200 OK", JSON, "{}".into(), |error| matches!(error, Error::Protocol { .. })),
+        ("200 OK", STREAM, "data: {\n\n".into(), |error| matches!(error, Error::Protocol { .. })),
+        ("200 OK", STREAM, begun(), |error| matches!(error, Error::CutOff { .. })),
+        ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |error| matches!(error, Error::CutOff { .. })),
         ("200 OK", STREAM, "data: {\"error\": {\"message\": \"no memory\", \"code\": 503}}\n\n".into(), Error::is_busy),
-        ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |it| {
-            matches!(it, Error::Refused { status: 307, .. })
+        ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |error| {
+            matches!(error, Error::Refused { status: 307, .. })
         }),
-        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>\nand more".into(), |it| {
-            it.is_busy() && it.to_string().ends_with(": <h1>slow down</h1>")
+        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>\nand more".into(), |error| {
+            error.is_busy() && error.to_string().ends_with(": <h1>slow down</h1>")
         }),
-        ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |it| matches!(it, Error::Call { .. })),
+        ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |error| matches!(error, Error::Call { .. })),
         // The error formats of vLLM and llama-server.
-        ("503 Service Unavailable", JSON, r#"{"object": "error", "message": "too many", "code": 429}"#.into(), |it| {
-            it.is_busy() && it.to_string().ends_with(" answers 429: too many")
-        }),
-        ("503 Service Unavailable", JSON, r#"{"error": "model is loading"}"#.into(), |it| {
-            it.is_busy() && it.to_string().ends_with(": model is loading")
+        (
+            "503 Service Unavailable",
+            JSON,
+            r#"{"object": "error", "message": "too many", "code": 429}"#.into(),
+            |error| error.is_busy() && error.to_string().ends_with(" answers 429: too many"),
+        ),
+        ("503 Service Unavailable", JSON, r#"{"error": "model is loading"}"#.into(), |error| {
+            error.is_busy() && error.to_string().ends_with(": model is loading")
         }),
         (
             "400 Bad Request",

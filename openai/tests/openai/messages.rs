@@ -137,7 +137,9 @@ fn a_stream_of_events_says_what_the_whole_message_says() {
         // Messages and calls get new ids each time.
         for message in [&mut whole, &mut streamed] {
             assert!(message["id"].take().as_str().unwrap().starts_with("msg"));
-            for block in message["content"].as_array_mut().unwrap().iter_mut().filter(|it| it["type"] == "tool_use") {
+            for block in
+                message["content"].as_array_mut().unwrap().iter_mut().filter(|block| block["type"] == "tool_use")
+            {
                 assert!(!block["id"].take().as_str().unwrap().is_empty());
             }
         }

@@ -73,7 +73,8 @@ fn what_the_table_says_is_refused_is_refused_by_its_name() {
         };
         match done {
             "refused" => {
-                let outcomes = asked(asking(name)).map(|it| it.err().map(|error| (error.status, error.param)));
+                let outcomes =
+                    asked(asking(name)).map(|outcome| outcome.err().map(|error| (error.status, error.param)));
                 let refused = Some((400, Some(name.to_owned())));
                 assert!(outcomes.contains(&refused), "{name}: {outcomes:?}");
                 // Null has no effect.

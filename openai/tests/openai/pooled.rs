@@ -224,7 +224,8 @@ fn models_are_listed_with_their_state_loaded_and_unloaded_as_by_llama_servers_ro
     let server = Running::start(three().model(ModelSpec::new("broken", broken)), same);
     let (_, listed) = server.get("/v1/models");
     assert_eq!(server.get("/models").1, listed);
-    let of = |field: &str| listed["data"].as_array().unwrap().iter().map(|it| it[field].clone()).collect::<Vec<_>>();
+    let of =
+        |field: &str| listed["data"].as_array().unwrap().iter().map(|entry| entry[field].clone()).collect::<Vec<_>>();
     assert_eq!(of("id"), ["a", "b", "vectors", "broken"]);
     assert_eq!(of("status"), vec![json!({"value": "unloaded"}); 4]);
     assert_eq!(listed["data"][0]["aliases"], json!(["org/gpt-4o:latest"]));

@@ -137,11 +137,11 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
         for (name, value) in more.as_object().unwrap() {
             body[name] = value.clone();
         }
-        RerankRequest::read(body.to_string().as_bytes(), "ranker").and_then(|it| it.answer(&mut embedder))
+        RerankRequest::read(body.to_string().as_bytes(), "ranker").and_then(|request| request.answer(&mut embedder))
     };
     let jina = answer(json!({"documents": documents, "model": "ranker"})).unwrap();
     let indices = |results: &Value| -> Vec<usize> {
-        results.as_array().unwrap().iter().map(|it| it["index"].as_u64().unwrap() as usize).collect()
+        results.as_array().unwrap().iter().map(|result| result["index"].as_u64().unwrap() as usize).collect()
     };
     assert_eq!(indices(&jina["results"]), order);
     assert!(jina["usage"]["total_tokens"].as_u64() > Some(0) && jina["results"][0]["relevance_score"].is_number());

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted = std::env::var("AUTOPLACE_REAL_CHECKS").unwrap_or_default();
-    let is_wanted = |name: &str| wanted.trim().is_empty() || wanted.split_whitespace().any(|it| it == name);
+    let is_wanted = |name: &str| wanted.trim().is_empty() || wanted.split_whitespace().any(|word| word == name);
     if let Some(unknown) = wanted.split_whitespace().find(|name| CHECKS.iter().all(|(check, _)| check != name)) {
         eprintln!("error: AUTOPLACE_REAL_CHECKS: there is no check {unknown:?}");
         return ExitCode::FAILURE;

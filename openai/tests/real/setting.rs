@@ -27,7 +27,7 @@ pub(crate) struct Setting {
 impl Setting {
     /// A setting for each model in the environment.
     pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
-        let folder = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+        let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
         let grammars = folder("AUTOPLACE_REAL_GRAMMARS");
         let models = std::env::var_os("AUTOPLACE_REAL_MODELS").unwrap_or_default();

@@ -127,7 +127,9 @@ pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     texts.extend(controls.iter().take(50).map(|control| format!("a{control} b")));
     // Texts of control tokens that are cut short or have spaces inside are not control tokens.
     texts.extend(controls.iter().take(50).map(|control| control.chars().skip(1).collect()));
-    texts.extend(controls.iter().take(50).map(|control| control.chars().flat_map(|it| [it, ' ']).collect()));
+    texts.extend(
+        controls.iter().take(50).map(|control| control.chars().flat_map(|character| [character, ' ']).collect()),
+    );
     texts.extend(long());
     let blocks = blocks();
     texts.extend(blocks.iter().map(|&first| of_block(&mut random, first)));

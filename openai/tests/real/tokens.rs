@@ -106,7 +106,7 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
 /// they must have the same tokens as in one piece.
 fn chats(model: &Model, template: &ChatTemplate, peer: &Peer) -> Outcome<Row> {
     let (mut differ, mut compared) = (Vec::new(), 0);
-    for conversation in conversations().into_iter().filter(|it| it.control_tokens.is_none()) {
+    for conversation in conversations().into_iter().filter(|conversation| conversation.control_tokens.is_none()) {
         let Ok(rendered) = template.render(&Conversation::from_json(conversation.messages).add_generation_prompt(true))
         else {
             continue;

@@ -116,7 +116,7 @@ pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     let header = Header::open(&setting.path)?;
     let loaded = load(setting)?;
     for ((what, choice), (format, source)) in
-        choices.iter().flat_map(|it| TOOL_TEMPLATES.map(|template| (it, template)))
+        choices.iter().flat_map(|choice| TOOL_TEMPLATES.map(|template| (choice, template)))
     {
         let ask = json!({"messages": messages(), "tools": tools, "tool_choice": choice});
         let template = ChatTemplate::from_source(source, &header)?;

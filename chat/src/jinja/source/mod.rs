@@ -165,7 +165,7 @@ impl<'a> Tag<'a> {
             let is_private = indices
                 .clone()
                 .take(equals)
-                .any(|it| it > 0 && self.word(it - 1) == "." && self.word(it).starts_with('_'));
+                .any(|index| index > 0 && self.word(index - 1) == "." && self.word(index).starts_with('_'));
             let filter = match of_namespace {
                 true if is_private => PRIVATE,
                 true => DATA,

@@ -73,7 +73,7 @@ impl<'a> Tag<'a> {
 
 /// Whether the next byte could continue a number, because minijinja tokenizes `1.in` and `1. in` differently.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
-    after.is_some_and(|it| it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.')))
+    after.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (byte == b'.' && before != Some(b'.')))
 }
 
 /// The pattern of a token: a name, a text, a number, an operator, or otherwise a single character.

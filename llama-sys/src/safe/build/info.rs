@@ -91,8 +91,9 @@ fn backends_are_loadable() -> bool {
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     let linked = env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty());
     #[cfg(feature = "prebuilt-runtime")]
-    let linked =
-        linked.chain(super::runtime::manifest().into_iter().flat_map(|it| it.instructions.iter().map(String::as_str)));
+    let linked = linked.chain(
+        super::runtime::manifest().into_iter().flat_map(|manifest| manifest.instructions.iter().map(String::as_str)),
+    );
     linked
 }
 

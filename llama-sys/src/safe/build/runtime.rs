@@ -203,7 +203,8 @@ fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
 /// The address of a function or constant in the first library that has it.
 fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: only the address is used, and every symbol is a pointer.
-    let find = |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| *it) };
+    let find =
+        |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|symbol| *symbol) };
     let found = libraries.iter().find_map(|library| find(library).ok());
     found.ok_or_else(|| format!("none of its libraries has the function `{}`", name.to_string_lossy()))
 }

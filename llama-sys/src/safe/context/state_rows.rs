@@ -289,7 +289,7 @@ impl Context {
         let user = (&raw mut pieces).cast();
         // SAFETY: `add_to_pieces` takes these pieces, which outlive the call.
         unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
-        let read: usize = pieces.all.iter().map(|it| it.len() - before.len()).sum();
+        let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
             return Ok(pieces.all);
         }
@@ -372,7 +372,7 @@ impl Context {
             let have = data.len();
             return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
         }
-        let tokens: usize = pieces.iter().map(|it| it.wanted).sum();
+        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
         let end = match last_position(shape, pieces) {
             Some(last) => last.saturating_add(1),
             None => Position::try_from(tokens)
@@ -525,7 +525,8 @@ fn assemble<'a>(
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
         head.extend(count.to_le_bytes());
         if tokens > 0 {
-            let cells = pieces.iter().flat_map(|it| lane_of(*it, before, section.head).chunks(section.head.max(1)));
+            let cells =
+                pieces.iter().flat_map(|piece| lane_of(*piece, before, section.head).chunks(section.head.max(1)));
             let mut cells = cells.fuse();
             for position in (first..).take(tokens) {
                 match cells.next() {
@@ -559,7 +560,7 @@ fn assemble<'a>(
 /// The highest position of the wanted rows; `None` where the rows have no positions.
 fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
     let head = shape.sections.first()?.head;
-    let cells = pieces.iter().flat_map(|it| lane_of(*it, 0, head).chunks(head.max(1)));
+    let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
     let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
     cells.filter_map(position).max()
 }
@@ -655,7 +656,7 @@ impl<'a> Fields<'a> {
     /// Reads a cache of a sequence whose last position is before `end`. Each cell has `ext` bytes of
     /// `llama_kv_cell_ext`. `values` is whether the layers have values.
     fn section(&mut self, values: bool, ext: usize, end: usize) -> Option<FoundSection> {
-        let streams = self.u32().filter(|it| (1..=1 << 16).contains(it))?;
+        let streams = self.u32().filter(|streams| (1..=1 << 16).contains(streams))?;
         let mut found = None;
         for _ in 0..streams {
             let count = self.u32()? as usize;

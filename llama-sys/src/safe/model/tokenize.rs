@@ -282,7 +282,7 @@ mod tests {
                 for piece in [1, 3, 10, 40] {
                     let in_pieces = vocab.tokenize_in_pieces(&text, add_special, parse_special, piece);
                     assert_eq!(in_pieces.unwrap(), whole, "{text:?} in {piece}");
-                    cuts += cut(&text, piece, |it| !known.contains(&it)).count();
+                    cuts += cut(&text, piece, |character| !known.contains(&character)).count();
                 }
             }
         }
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn pieces_end_behind_foreign_characters_and_lose_nothing() {
-        let pieces = |text, piece| -> Vec<&str> { cut(text, piece, |it| it == '.').collect() };
+        let pieces = |text, piece| -> Vec<&str> { cut(text, piece, |character| character == '.').collect() };
         assert_eq!(pieces("ab.c.def", 1), ["ab.", "c.", "def"]);
         assert_eq!(pieces("ab.c.def", 4), ["ab.c.", "def"]);
         assert_eq!(pieces("abc", 1), ["abc"]);

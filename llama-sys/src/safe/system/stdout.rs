@@ -52,7 +52,7 @@ mod tests {
         }
         let mut again = Command::new(std::env::current_exe().unwrap());
         let output = again.args(["--exact", TEST, "--nocapture"]).env(TEST, "1").output().unwrap();
-        let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(stdout.contains("before") && !stdout.contains("after"), "{stdout}");
         assert!(stderr.contains("after"), "{stderr}");
     }
