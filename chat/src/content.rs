@@ -119,7 +119,7 @@ mod tests {
     use super::{Content, Part};
 
     #[test]
-    fn texts_are_lines_and_every_kind_of_string_is_a_content() {
+    fn consecutive_texts_are_joined_by_line_breaks_and_every_string_is_a_content() {
         let joined = |parts: &[&str]| parts.iter().map(|text| Part::text(*text)).collect::<Content>().text;
         assert_eq!((joined(&["a", "b"]), joined(&["", "b"]), joined(&[])), ("a\nb".into(), "b".into(), "".into()));
         let owned = "a".to_owned();

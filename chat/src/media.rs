@@ -289,7 +289,7 @@ mod tests {
     use super::{from_base64, to_base64};
 
     #[test]
-    fn base64_is_read_back_and_nothing_else_is_read() {
+    fn base64_is_decoded_and_other_texts_are_refused() {
         // RFC 4648, section 10.
         let known =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];

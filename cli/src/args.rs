@@ -93,7 +93,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn what_is_said_replaces_what_a_program_has_and_the_rest_stays() {
+    fn arguments_replace_the_programs_settings_and_other_settings_stay() {
         let over = |said: &[&str]| {
             let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
             let Verb::Plan(args) = args.verb else { unreachable!() };

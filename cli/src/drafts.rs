@@ -68,7 +68,7 @@ mod tests {
     use super::{DraftOptionArgs, GpuLayers, KvType, gpu_layers, number};
 
     #[test]
-    fn what_is_said_of_a_draft_is_said_to_llama_cpp_in_its_words() {
+    fn options_of_a_draft_become_flags_of_llama_cpp() {
         assert_eq!(DraftOptionArgs::default().words(), [""; 0]);
         let args = DraftOptionArgs {
             draft_cache_type_k: Some(KvType::Q8_0),

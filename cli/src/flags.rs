@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_that_a_server_was_started_with_what_places_its_model_is_taken() {
+    fn only_flags_that_affect_placement_are_read_from_a_server() {
         let line = "-m a.gguf --temp -1 --n_gpu_layers 4 --host ::1 -ot exps=CPU --swa-full -np 2 -kvu --no-kv-unified";
         let environment = [
             ("LLAMA_ARG_N_GPU_LAYERS", "9"),

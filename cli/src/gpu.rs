@@ -135,7 +135,7 @@ mod tests {
     use autoplace::machine::gib;
 
     #[test]
-    fn a_gpu_is_a_name_a_total_and_what_is_free_of_it_or_a_name_of_the_catalogue() {
+    fn a_gpu_is_a_name_with_total_and_free_bytes_or_a_name_in_the_catalogue() {
         for (text, name, total, free) in [
             ("RTX 4090=24GiB", "RTX 4090", gib(24), gib(24)),
             ("RTX 4090=24GiB,free=22GiB", "RTX 4090", gib(24), gib(22)),

@@ -64,7 +64,7 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_terminal_is_shown_nothing_that_it_would_obey() {
+    fn text_for_a_terminal_has_no_control_characters() {
         let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
         assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
     }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_model_is_left_out_with_the_reason() {
+    fn files_that_are_not_a_whole_model_are_left_out_with_the_reason() {
         let groups = group(names(&[
             "mmproj-F16.gguf",
             "mtp-Q8_0.gguf",

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_its_form() {
+    fn a_text_that_is_not_a_name_is_refused_with_the_right_form() {
         for text in
             ["a/b", "hf:b", "hf:/b", "hf:a/", "hf:a/b/c", "hf:../b", "hf:a/b:", "hf:a/b:../x", "hf:a/b@", "hf:a/b@../x"]
         {

@@ -267,7 +267,7 @@ mod tests {
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
 
     #[test]
-    fn an_answer_that_calls_a_tool_ends_with_that() {
+    fn an_answer_ends_with_its_tool_call() {
         let mut choice = choice(false);
         let step = choice.take(CALL, None);
         assert!(matches!(step.parts[..], [ReplyPart::ToolCall(_)]) && step.finish.is_none());
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_call_is_wanted_there_is_no_second() {
+    fn a_second_call_is_dropped_if_one_is_wanted() {
         let mut choice = choice(true);
         let step = choice.take(&format!("Hm. {CALL}{CALL}"), None);
         let calls = step.parts.iter().filter(|part| matches!(part, ReplyPart::ToolCall(_)));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_must_not_be_is_content() {
+    fn a_forbidden_call_is_content() {
         let mut choice = choice(false);
         let Reading::Chat { parser, .. } = &mut choice.reading else { unreachable!() };
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);

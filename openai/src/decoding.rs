@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_than_can_wait_is_refused_for_now() {
+    fn a_file_beyond_the_queue_is_refused() {
         let turns = Turns::new(1, 2, 100);
         let first = turns.take(1).unwrap();
         thread::scope(|scope| {

@@ -223,7 +223,7 @@ mod tests {
     use autoplace::generate::Error;
 
     #[test]
-    fn whose_fault_it_is_shows_in_the_status() {
+    fn the_status_says_whose_fault_an_error_is() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
         assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
         let in_worker = Error::NoProjector { media: "sound".to_owned(), in_worker: true };

@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_nothing_for_what_is_no_token() {
+    fn the_table_has_no_text_for_a_number_that_is_not_a_token() {
         let table = TokenTable { bytes: b"abc".to_vec(), ends: vec![1, 1, 3] };
         let all: Vec<&[u8]> = (-1..5).map(|token| table.bytes(token)).collect();
         assert_eq!(all, [b"" as &[u8], b"a", b"", b"bc", b"", b""]);
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_reported_as_bytes() {
+    fn bytes_that_are_not_text_are_reported_as_bytes() {
         let answer = chat(&tokens());
         assert_eq!(answer["content"][1]["bytes"], json!([255]));
         assert_eq!(answer["content"][1]["token"], "\u{fffd}");

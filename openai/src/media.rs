@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_a_bounded_number_of_images_and_asks_hosts_a_bounded_number_of_times() {
+    fn the_numbers_of_images_and_of_fetches_are_limited() {
         let seen = || Seen { has_projector: true, ..Seen::default() };
         let many = seen();
         for _ in 0..MAX_MEDIA {

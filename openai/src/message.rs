@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_developer_is_the_system_where_the_template_knows_none() {
+    fn a_developer_becomes_the_system_if_the_template_lacks_that_role() {
         let given = json!([{"role": "developer", "content": "Be brief."}]);
         assert_eq!(read(&given, false).unwrap()[0].role, Role::SYSTEM);
         let kept = read(&given, true).unwrap();

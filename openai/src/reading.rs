@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_null_is_nothing() {
+    fn faults_are_named_and_null_counts_as_absent() {
         let read = |body: &str| object(body.as_bytes())?.part::<Part>();
         let fine = read(r#"{"counts": [1], "name": null, "other": {}}"#).unwrap();
         assert_eq!((fine.counts, fine.name), (vec![1], None));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_a_tree_is_counted_and_what_nobody_reads_is_not() {
+    fn only_values_that_become_trees_are_counted() {
         assert_eq!(values(r#"{"a": ["b,[{\"", {}], "c\\": 0}"#), 6);
         let half = format!("[{}0]", "0,".repeat(MAX_VALUES / 2));
         let body = format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);

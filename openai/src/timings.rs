@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timings_are_of_what_was_computed() {
+    fn timings_cover_the_computed_tokens() {
         let mut statistics = Statistics::default();
         (statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens) = (30, 10, 5);
         statistics.prompt_time = Duration::from_millis(100);

@@ -43,7 +43,7 @@ fn arguments_are_read_as_each_format_writes_them() {
 }
 
 #[test]
-fn bare_text_is_read_as_the_schema_wants_it() {
+fn bare_text_is_parsed_by_the_schema() {
     let file = under(include_str!("chat_reply_formats.txt"), "bare text and schemas");
     for [schema, text, value] in rows(file) {
         let [schema, value] = [schema, value].map(|json| json.parse::<Value>().expect(json));
@@ -72,7 +72,7 @@ fn several_calls_in_json_are_a_list_or_come_one_after_the_other() {
 }
 
 #[test]
-fn what_is_no_call_says_why() {
+fn text_that_is_not_a_call_has_a_reason() {
     use ToolCallFormat::*;
     for (format, text, error) in answers("what is no call, and why") {
         assert_eq!(format!("{:?}", calls(format, &text, json!({})).unwrap_err()), error, "{text}");
@@ -132,7 +132,7 @@ fn a_header_says_what_its_message_is() {
 }
 
 #[test]
-fn kimi_s_ids_name_the_tool_that_exists() {
+fn the_ids_of_kimi_name_an_existing_tool() {
     let tools = [Tool::new("get_weather", "", json!({})), Tool::new("weather", "", json!({}))];
     for id in [
         "functions.get_weather:0",
@@ -157,7 +157,7 @@ fn kimi_s_ids_name_the_tool_that_exists() {
 }
 
 #[test]
-fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
+fn a_forced_call_that_is_cut_short_is_still_a_call() {
     let tools = [Tool::new("get_weather", "", json!({})), Tool::new("note", "", json!({}))];
     let whole = r#"{"name": "get_weather", "arguments": {"city": "Bonn"}}"#;
     for end in 0..=whole.len() {

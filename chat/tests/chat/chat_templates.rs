@@ -99,17 +99,17 @@ fn assert_same(set: &str) {
 }
 
 #[test]
-fn templates_in_the_manner_of_each_family_render_as_in_transformers() {
+fn templates_of_each_family_render_as_in_transformers() {
     assert_same("families");
 }
 
 #[test]
-fn all_of_the_language_means_what_it_means_in_python() {
+fn the_whole_language_means_the_same_as_in_python() {
     assert_same("language");
 }
 
 #[test]
-fn what_others_found_renders_as_in_transformers() {
+fn recorded_cases_render_as_in_transformers() {
     for case in read("cases.json").as_array().unwrap() {
         let history = serde_json::json!({"messages": case["messages"], "add_generation_prompt": true});
         let rendered = rendered(case["template"].as_str().unwrap(), &history, &Value::Null);

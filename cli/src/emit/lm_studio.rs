@@ -76,7 +76,7 @@ mod tests {
     use test_support::plans::{host_plan, plan};
 
     #[test]
-    fn a_ratio_gives_back_the_layers_however_it_is_rounded() {
+    fn a_ratio_yields_the_planned_layers_with_any_rounding() {
         let mut plan: Plan = plan();
         for layers in 2..=513_u32 {
             for n in 0..=layers {

@@ -199,7 +199,7 @@ fn llama_cpp_2_is_rust_with_its_setters() {
 
 /// `cargo xtask interop` compiles this output for plans of each kind with llama-cpp-2.
 #[test]
-fn what_is_printed_for_llama_cpp_2_is_what_its_example_compiles() {
+fn the_output_for_llama_cpp_2_equals_the_code_of_its_example() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/with-llama-cpp-2/tests/emitted.rs");
     let overridden = changed(unusual(), |plan| plan.context.repack = true);
     let elsewhere = changed(plan(), |plan| plan.placements[0].device = None);
@@ -224,7 +224,7 @@ fn placing() -> Vec<Tool> {
 }
 
 #[test]
-fn what_a_tool_cannot_place_is_refused_by_name() {
+fn a_setting_that_a_tool_lacks_is_refused_by_name() {
     refuses(&[Vllm], &plan(), "takes no placement");
     let all = &placing()[..];
     refuses(all, &changed(plan(), |plan| plan.model.path = None), "loads a file");

@@ -229,7 +229,7 @@ fn llama_cpps_command_lines_become_ours() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
+fn all_unsupported_flags_are_refused_by_name_at_once() {
     for (line, parts) in [
         ("run a -sm row --numa isolate", &["-sm: the memory that `row` allocates", "--numa: threads are bound"][..]),
         ("run a -xyz", &["-xyz is not a flag"]),

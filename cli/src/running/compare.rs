@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_with_a_cache_of_experts_is_predicted_by_what_texts_have_shown() {
+    fn the_prediction_for_a_cache_of_experts_uses_observed_hits() {
         let sketch = named("qwen3moe Qwen3 30B A3B");
         let profile = ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap();
         let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_holds_is_room_for_it() {
+    fn memory_that_the_program_holds_counts_as_free_for_it() {
         let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
         // No driver reports the owner of the bytes, but the number of layers is known.
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_holds_nothing_of_the_card_has_nothing_there_whatever_it_was_asked() {
+    fn a_program_without_memory_on_the_card_has_no_layers_there() {
         for flags in ["-ngl 99 -c 512", "-c 512"] {
             let on_host = watched(flags, gib(4), Some(Vec::new()));
             assert_eq!(layers(&on_host), (Some(0), Some(7), true), "{flags}");

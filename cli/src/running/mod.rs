@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_default_ports_the_one_is_taken_at_which_this_server_answers() {
+    fn the_default_port_at_which_this_server_answers_is_used() {
         let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
         let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
         let another_program = server(r#"{"hello": true}"#);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
+    fn the_address_of_a_server_comes_from_flags_variables_or_defaults() {
         let url = |tool, line, environment: &[&str]| process(line, environment).urls(tool).join(" ");
         let either = "http://127.0.0.1:9931 http://127.0.0.1:8080";
         assert_eq!(url(Program::LlamaServer, "llama-server", &[]), either);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_started_is_a_part_of_it_and_a_second_one_is_not() {
+    fn a_process_that_a_server_started_belongs_to_it_and_a_second_server_does_not() {
         let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
         let family = [process("ollama serve", &[]), child(8, 7, "x"), child(9, 8, "x"), child(10, 1, "x")];
         assert_eq!(family[0].family(&family), [7, 8, 9], "memory is held by children too");

@@ -53,7 +53,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
 }
 
 #[test]
-fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() {
+fn a_control_vector_takes_bytes_changes_the_text_and_is_emitted_for_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let vector = Builder::new("controlvector").tensor("direction.2", TensorType::F32, &[256]);
     let file = write_random(&vector, folder.path(), "calm", 1, 4.0).display().to_string();

@@ -46,7 +46,7 @@ fn the_machine_is_described_in_words_and_the_json_has_the_same() {
 }
 
 #[test]
-fn devices_are_measured_when_asked_and_it_is_kept() {
+fn devices_are_measured_on_request_and_the_rates_are_stored() {
     let user = User::new();
     let rates = |args: &[&str]| {
         let json = user.json(&[&["devices"], args].concat());
@@ -64,7 +64,7 @@ fn devices_are_measured_when_asked_and_it_is_kept() {
 }
 
 #[test]
-fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_as_it_was() {
+fn a_machine_from_a_file_is_described_fully_and_written_unchanged() {
     let user = User::new();
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::default();
@@ -155,7 +155,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
 }
 
 #[test]
-fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
+fn a_card_with_unknown_allocation_rules_is_planned_by_arithmetic_alone() {
     let user = User::new();
     let mut machine = elsewhere();
     machine.gpus = vec![Gpu::named("Arc B580").unwrap()];
@@ -166,7 +166,7 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_machine_or_cannot_be_written_is_named_with_the_field() {
+fn a_wrong_machine_file_is_named_with_its_field() {
     let user = User::new();
     let mut wrong = json!(elsewhere());
     wrong["gpus"][0]["total"] = "24GiB".into();

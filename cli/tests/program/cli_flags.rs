@@ -73,7 +73,7 @@ fn a_system_message_a_seed_and_a_template_are_what_llama_cpp_means_by_them() {
 }
 
 #[test]
-fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
+fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_ignored() {
     let (user, demo) = (User::new(), demo());
     let words = ["run", &demo, "--temp", "0", "-n", "8", "-c", "512"];
     let [plain, marked] =
@@ -88,7 +88,7 @@ fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_by_name_before_anything_is_loaded() {
+fn unsupported_flags_are_refused_by_name_before_anything_is_loaded() {
     let (user, demo) = (User::new(), demo());
     user.fails(
         &["run", &demo, "-sm", "row", "--numa", "isolate", "x"],

@@ -86,7 +86,7 @@ fn a_list_and_a_plan_name_the_projector() {
 }
 
 #[test]
-fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
+fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     let user = User::new();
     let (model, projector, picture) = seeing(&user);
     let small = Content::large(fs::read(&projector).unwrap());

@@ -175,7 +175,7 @@ fn a_context_grows_as_far_as_it_costs_no_layer() {
 }
 
 #[test]
-fn a_plan_that_follows_the_depth_has_both_placements_and_emits_the_one_that_is_asked_for() {
+fn a_plan_by_depth_has_both_placements_and_emits_the_requested_one() {
     let (dir, path) = file(&LLAMA_70B.builder());
     let machine = ["--gpu", "RTX 4090=24GiB", "--ram", "96GiB:60GB/s", "--ctx", "32768"];
     let words = plan(&path, &machine);
@@ -259,7 +259,7 @@ fn several_gpus_share_the_layers_and_llama_cpp_agrees_where_each_byte_is() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
+fn an_impossible_plan_is_refused_with_its_fault() {
     let demo = demo();
     let many_gpus = ["--gpu", "X=1GiB"].repeat(16);
     fails(&[&["plan", &demo][..], &many_gpus].concat(), 2, &["--gpu", "16", "15"]);
@@ -278,7 +278,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
 }
 
 #[test]
-fn a_model_that_is_none_is_named() {
+fn a_file_that_is_not_a_model_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (garbage, empty, cut) = (path("garbage.gguf"), path("empty.gguf"), path("cut.gguf"));
@@ -342,7 +342,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn a_host_that_one_does_not_have_is_described() {
+fn another_host_can_be_described() {
     let (_dir, path) = file(&LLAMA_8B.builder());
     let host = |args: &[&str]| {
         let mut json = plan_json(&path, &[&["--no-probe", "--ram"], args].concat());

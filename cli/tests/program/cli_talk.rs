@@ -66,7 +66,7 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
 
 /// A plan for a card that this machine does not have.
 #[test]
-fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_asked_for() {
+fn a_plan_that_cannot_be_followed_is_an_error_or_made_again_on_request() {
     let (user, demo) = (User::new(), demo());
     let plan = user.path("plan.json").display().to_string();
     user.says(&["plan", &demo, "--gpu", "RTX 4090", "--policy", "most-layers", "--ctx", "256", "--save", &plan]);
@@ -102,7 +102,7 @@ fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
 }
 
 #[test]
-fn a_full_context_shifts_where_that_is_asked_for() {
+fn a_full_context_shifts_on_request() {
     let user = User::new();
     let shift = ["run", "demo", PROMPT, "--raw", "--context-shift", "--keep", "4", "-n", "200", "--ignore-eos"];
     let command = |more: &[&str]| talk_in(&user, &[&shift[..], more].concat(), "64");
@@ -128,7 +128,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
 }
 
 #[test]
-fn reasoning_is_no_part_of_the_answer() {
+fn reasoning_is_not_part_of_the_answer() {
     let user = User::new();
     let file = user.path("thinks.jinja");
     // The template begins reasoning, which the model never ends.
@@ -142,7 +142,7 @@ fn reasoning_is_no_part_of_the_answer() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
+fn an_impossible_request_is_refused_before_anything_is_loaded() {
     let user = User::new();
     let demo = demo();
     user.fails(&["run", "/nowhere/at/all.gguf", "hi"], 1, &["all.gguf"]);
@@ -169,7 +169,7 @@ fn a_text_shorter_than_the_magic_of_gguf_is_a_template() {
 }
 
 #[test]
-fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub() {
+fn a_model_of_a_hub_answers_after_a_permitted_fetch_and_then_without_the_hub() {
     let user = User::new();
     let model = fs::read(demo()).unwrap();
     let projector = ("mmproj-F16.gguf", Content::large(vec![0; 64]));

@@ -231,7 +231,7 @@ fn messages_are_remembered_for_the_user_alone() {
 }
 
 #[test]
-fn colours_are_left_out_where_they_are_not_wanted_and_all_codes_where_a_terminal_has_none() {
+fn colours_and_codes_are_left_out_where_the_user_or_the_terminal_forbids_them() {
     let user = User::new();
     let dim = |terminal: &Terminal| terminal.seen.windows(4).any(|codes| codes == b"\x1b[2m");
     let with = Terminal::chat(&user, &SHORT, &[]);

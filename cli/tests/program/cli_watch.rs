@@ -142,7 +142,7 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
 }
 
 #[test]
-fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded_is_named() {
+fn settings_of_a_server_in_a_container_are_read_from_its_variables() {
     let user = User::new();
     let server = Recorded::new(llama_server());
     let port = &server.port;
@@ -315,7 +315,7 @@ fn koboldcpp_is_known_by_its_arguments_or_its_file_of_settings() {
 }
 
 #[test]
-fn what_is_no_such_program_is_refused_with_its_reason() {
+fn a_process_that_runs_no_models_is_refused_with_a_reason() {
     let user = User::new();
     user.fails(&["doctor", "--watch=http://127.0.0.1:8080"], 2, &["--watch", "http://127.0.0.1:8080"]);
     let own = std::process::id();

@@ -22,7 +22,7 @@ fn endless(tokens: u32, more: &Value) -> String {
 }
 
 #[test]
-fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
+fn answers_are_the_same_with_and_without_isolation() {
     let args = ["--ctx", "512", "--embed", FILE, "--alias", "bible", "--isolated"];
     let servers = [&args[..6], &args].map(Server::start);
     let said = json!([{"role": "user", "content": "Hello!"}]);
@@ -94,7 +94,7 @@ fn faults_are_refused_alike(servers: &[Server; 2]) {
 }
 
 #[test]
-fn what_it_refuses_it_refuses_in_the_api_s_shape() {
+fn refusals_have_the_form_of_the_api() {
     let server = Server::start(&["--ctx", "512"]);
     let error = |(status, body): (u16, Value)| {
         let error = &body["error"];
@@ -152,7 +152,7 @@ fn a_browser_sees_the_server_at_its_root() {
 }
 
 #[test]
-fn a_full_queue_is_said_at_once() {
+fn a_full_queue_is_reported_at_once() {
     let server = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", LONG]);
     let running = server.sent(TEXT, &endless(TOKENS, &json!({})));
     server.until("the first runs", |health| health["running"] == 1);
@@ -165,7 +165,7 @@ fn a_full_queue_is_said_at_once() {
 }
 
 #[test]
-fn a_client_that_goes_leaves_its_place() {
+fn a_client_that_disconnects_frees_its_place() {
     let server = Server::start(&["--parallel", "1", "--ctx", LONG]);
     let freed = |it: &Value| it["running"] == 0 && it["queued"] == 0;
 
@@ -205,7 +205,7 @@ fn a_slow_reader_stalls_nobody_and_loses_nothing() {
 
 #[test]
 #[cfg(unix)]
-fn what_runs_is_finished_before_it_ends() {
+fn running_answers_are_finished_before_the_server_ends() {
     let mut server = Server::start(&["--parallel", "2", "--ctx", "2048"]);
     let streaming = server.sent(TEXT, &endless(1000, &json!({"stream": true})));
     read_until(&streaming, "data: ");
@@ -217,7 +217,7 @@ fn what_runs_is_finished_before_it_ends() {
 }
 
 #[test]
-fn what_it_cannot_begin_with_is_one_line() {
+fn a_failure_to_start_is_one_line() {
     let serve = |args: &[&str], code, word| fails(&[&["serve", FILE, "--port", "0"], args].concat(), code, &[word]);
     fails(&["serve", "nothing.gguf", "--port", "0"], 1, &["nothing.gguf"]);
     serve(&["--template", "nothing"], 1, "nothing");

@@ -14,7 +14,7 @@ fn half_body(server: &Server, sent: &str) -> String {
 
 #[test]
 #[cfg(unix)]
-fn clients_that_say_nothing_keep_nobody_out() {
+fn silent_clients_do_not_block_others() {
     let server = Server::start_with_few_files(&["--ctx", "512"]);
     let half_head = "GET /health HTTP/1.1\r\nho";
     let half_body = half_body(&server, "{\"prompt");
@@ -29,7 +29,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn a_head_and_a_body_that_do_not_end_are_not_waited_for() {
+fn endless_heads_and_bodies_are_cut_off() {
     let server = Server::start(&["--ctx", "512", "--timeout", "2"]);
     let half = server.connected(&half_body(&server, "{\"prompt"));
     assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
@@ -126,7 +126,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
 }
 
 #[test]
-fn who_has_no_key_gets_no_further_than_health() {
+fn without_the_key_only_health_answers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, "sesame\n").unwrap();
@@ -185,7 +185,7 @@ fn pages_of_other_sites_are_turned_away_on_any_address() {
 }
 
 #[test]
-fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
+fn each_request_is_logged_in_a_line_without_its_content() {
     let server = Server::start(&["--ctx", "512"]);
     let body = json!({"prompt": "mellon", "max_tokens": 1}).to_string();
     assert_eq!(server.post(&format!("{TEXT}?key=mellon"), &body).0, 200);

@@ -284,7 +284,7 @@ fn a_request_whose_workers_are_killed_again_and_again_is_answered_all_the_same()
 }
 
 #[test]
-fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
+fn a_failure_to_start_a_pool_is_one_line_that_names_the_cause() {
     let place = Place::new("[models.a]\nmodel = \"DEMO\"\ncontext = 5\n");
     let file = place.file();
     let serve = |args: &[&str], code, words: &[&str]| fails(&[&["serve", "--port", "0"], args].concat(), code, words);

@@ -192,7 +192,7 @@ mod tests {
     use crate::local::Store;
 
     #[test]
-    fn a_variable_in_percent_signs_is_one_on_windows_alone() {
+    fn percent_signs_mark_a_variable_only_on_windows() {
         let environment = Environment::new("/h").variable("DATA", "D:/x");
         assert_eq!(environment.expanded("%DATA%/%UNSET%/50%", System::Windows), "D:/x/%UNSET%/50%");
         assert_eq!(environment.expanded("%DATA%/é$DATA", System::Linux), "%DATA%/éD:/x");

@@ -39,7 +39,7 @@ pub(crate) fn machine(card: &str, free: u64) -> Machine {
 }
 
 #[test]
-fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that_is_fast_enough_is_chosen() {
+fn each_row_has_the_figures_of_its_plan_and_the_best_fast_file_is_chosen() {
     let machine = machine("RTX 3060 12GB", gib(7));
     let choice = choose(&files(), &machine, &Request::new(), Preference::Auto);
     let rows = &choice.rows;
@@ -67,7 +67,7 @@ fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
 }
 
 #[test]
-fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_is_chosen() {
+fn missing_rates_are_measured_before_the_choice_if_a_part_stays_on_the_host() {
     let files = of_quants(&[2, 3]);
     let host = Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000));
     let by_bytes = choose(&files, &host, &Request::new(), Preference::Auto);
@@ -88,7 +88,7 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
 }
 
 #[test]
-fn what_cannot_be_loaded_is_in_the_table_with_the_reason() {
+fn a_file_that_cannot_be_loaded_is_in_the_table_with_the_reason() {
     let projector = PlannedFile::new("mmproj", None, Builder::new("clip").header().unwrap());
     let broken = PlannedFile::new("broken", None, Builder::new("llama").header().unwrap());
     let mut files = files();

@@ -65,7 +65,7 @@ fn fetches(seen: &Seen) -> bool {
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn what_the_official_client_has_fetched_is_found_without_the_hub() {
+fn files_of_the_official_client_are_found_without_the_hub() {
     let (world, files) = world();
     let paths = world.paths(&mut world.client(&["fetch", FILE, SMALL]));
     assert_eq!(paths, world.snapshot_of(&files));
@@ -86,7 +86,7 @@ fn what_the_official_client_has_fetched_is_found_without_the_hub() {
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn the_official_client_finds_what_was_fetched_here_and_has_nothing_to_say_against_it() {
+fn the_official_client_finds_and_accepts_what_was_fetched_here() {
     let (world, files) = world();
     let hub = world.hub();
     for candidate in &repository(&hub).unwrap().candidates {
@@ -103,7 +103,7 @@ fn the_official_client_finds_what_was_fetched_here_and_has_nothing_to_say_agains
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn what_the_official_client_prunes_is_not_ours() {
+fn the_official_client_prunes_none_of_our_files() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -165,7 +165,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "wants the packages of Hugging Face's client: `cargo xtask test clients` installs them, and runs this"]
-fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_it() {
+fn a_hub_over_https_needs_a_trusted_authority_and_cannot_redirect_to_http() {
     for (name, content) in [(SMALL, Content::small(bytes(70_000))), (FILE, Content::large(bytes(70_000)))] {
         let world = World::new([(name, content)]);
         let address = world.server.endpoint();

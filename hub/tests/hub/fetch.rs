@@ -194,7 +194,7 @@ fn a_model_larger_than_the_disk_is_refused_before_anything_is_fetched() {
 }
 
 #[test]
-fn what_was_cancelled_goes_on_where_it_ended() {
+fn a_cancelled_fetch_is_resumed() {
     let data = bytes(1 << 20);
     let world = World::new([(FILE, Content::large(data.clone()))]);
     world.server.slow(Duration::from_millis(10));
@@ -225,7 +225,7 @@ fn a_beginning_that_is_damaged_or_too_long_is_fetched_again() {
 }
 
 #[test]
-fn two_that_fetch_the_same_fetch_it_once() {
+fn two_fetches_of_the_same_file_transfer_it_once() {
     let data = bytes(1 << 20);
     let world = World::new([(FILE, Content::large(data.clone()))]);
     world.server.slow(Duration::from_millis(1));
@@ -238,7 +238,7 @@ fn two_that_fetch_the_same_fetch_it_once() {
 }
 
 #[test]
-fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
+fn a_part_file_that_is_removed_during_the_fetch_is_not_lost() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -258,7 +258,7 @@ fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
 }
 
 #[test]
-fn a_part_that_another_process_holds_is_left_to_it() {
+fn a_part_file_of_another_process_is_left_alone() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -302,7 +302,7 @@ fn a_listing_may_say_null_for_no_files() {
 }
 
 #[test]
-fn what_a_listing_says_cannot_leave_the_cache() {
+fn names_in_a_listing_cannot_lead_out_of_the_cache() {
     let sha = "a".repeat(64);
     let listing = |commit: &str, name: &str, sha: &str| {
         let lfs = serde_json::json!({ "sha256": sha, "size": 4, "pointerSize": 1 });
@@ -357,7 +357,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
 }
 
 #[test]
-fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
+fn offline_no_request_is_sent_and_missing_files_are_named() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
     let online = repository(&world.hub()).unwrap();
     let offline = world.hub().offline(true);

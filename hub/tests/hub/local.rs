@@ -170,7 +170,7 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
 }
 
 #[test]
-fn a_model_of_ollamas_cloud_has_no_file_and_is_no_damage() {
+fn a_model_of_ollamas_cloud_has_no_file_and_is_not_reported() {
     let home = Home::new();
     let cloud = json!({
         "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -251,7 +251,7 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
 }
 
 #[test]
-fn a_split_model_is_one_and_without_a_shard_none() {
+fn a_split_model_is_one_model_and_without_a_shard_it_is_skipped() {
     let home = Home::new();
     for shard in 1..=2_u16 {
         let tensor = format!("blk.{shard}.attn_q.weight");
@@ -280,7 +280,7 @@ fn a_download_that_ended_early_is_found_by_its_header() {
 }
 
 #[test]
-fn copies_are_duplicates_and_other_weights_of_one_length_are_none() {
+fn copies_are_duplicates_and_other_weights_of_the_same_length_are_not() {
     let home = Home::new();
     let path = home.model("a/one.gguf", "same");
     let file = fs::read(&path).unwrap();
@@ -343,7 +343,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
 }
 
 #[test]
-fn thousands_of_files_and_nothing_is_written() {
+fn thousands_of_files_are_searched_and_nothing_is_written() {
     let home = Home::new();
     let bytes = Builder::new("llama").tensor("output.weight", TensorType::F32, &[4]).to_bytes().unwrap();
     for index in 0..2_000 {
@@ -358,7 +358,7 @@ fn thousands_of_files_and_nothing_is_written() {
 }
 
 #[test]
-fn what_is_not_there_is_empty_unless_it_was_named() {
+fn a_missing_folder_is_empty_unless_it_was_named() {
     let home = Home::new();
     let models = home.models();
     assert!(models.models.is_empty() && models.skipped.is_empty());
@@ -383,7 +383,7 @@ fn a_name_that_is_no_text_is_found_and_written_as_json() {
 }
 
 #[test]
-fn what_is_too_deep_is_reported() {
+fn folders_that_are_too_deep_are_reported() {
     let home = Home::new();
     home.model(&format!("x/{}a.gguf", "d/".repeat(16)), "a");
     home.model(&format!("y/{}b.gguf", "d/".repeat(17)), "b");

@@ -38,7 +38,7 @@ fn chosen(files: &[PlannedFile], model: &Header, machine: &Machine) -> (Option<S
 }
 
 #[test]
-fn sixteen_bits_are_taken_where_they_fit_eight_where_they_do_not_and_f32_if_there_is_no_other() {
+fn f16_is_chosen_if_it_fits_q8_0_otherwise_and_f32_last() {
     let files = [projector("F32", T::F32), projector("F16", T::F16), projector("Q8_0", T::Q8_0)];
     let model = model(T::Q8_0);
     let of = |free| chosen(&files, &model, &host(gib(free)));
@@ -64,7 +64,7 @@ fn the_reason_says_where_the_projector_is() {
 }
 
 #[test]
-fn a_file_for_another_model_is_not_taken_and_the_reason_is_given() {
+fn a_projector_for_another_model_is_not_chosen_and_the_reason_is_given() {
     let other = PlannedFile::new("other", None, header(&mmproj::named("Small LLaVA")));
     let no_projector = PlannedFile::new("text", None, model(T::Q4_0));
     let (none, reason) = chosen(&[other, no_projector], &model(T::Q4_0), &host(gib(64)));
@@ -90,7 +90,7 @@ fn world() -> World {
 }
 
 #[test]
-fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its_folder() {
+fn the_projector_of_a_repository_is_fetched_into_the_models_folder() {
     let world = World::new([
         ("thing-Q8_0.gguf", Content::large(Shape { n_embd: 256, head_dim: 64, ..TINY }.builder().to_bytes().unwrap())),
         ("mmproj-F16.gguf", Content::large(mmproj::named("Small LLaVA").to_bytes().unwrap())),
@@ -120,7 +120,7 @@ fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its
 }
 
 #[test]
-fn a_name_with_a_quantisation_lists_the_projectors_of_it_whatever_models_there_are() {
+fn a_name_with_a_quantisation_lists_the_projectors_of_that_quantisation() {
     let world = world();
     let projectors = |name: &str| world.hub().projectors(&name.parse().unwrap());
     let names = |name: &str| -> Vec<String> {

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_is_given_back_fits_again() {
+    fn buffers_that_do_not_fit_are_refused_and_freed_bytes_are_usable_again() {
         let card = card(100);
         assert!(card.take(60));
         assert!(!card.take(41));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_computation_takes_what_computing_takes_and_keeps_it() {
+    fn the_first_computation_takes_its_additional_memory_and_keeps_it() {
         let card = card(100);
         assert!(card.take(60));
         assert!(!card.graph_fails() && !card.graph_fails());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn ballast_over_what_is_free_leaves_nothing_and_takes_nothing_away() {
+    fn ballast_above_the_free_bytes_takes_no_memory_in_use() {
         let card = card(100);
         assert!(card.take(60));
         card.taken.set(u64::MAX);

@@ -150,7 +150,7 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
 }
 
 #[test]
-fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
+fn an_adapter_without_a_possible_graph_is_an_error() {
     // ggml refuses the product of a weight and a pair that has three dimensions.
     let lora = of_attention("llama").tensor("blk.0.ffn_up.weight.lora_a", TensorType::F32, &[WIDTH, 4, 3]);
     let lora = lora.tensor("blk.0.ffn_up.weight.lora_b", TensorType::F32, &[4, 512, 3]);

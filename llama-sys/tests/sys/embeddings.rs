@@ -91,7 +91,7 @@ fn a_text_has_the_embedding_that_the_c_interface_gives() {
 }
 
 #[test]
-fn what_was_not_computed_is_refused() {
+fn vectors_that_were_not_computed_are_refused() {
     let mut context = cpu_context(embedding(Pooling::Mean));
     assert_eq!(refused(context.embeddings_seq(0)), "seq_id");
     context.decode(&batch(&TEXTS)).unwrap();
@@ -115,7 +115,7 @@ fn what_was_not_computed_is_refused() {
 }
 
 #[test]
-fn what_llama_cpp_would_pool_in_parts_is_refused() {
+fn a_batch_that_llama_cpp_would_pool_in_part_is_refused() {
     // The text needs more than one graph.
     let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
     let mut context = cpu_context(params.clone());

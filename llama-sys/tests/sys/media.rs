@@ -184,7 +184,7 @@ const FAMILIES: [(&str, Option<u32>); 9] = [
 ];
 
 #[test]
-fn a_projector_takes_what_was_asked_and_no_image_makes_it_grow() {
+fn a_projector_takes_the_predicted_bytes_and_no_image_makes_it_grow() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = card(256 * MIB);
@@ -246,7 +246,7 @@ fn an_image_of_more_tokens_than_the_largest_is_refused_and_nothing_grows() {
 }
 
 #[test]
-fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
+fn rows_of_pixtral_do_not_depend_on_earlier_content_of_the_memory() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small Pixtral", folder.path());
@@ -264,7 +264,7 @@ fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_an_error_that_says_so() {
+fn files_that_do_not_belong_together_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let model = demo_model();
     let says = |path: &Path| Projector::load(&model, path, &on(None)).unwrap_err().to_string();

@@ -102,7 +102,7 @@ fn an_expert_is_loaded_once_if_all_have_room() {
 }
 
 #[test]
-fn a_model_without_data_says_the_same_bytes() {
+fn a_model_without_data_reports_the_same_bytes() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path());
@@ -119,7 +119,7 @@ fn a_model_without_data_says_the_same_bytes() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_is_refused() {
+fn an_impossible_cache_is_refused() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path());

@@ -105,7 +105,7 @@ fn is_mapped(folder: &Path) -> bool {
 }
 
 #[test]
-fn beside_another_ggml_none_is_opened() {
+fn no_runtime_is_opened_beside_another_ggml() {
     own_process!();
     let folder = TempDir::new().unwrap();
     let other = copy(&folder, "other");
@@ -116,7 +116,7 @@ fn beside_another_ggml_none_is_opened() {
 }
 
 #[test]
-fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
+fn a_set_names_missing_libraries_and_their_source() {
     own_process!();
     let folder = TempDir::new().unwrap();
     let needs = |library: &str, instruction: &str, cuda: Option<u32>| {

@@ -46,7 +46,7 @@ fn assert_close(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
+fn filters_keep_likely_tokens_and_the_minimum_number() {
     let (all, five) = ([0, 1, 2, 3, 4], || likely(&PROBABILITIES));
     // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most
     // typical, then the first.
@@ -136,7 +136,7 @@ fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
 }
 
 #[test]
-fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
+fn mirostat_v2_drops_surprising_tokens_and_learns() {
     // The first bound is a surprise of 2 tau = 3 bits. Surprises of 1, 2 and 2.7 bits are within it; 3.8 and 5.1 bits
     // are not.
     let (tau, eta) = (1.5, 0.3);
@@ -154,7 +154,7 @@ fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
 }
 
 #[test]
-fn mirostat_keeps_the_surprise_near_what_is_asked() {
+fn mirostat_keeps_the_surprise_near_its_target() {
     // The probabilities follow Zipf's law, which Mirostat assumes. The exponent is not 1, because Mirostat's estimate
     // would be 0 / 0.
     let weights: Vec<f32> = (1..=800).map(|rank| (rank as f32).powf(-1.2)).collect();
@@ -176,7 +176,7 @@ fn mirostat_keeps_the_surprise_near_what_is_asked() {
 }
 
 #[test]
-fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
+fn adaptive_p_prefers_a_probability_and_remembers_its_choices() {
     let (target, decay) = (0.25f32, 0.5f32);
     let mut sampler = chain().adaptive_p(target, decay, 3).unwrap();
     let (mut sum, mut weight) = (target / (1.0 - decay), 1.0 / (1.0 - decay));
@@ -295,7 +295,7 @@ fn a_mask_says_which_tokens_are_candidates() {
 }
 
 #[test]
-fn only_a_grammar_holds_the_model() {
+fn only_a_grammar_keeps_the_model_loaded() {
     let model = Model::load(demo_path(), cpu()).unwrap();
     let chain = || Sampler::chain(&model).unwrap();
     let dry = chain().dry(0.8, 1.75, 2, 64, &["\n", ":"]).unwrap();

@@ -8,7 +8,7 @@ use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Backend, Bench, Context, ContextParams, DeviceKind, Error, FlashAttention, Operation, tensor_types};
 
 #[test]
-fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_model() {
+fn a_failed_allocation_names_device_and_bytes_and_the_model_stays() {
     own_process!();
     let roomy = card(256 * MIB);
     let model = load(&[&roomy], -1);
@@ -59,7 +59,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
 }
 
 #[test]
-fn what_was_reserved_for_is_computed_without_another_byte() {
+fn a_reserved_computation_takes_no_further_bytes() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
     // Only some layers are on the card, which computes with the host's weights for batches of 32 tokens or more.
@@ -84,7 +84,7 @@ fn what_was_reserved_for_is_computed_without_another_byte() {
 }
 
 #[test]
-fn without_fused_attention_llama_cpp_does_without() {
+fn llama_cpp_runs_without_fused_attention_on_a_card_that_lacks_it() {
     own_process!();
     let unfused = |n_gpu_layers, gpus: &[&SimGpu], flash_attention| {
         let params = ContextParams { flash_attention, ..context_params() };
@@ -158,7 +158,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
 }
 
 #[test]
-fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
+fn an_operation_without_support_or_memory_is_not_measured() {
     own_process!();
     let gpu = SimGpu::builder("SIM card").total(8 * MIB);
     let gpu = gpu.flash_attention(false).register().unwrap();

@@ -41,7 +41,7 @@ fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
 }
 
 #[test]
-fn what_is_loaded_outlives_its_card() {
+fn a_loaded_model_outlives_its_card() {
     own_process!();
     let gpu = card(256 * MIB);
     let name = gpu.device().name();
@@ -75,7 +75,7 @@ fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
 }
 
 #[test]
-fn coming_and_going_ten_thousand_times_costs_nothing() {
+fn ten_thousand_registrations_take_no_memory() {
     own_process!();
     let before = listed();
     let mut names = std::collections::BTreeSet::new();

@@ -33,7 +33,7 @@ fn a_copy_that_is_pending_is_in_the_state() {
 }
 
 #[test]
-fn what_is_restored_is_not_what_a_pending_copy_copies() {
+fn a_pending_copy_does_not_copy_the_restored_state() {
     let (mut context, end) = with_text();
     let state = context.save_state(0).unwrap();
     let expected = logits_after(&mut context, 0, end);

@@ -22,7 +22,7 @@ assert_impl_all!(Sampler: Send);
 assert_not_impl_any!(Sampler: Sync);
 
 #[test]
-fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later() {
+fn the_environment_changes_only_when_the_backends_start() {
     own_process!();
     let names = || std::env::vars_os().map(|(name, _)| name).collect::<BTreeSet<_>>();
     let before = names();
@@ -73,7 +73,7 @@ fn sleeps() -> i64 {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn threads_without_a_core_are_waited_for_asleep() {
+fn threads_sleep_while_they_wait_for_a_thread_without_a_core() {
     own_process!();
     if !build_info().threads_sleep {
         return;

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_brings_in_by_ids_is_counted_and_limited() {
+    fn items_that_a_request_names_by_ids_are_limited() {
         let reference = json!({"type": "item_reference", "id": "m"});
         let asked = |count: usize| json!({"input": vec![reference.clone(); count]});
         let item = 64 << 10;

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_and_what_is_too_large_is_not_kept() {
+    fn the_oldest_responses_make_room_and_too_large_ones_are_not_stored() {
         let store = Store::default();
         for number in 0..MAX_RESPONSES + 5 {
             store.keep(stored(&number.to_string(), None, 10));

@@ -156,7 +156,7 @@ fn a_form_is_kept_or_the_answer_says_that_it_was_cut_short() {
 }
 
 #[test]
-fn what_was_said_can_go_on() {
+fn a_given_answer_can_be_continued() {
     let messages = json!([{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "And it came"}]);
     let asked = json!({"messages": messages, "continue_final_message": true, "max_tokens": 5, "temperature": 0});
     let answer = chat(&asked).unwrap().wait().unwrap();
@@ -183,7 +183,7 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_computed() {
+fn impossible_requests_are_refused_before_anything_is_computed() {
     let (_, engine, api) = alone();
     let api = api.template(ChatTemplate::family("chatml").unwrap());
     let chat = |body: Value| api.chat(body.to_string().as_bytes());
@@ -445,7 +445,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn no_request_does_worse_than_an_error(
+    fn every_request_ends_in_an_answer_or_an_error(
         fields in prop::collection::vec((one_of(PARAMETERS), any_json()), 0..4),
         is_chat in any::<bool>(),
     ) {
@@ -466,7 +466,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_end_in_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let refused = |outcome: Result<Completion, ApiError>| outcome.is_err_and(|error| error.status == 400);
         prop_assert!(refused(api().chat(&bytes)));
         prop_assert!(refused(api().complete(&bytes)));

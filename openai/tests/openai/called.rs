@@ -88,7 +88,7 @@ fn a_schema_without_an_end_is_the_requests_fault_wherever_it_stands() {
 }
 
 #[test]
-fn what_a_grammar_cannot_follow_blocks_no_other_tool_and_is_said() {
+fn a_keyword_that_cannot_be_enforced_is_reported_and_blocks_no_other_tool() {
     let api = api();
     let tools = json!([tool("walk", true, &days()), tool("tag", false, &tags())]);
     let completion = chat(&api, &json!({"tools": tools, "tool_choice": "required", "seed": 3})).unwrap();
@@ -152,7 +152,7 @@ fn beside_tools_a_form_is_the_form_or_a_call() {
 }
 
 #[test]
-fn an_object_is_closed_unless_the_letter_is_asked_for() {
+fn an_object_is_closed_unless_json_schemas_rule_is_requested() {
     let api = api();
     let grown = |seed: u32, more: Value| {
         let schema = json!({"type": "object", "properties": {"a": {"type": "null"}}});

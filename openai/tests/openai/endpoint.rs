@@ -90,7 +90,7 @@ const TOOLS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 #[test]
-fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
+fn a_required_tool_is_called_and_its_result_is_sent() -> Outcome {
     let server = Server::start(1024, ChatTemplate::new(TOOLS, <_>::default())?);
     let schema = json!({"type": "object", "properties": {"day": {"type": "integer", "maximum": 31}}, "required": ["day"], "additionalProperties": false});
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
@@ -108,7 +108,7 @@ fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
 }
 
 #[test]
-fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome {
+fn a_refusal_is_typed_and_the_message_is_removed() -> Outcome {
     let server = Server::start(512, ChatTemplate::family("chatml")?);
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
     let error = chat.say("word ".repeat(2000))?.finish().unwrap_err();
@@ -167,7 +167,7 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 }
 
 #[test]
-fn numbers_are_sent_as_decimals_and_what_is_no_number_is_refused() -> Outcome {
+fn numbers_are_sent_as_decimals_and_nan_is_refused() -> Outcome {
     // The server's answer contains the parameters that it was sent.
     let url = canned(|to, _, mut body| {
         let body = body.as_object_mut().unwrap();

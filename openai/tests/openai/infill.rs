@@ -154,7 +154,7 @@ fn a_text_ends_at_a_word_or_a_line() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_out_and_the_answer_says_so() {
+fn parts_that_do_not_fit_are_left_out_and_the_answer_says_so() {
     let server = server_with(&TOKENS, 256, |api| api);
     let prefix: String = (0..400).map(|number| format!("{number};")).collect();
     for more in [
@@ -174,7 +174,7 @@ fn what_does_not_fit_is_left_out_and_the_answer_says_so() {
 }
 
 #[test]
-fn what_is_wrong_or_cannot_be_is_named() {
+fn faults_and_impossible_requests_are_named() {
     let server = server_with(&TOKENS, 256, |api| api);
     let file = |file: Value| json!({"input_extra": [{"text": "a"}, file]});
     for (more, param) in [
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn no_request_does_worse_than_an_error(fields in prop::collection::vec((one_of(FIELDS), any_json()), 0..4)) {
+    fn every_request_ends_in_an_answer_or_an_error(fields in prop::collection::vec((one_of(FIELDS), any_json()), 0..4)) {
         static API: OnceLock<(Api, Engine)> = OnceLock::new();
         let (api, _) = API.get_or_init(|| api_with(&TOKENS, 256));
         let mut body = asked(&json!({"n_predict": 1}));

@@ -118,7 +118,7 @@ fn a_picture_that_a_tool_returns_is_shown() {
 }
 
 #[test]
-fn what_is_no_picture_is_an_error_that_names_its_place() {
+fn a_file_that_is_not_a_picture_is_an_error_that_names_its_place() {
     let refused = |url: &str| {
         let error = chat(seeing(), &asked(url)).unwrap_err();
         assert_eq!((error.status, error.param.as_deref()), (400, Some("messages[0].content[1].image_url")), "{url}");
@@ -190,7 +190,7 @@ fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
 }
 
 #[test]
-fn what_the_projector_refuses_is_named_by_its_place() {
+fn a_picture_that_the_projector_refuses_is_named_by_place() {
     let url = format!("data:image/bmp;base64,{}", base64(&bmp(3, 2, 1)));
     let wav = base64(&Sound::from_samples(8_000, vec![0.5; 800]).unwrap().to_wav().unwrap());
     let body = json!({"max_tokens": 2, "messages": [
@@ -252,7 +252,7 @@ fn found(file: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_picture_at_an_address_is_fetched_of_a_named_host_and_of_no_private_address() {
+fn pictures_are_fetched_only_from_named_hosts_with_public_addresses() {
     let picture = bmp(30, 20, 50);
     let redirect =
         b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/a\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";

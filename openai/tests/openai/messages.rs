@@ -254,7 +254,7 @@ fn a_line_that_changes_with_each_request_costs_none_of_the_cache() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_anthropics_shape_by_its_place() {
+fn errors_have_anthropics_form_and_name_the_place() {
     let server = server(TEMPLATE);
     let image = json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});

@@ -61,7 +61,7 @@ fn asking(name: &str) -> Value {
 }
 
 #[test]
-fn what_the_table_says_is_refused_is_refused_by_its_name() {
+fn refused_parameters_of_the_table_are_refused_by_name() {
     let (_, _, api) = alone();
     let api = api.template(ChatTemplate::family("chatml").unwrap());
     for (name, done) in documented() {

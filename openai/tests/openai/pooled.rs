@@ -217,7 +217,7 @@ fn the_body_names_the_model_before_the_path_does() {
 }
 
 #[test]
-fn models_are_listed_with_their_state_loaded_and_unloaded_as_by_llama_servers_router() {
+fn models_are_listed_loaded_and_unloaded_as_by_llama_servers_router() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.gguf");
     std::fs::write(&broken, b"GGUF, but no more").unwrap();

@@ -268,7 +268,7 @@ fn tools_of_other_kinds_are_left_out_or_named_where_they_are_wanted() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_its_place_in_the_request() {
+fn errors_name_the_place_in_the_request() {
     let server = server(TEMPLATE);
     let user = |content: Value| json!({"input": [{"role": "user", "content": content}]});
     let mut unique = walk();

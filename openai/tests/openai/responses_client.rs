@@ -112,7 +112,7 @@ fn thoughts_are_thoughts() -> Outcome {
 }
 
 #[test]
-fn what_is_refused_or_cannot_be_said_is_typed() -> Outcome {
+fn refusals_and_inexpressible_requests_are_typed() -> Outcome {
     let server = server();
     let endpoint = Endpoint::new(server.url("/v1")).responses();
     let mut chat = endpoint.chat()?;

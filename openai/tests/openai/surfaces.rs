@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_end_in_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         prop_assert!([api().message(&bytes), api().respond(&bytes)].into_iter().all(|outcome| outcome.is_err_and(|error| error.status == 400)));
     }
 }

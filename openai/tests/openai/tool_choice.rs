@@ -101,7 +101,7 @@ impl Surface {
 }
 
 #[test]
-fn whatever_may_be_called_the_prompt_is_the_same_and_the_cache_holds_it() {
+fn the_prompt_is_the_same_for_every_tool_choice_and_stays_cached() {
     for source in [TEXTS, HERMES] {
         let server = server(source);
         for surface in Surface::ALL {

@@ -77,7 +77,7 @@ fn tools_are_described_to_a_model_whose_template_shows_none_and_can_be_called() 
 }
 
 #[test]
-fn where_tools_are_not_to_be_described_they_are_refused_with_the_ways_out() {
+fn tools_that_must_not_be_described_are_refused_with_advice() {
     let template = ChatTemplate::new(TEXTS, <_>::default()).unwrap().describe_tools(false);
     let server = Server::start(1024, template);
     let (status, answer) = post(&server, &asked(&json!({"tools": [walk()]})));
@@ -107,7 +107,7 @@ fn parts_keep_the_keys_that_a_template_reads() {
 }
 
 #[test]
-fn several_system_messages_are_one_where_the_template_takes_one_and_a_late_one_is_its_own_affair() {
+fn initial_system_messages_are_merged_and_a_late_one_is_left_to_the_template() {
     let takes_one = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
         {{ raise_exception('a system message comes first') }}{% endif %}\
         {% if m.role == 'system' and 'brief' in m.content and 'kind' not in m.content %}{{ raise_exception('lost') }}\

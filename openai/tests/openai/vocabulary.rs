@@ -80,7 +80,7 @@ fn the_prompt_of_a_chat_can_be_seen_and_counted_before_it_is_computed() {
 }
 
 #[test]
-fn what_the_server_is_can_be_read_without_a_path_or_a_text_of_anybodys() {
+fn facts_about_the_server_contain_no_path_and_no_text() {
     let server = server();
     server.post("/v1/completions", &json!({"prompt": "mellon mellon", "max_tokens": 4}));
     let props = server.get("/props");

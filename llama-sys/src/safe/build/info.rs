@@ -139,7 +139,7 @@ mod tests {
 
     #[cfg(all(target_arch = "x86_64", feature = "native"))]
     #[test]
-    fn a_native_build_records_more_than_nothing() {
+    fn a_native_build_records_instructions() {
         // An x86-64 compiler that builds for its own CPU defines at least SSE3.
         assert!(required().count() > 0);
     }

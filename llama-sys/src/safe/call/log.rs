@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_that_nobody_would_see_are_dropped_at_once() {
+    fn lines_that_nobody_would_see_are_dropped_at_once() {
         quietly(|| {
             assert!(unheard(Some(Level::DEBUG), c"a line\n"));
             assert!(!unheard(Some(Level::WARN), c"an error may carry it\n"));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_its_version_and_what_is_none_is_refused() {
+    fn the_version_of_a_server_is_read_and_other_answers_are_refused() {
         assert_eq!(version_of(&[28, 0, 0, 0, 0, 0, 0, 0, 6, 1, 2]), Ok([6, 1, 2]));
         for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[28, 0, 0, 0, 0, 0, 0, 0, 7], &[]] {
             let refused = version_of(answer).unwrap_err();

@@ -84,7 +84,7 @@ pub fn end_this_process() -> ! {
 mod tests {
     #[cfg(unix)]
     #[test]
-    fn the_user_is_whose_files_are() {
+    fn the_user_owns_the_files_that_it_creates() {
         use std::os::unix::fs::MetadataExt;
 
         let folder = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_deeper_than_any_thread_has_stack_for_returns() {
+    fn a_call_deeper_than_the_usual_stack_returns() {
         let n = 200_000;
         assert_eq!(with_stack(1 << 30, || deep(n)).unwrap(), n);
     }

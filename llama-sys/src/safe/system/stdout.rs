@@ -36,7 +36,7 @@ mod tests {
         fn fflush(file: *mut c_void) -> c_int;
     }
 
-    const TEST: &str = "safe::system::stdout::tests::what_c_prints_goes_to_stderr";
+    const TEST: &str = "safe::system::stdout::tests::output_of_c_goes_to_stderr";
 
     fn print(text: &CStr) {
         // SAFETY: the text ends with a zero byte; fflush of a null pointer flushes every stream.
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_c_prints_goes_to_stderr() {
+    fn output_of_c_goes_to_stderr() {
         if std::env::var_os(TEST).is_some() {
             print(c"before");
             super::print_to_stderr().unwrap();

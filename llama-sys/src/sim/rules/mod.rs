@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn metal_doubles_what_is_sorted() {
+    fn metal_doubles_the_bytes_of_a_sort() {
         let mut order = tensor(raw::GGML_TYPE_I32, [100, 3, 1, 1]);
         order.op = raw::GGML_OP_ARGSORT;
         assert_eq!(size(Rules::Metal, &order), 2 * 1200);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_that_is_no_power_of_two_is_refused() {
+    fn an_alignment_that_is_not_a_power_of_two_is_refused() {
         let rules = |alignment| Rules::Vulkan { alignment, max_alloc: 1 << 30 };
         assert!(rules(0).check().is_err());
         assert!(rules(48).check().is_err());
