@@ -193,7 +193,8 @@ pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str)
 
 /// Parses a JSON text that was part of an earlier request or answer.
 pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
-    serde_json::from_str(text).map_err(|error| ApiError::new(500, format!("what was kept is no JSON: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| ApiError::new(500, format!("a stored part of a response is not valid JSON: {error}")))
 }
 
 /// A text, borrowed from the request's body if it has no escapes.

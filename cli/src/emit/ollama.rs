@@ -31,7 +31,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         (context.n_batch != n_ubatch(plan), &*one_size),
         (
             context.kv_unified && context.n_seq_max > 1,
-            "Ollama gives every sequence its own share of the context, the plan one cache to all",
+            "Ollama gives every sequence its own share of the context, but the plan has one cache for all",
         ),
         (!context.op_offload, "Ollama has no setting to keep large batches off the GPU (op_offload)"),
         (true, "Ollama before May 2026 places layers by its own rules and may not follow the plan"),

@@ -260,7 +260,7 @@ fn all_unsupported_flags_are_refused_by_name_at_once() {
     let (ours, left_out) = words("plan a -ngl 5 --temp 0.7 -t 8 --port 80 -p x").unwrap();
     assert_eq!(ours, "plan a --ngl=5");
     assert_eq!(left_out.len(), 4, "{left_out:?}");
-    assert!(left_out[0].starts_with("--temp places nothing"));
+    assert!(left_out[0].starts_with("--temp does not affect placement"));
 }
 
 /// Each flag is passed alone. clap must get no unknown flag, and no flag may be dropped silently.

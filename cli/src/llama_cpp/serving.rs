@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--props"], "what /props shows is set when the server starts"),
     Row::always([&["--slots"], &["--no-slots"]], "/slots is there, behind the key, without anybody's text")
         .library("`.metrics()` of an `Engine`"),
-    Row::refused(&["--slot-save-path"], "what sequences hold is written by itself: --cache-dir")
+    Row::refused(&["--slot-save-path"], "computed prompts are stored automatically: --cache-dir")
         .library("`StoreOptions::folder`"),
     Row::refused(
         &["-sps", "--slot-prompt-similarity"],

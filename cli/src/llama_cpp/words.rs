@@ -220,8 +220,10 @@ impl Words {
         } else {
             let verbs = verbs_with(program, &word);
             match verbs.is_empty() {
-                true => self.refused.push(format!("{name}: no verb takes it here")),
-                false if verb == "plan" => self.left_out.push(format!("{name} places nothing, and is left out")),
+                true => self.refused.push(format!("{name}: no verb of this program accepts it")),
+                false if verb == "plan" => {
+                    self.left_out.push(format!("{name} does not affect placement, and is left out"))
+                }
                 false => {
                     self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")));
                 }

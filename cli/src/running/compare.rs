@@ -87,8 +87,7 @@ pub(crate) fn compare(
             Err(error) => notes.push(error),
         }
     } else {
-        let unknown =
-            "the memory that it holds is unknown, and so is the room for layers: run this again after it has ended";
+        let unknown = "its memory is unknown, and so is the memory for layers: run this again after it has ended";
         notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();

@@ -53,7 +53,7 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
         several => {
             let several: Vec<String> =
                 several.iter().map(|(process, program)| format!("{} ({program})", process.pid)).collect();
-            Err(format!("processes {} run models: say one's id, `--watch=PID`", several.join(", ")))
+            Err(format!("processes {} run models: name one of them by `--watch=PID`", several.join(", ")))
         }
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));
     let [model, rest @ ..] = models.as_slice() else {
-        return Err("no model is loaded now: ask it for something first".to_owned());
+        return Err("no model is loaded now: send it a request first".to_owned());
     };
     let mut seen = Seen::default();
     if !rest.is_empty() {

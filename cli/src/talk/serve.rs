@@ -371,12 +371,12 @@ impl ServeArgs {
             (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} give a key: use one of them")),
             (Some(file), _) => files::read(file)?,
             (None, Ok(key)) => key,
-            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is no text")),
+            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is not valid text")),
             (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),
             (None, Err(_)) => {
                 let host = self.host;
                 return Err(format!(
-                    "others can reach {host}: give them a key by --api-key-file or {KEY}, or let everybody in by \
+                    "others can reach {host}: set a key with --api-key-file or {KEY}, or admit everybody with \
                      --without-key"
                 ));
             }

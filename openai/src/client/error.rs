@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{url} has {} models: name one of [{}]", models.len(), models.join(", "))]
     WhichModel { url: String, models: Vec<String> },
     /// The API cannot express the request.
-    #[error("OpenAI's API cannot be asked for {what}")]
+    #[error("OpenAI's API cannot express {what}")]
     Inexpressible { what: &'static str },
     /// A setting is NaN or infinite, for which JSON has no number. Nothing was sent.
     #[error("`{parameter}` is {value}: a request has finite numbers only")]
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("the answer was cut short at its limit of tokens: {text}")]
     Incomplete { text: String },
     /// The answer is not a value of the requested type.
-    #[error("the answer is not of the type that was asked for: {reason}: {text}")]
+    #[error("the answer is not of the requested type: {reason}: {text}")]
     NotOfType { text: String, reason: String },
     /// No thread could be started to read the answer.
     #[error("no thread reads the answer: {reason}")]

@@ -14,7 +14,7 @@ use super::{Endpoint, Error, Surface, responses};
 /// A request for a text, with the settings of [`GenerateRequest`](autoplace::generate::GenerateRequest) that the API
 /// supports. For unset settings, the server's defaults apply.
 #[derive(Debug, Clone)]
-#[must_use = "nothing is asked for until `stream` or `text` is called"]
+#[must_use = "nothing is requested until `stream` or `text` is called"]
 pub struct GenerateRequest {
     pub(super) endpoint: Endpoint,
     prompt: String,

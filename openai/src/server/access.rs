@@ -103,7 +103,7 @@ fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Opti
     let origin = request.headers().get(ORIGIN);
     if let Some(origin) = origin.filter(|origin| !origins.contains(origin)) {
         let origin = String::from_utf8_lossy(origin.as_bytes());
-        return Some(format!("pages of `{origin}` are not let in: see --allow-origin"));
+        return Some(format!("pages of `{origin}` are not permitted: see --allow-origin"));
     }
     let host = header(request.headers(), HOST.as_str());
     let name = match host.rsplit_once(':') {

@@ -81,7 +81,7 @@ fn chunks_of(tokens: &[i32], chunks: usize, vocab: &Vocab) -> Outcome<Vec<Vec<i3
 fn by_llama_perplexity(setting: &Setting, chunks: usize) -> Outcome<Option<f64>> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(&file, TEXT)?;
-    let path = file.path().to_str().ok_or("the temporary folder's name is no text")?;
+    let path = file.path().to_str().ok_or("the temporary folder's name is not valid text")?;
     let (chunks, chunk, threads) = (chunks.to_string(), CHUNK.to_string(), THREADS.to_string());
     let arguments = ["-f", path, "-c", &chunk, "-b", &chunk, "--chunks", &chunks, "-t", &threads, "--no-escape"];
     let Some((stdout, stderr)) = output(setting, "llama-perplexity", &arguments)? else { return Ok(None) };

@@ -17,7 +17,7 @@ pub(crate) struct Plain {
 impl Plain {
     /// Loads on the host with llama.cpp's defaults. An earlier load of ours has initialised the backend.
     pub(crate) fn load(path: &Path, n_ctx: u32) -> Outcome<Self> {
-        let file = CString::new(path.to_str().ok_or("the path is no text")?)?;
+        let file = CString::new(path.to_str().ok_or("the path is not valid text")?)?;
         // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
         // plain numbers changed.
         unsafe {

@@ -150,7 +150,7 @@ fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
     for text in &some {
         let mut file = tempfile::NamedTempFile::new()?;
         file.write_all(text.as_bytes())?;
-        let file = file.path().to_str().ok_or("the temporary folder's name is no text")?;
+        let file = file.path().to_str().ok_or("the temporary folder's name is not valid text")?;
         // By default, llama-tokenize reads the two characters `\n` of a file as one line end.
         let arguments = ["-f", file, "--ids", "--log-disable", "--no-parse-special", "--no-escape"];
         let (listed, _) = output(setting, "llama-tokenize", &arguments)?.ok_or("llama-tokenize is not there")?;

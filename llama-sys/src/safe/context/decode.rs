@@ -178,7 +178,7 @@ impl Context {
         if self.is_output(index) && !self.embeddings {
             Ok(())
         } else {
-            Err(Error::parameter("index", index, "the last batch did not ask for logits at this index"))
+            Err(Error::parameter("index", index, "the last batch did not request logits at this index"))
         }
     }
 

@@ -116,7 +116,7 @@ impl Default for ContextParams {
 
 /// Whether attention runs fused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names say enough")]
 pub enum FlashAttention {
     /// Fused if the device of every layer supports it.
     #[default]
