@@ -40,7 +40,7 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    /// The template's variants by name. One is named `default`.
+    /// The template's variants by name. One of them is named `default`.
     variants: Arc<Vec<Variant>>,
     /// The name of the selected variant.
     chosen: Option<String>,
@@ -210,7 +210,8 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether the template itself shows tools to the model. None of the [`FAMILIES`](super::FAMILIES) does.
+    /// Whether the template itself shows tools to the model. The built-in templates of [`FAMILIES`](super::FAMILIES) do
+    /// not.
     pub fn supports_tools(&self) -> bool {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }

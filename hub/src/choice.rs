@@ -42,8 +42,8 @@ impl PlannedFile {
     }
 }
 
-/// What the chosen file must have. Of two files that meet a preference equally well, the one with more bits per weight
-/// is better, or at the same number of bits the faster one.
+/// The property that decides which file is chosen. Of two files that meet a preference equally well, the one with more
+/// bits per weight is better, or at the same number of bits the faster one.
 ///
 /// The textual form is `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -50,7 +50,7 @@ pub enum Error {
     #[error("{repository} has no {wanted}; it has {found}")]
     NoModel { repository: String, wanted: String, found: String },
 
-    /// None of the repository's models meets the preference on this machine.
+    /// No model of the repository meets the preference on this machine.
     #[error("{name}: {reason}")]
     Unmet { name: String, reason: String },
 

@@ -21,7 +21,7 @@ pub struct Repository {
     /// The models with all their files, sorted by name. If the name has a quantisation, only models with that
     /// quantisation are listed.
     pub candidates: Vec<Candidate>,
-    /// Projectors (mmproj) for images or sound, which are loaded beside a model. Those of every quantisation are
+    /// Projectors (mmproj) for images or sound, which are loaded beside a model. Projectors of every quantisation are
     /// listed, sorted by name.
     pub projectors: Vec<Candidate>,
     /// Files that cannot be loaded as models, and the reasons: projectors, incomplete sets of shards.
@@ -211,7 +211,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
 }
 
 impl Sibling {
-    /// The file, if its name and hash are safe. Both come from outside and become paths.
+    /// The file, if its name and hash are safe. The name and the hash come from outside and become parts of paths.
     fn checked(self) -> Result<RemoteFile, String> {
         let Self { rfilename: name, size, blob_id, lfs } = self;
         if !stays_inside(&name) {

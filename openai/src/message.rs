@@ -89,8 +89,8 @@ struct ToolFunction {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// The tools in the form for the template. The prompt shows all of them, whatever `choice` is, so that a request
-    /// with another choice finds its prompt in the cache.
+    /// The tools in the form for the template. The prompt shows all of them for every `choice`, so that a request with
+    /// another choice finds its prompt in the cache.
     pub(super) shown: Vec<Value>,
     /// The tools for parsing answers.
     pub(super) typed: Vec<Tool>,
@@ -123,8 +123,8 @@ impl Tools {
 /// Contents whose parts have keys that the API does not define, by message index.
 type OwnParts = Vec<(usize, Vec<Value>)>;
 
-/// The messages of a request, and the contents of which a template may need more than the text. `knows_developers` is
-/// whether the template supports the role `developer`; otherwise that role becomes `system`.
+/// The messages of a request, and the contents whose parts a template may need in addition to the text.
+/// `knows_developers` is whether the template supports the role `developer`; otherwise that role becomes `system`.
 pub(super) fn messages(
     request: &Body<'_>,
     knows_developers: bool,

@@ -87,7 +87,7 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Token counts of a whole request. Each prompt counts once, whatever its number of answers.
+/// Token counts of a whole request. Each prompt is counted once, even if it has several answers.
 pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
     let mut counted = None;
@@ -192,7 +192,7 @@ impl Chunks {
     }
 }
 
-/// One answer as a whole.
+/// The form of an answer that is not streamed.
 impl Step {
     pub(super) fn add(&mut self, step: Self) {
         self.parts.extend(step.parts);

@@ -1,4 +1,4 @@
-//! Pictures and sounds in messages: where templates put them, and how they are saved.
+//! Pictures and sounds in messages: their places in prompts, and their saved form.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, FAMILIES, Media, Message, Part, PromptPart};
 use autoplace_media::{Image, Sound};

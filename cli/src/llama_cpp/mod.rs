@@ -37,7 +37,7 @@ pub(crate) struct Row {
 pub(crate) enum Value {
     /// No word: the flag is a switch.
     None,
-    /// The next word, whatever it is.
+    /// The next word, even if it looks like a flag.
     One,
     /// The next two words, joined by a comma.
     Two,

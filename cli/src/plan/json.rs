@@ -12,11 +12,11 @@ use crate::emit::kv_type;
 /// The times of the steps. If `probe` has a time, the plan's bytes come from llama.cpp.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
-    /// Reading the file's header.
+    /// The reading of the file's header.
     pub(crate) header: Duration,
-    /// The search, by arithmetic.
+    /// The search by arithmetic.
     pub(crate) estimate: Duration,
-    /// Asking llama.cpp; `None` if it was not asked.
+    /// The probe by llama.cpp; `None` without a probe.
     pub(crate) probe: Option<Duration>,
     /// The total, including the detection of the machine.
     pub(crate) total: Duration,

@@ -154,7 +154,7 @@ impl Process {
             (host, Some(self.value(&["--port"]).unwrap_or(usual)))
         } else if program == Program::Ollama {
             let usual = "11434";
-            // Parsed like Ollama's envconfig.Host. Ollama's server never uses TLS, whatever the scheme.
+            // Parsed like Ollama's envconfig.Host. The scheme is ignored, because Ollama's server never uses TLS.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
             let (usual, said) = match said.split_once("://") {
                 Some(("http", said)) => ("80", said),

@@ -60,7 +60,7 @@ fn a_control_vector_takes_bytes_changes_the_text_and_is_emitted_for_llama_cpp() 
     for probing in [&[][..], &["--no-probe"]] {
         let (_, without) = bytes(&demo(), probing);
         let (json, with) = bytes(&demo(), &[&["--control-vector", &file], probing].concat());
-        // llama.cpp allocates a direction for each of six blocks except the first, whatever the file contains.
+        // llama.cpp allocates a direction for each of six blocks except the first, even if the file has fewer.
         assert_eq!(with[0] - without[0], 5 * 256 * 4);
         assert!(json.contains("with a control vector"), "{json}");
     }

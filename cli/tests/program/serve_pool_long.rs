@@ -1,5 +1,6 @@
-//! A long run of `autoplace serve` with three models, of which only two fit into memory: with many requests of several
-//! clients, killed workers, and a limit that is lowered meanwhile. Prints the figures for `benches/results`.
+//! A long run of `autoplace serve` with three models, of which only two fit into memory. There are many requests of
+//! several clients, killed workers, and a limit that is lowered during the run. Prints the figures for
+//! `benches/results`.
 //!
 //! `AUTOPLACE_POOL_MODELS` names three GGUF files (default: the demo model). `AUTOPLACE_POOL_REQUESTS` is the number of
 //! requests (default: 1,000). `AUTOPLACE_POOL_KILLS` is the probability, in percent, that a worker is killed in each

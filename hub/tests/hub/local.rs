@@ -104,7 +104,7 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(&format!("{repository}/blobs/6.downloadInProgress"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/7.0123abcd.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/8.autoplace.part"), b"GGUF and so on");
-    // Part files beside a whole blob are leftovers, whatever they contain.
+    // Part files beside a whole blob are leftovers, even if they are empty.
     home.file(&format!("{repository}/blobs/1.4567cdef.incomplete"), b"");
     home.file(&format!("{repository}/blobs/2.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/3.autoplace.part"), b"GGUF and so on");

@@ -45,7 +45,7 @@ const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
 /// Identifies this kind of backend to ggml.
 static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 
-/// ggml's CPU device; NULL where no CPU backend is loaded.
+/// ggml's CPU device; NULL if no CPU backend is loaded.
 pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
     static CPU: OnceLock<usize> = OnceLock::new();
     let address = *CPU.get_or_init(|| {

@@ -86,8 +86,8 @@ unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *
 /// allocates a CPU buffer and sets its type to this one.
 unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable,
-        // whatever their type says (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable
+        // and not by their type (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
             let buffer = raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);

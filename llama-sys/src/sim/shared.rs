@@ -1,9 +1,9 @@
 //! Memory of a card that several processes share. A file counts it.
 //!
 //! The file is a table with a number for each member. It is read and written only under the file's lock. Each member
-//! also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system releases locks when a
-//! process ends, however it ends. So if the lock of a place is free, the place belongs to nobody, and its bytes are
-//! free again.
+//! also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system releases the locks of a
+//! process when it ends, even if it is killed. So if the lock of a place is free, the place belongs to nobody, and its
+//! bytes are free again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of cards that share one file: as many as four processes and more can register.
+/// Maximum number of cards that share one file, which is enough for four processes with all of their cards.
 const MEMBERS: usize = 64;
 
 /// Size of the table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.

@@ -70,7 +70,7 @@ pub struct Server<Served = OneModel> {
     timeout: Duration,
 }
 
-/// What a [`Server`] with one model serves: the model, and the models for vectors and scores beside it.
+/// The models of a [`Server`] for one model: that model, and the models for vectors and scores beside it.
 #[derive(Debug)]
 pub struct OneModel {
     api: Api,

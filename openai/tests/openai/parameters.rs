@@ -108,7 +108,7 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
     // A number such as 16.0 counts as an integer.
     assert_eq!(text(json!({"max_tokens": 12.0, "seed": 3.0, "n": 1.0, "top_k": 40.0})), plain);
     assert_ne!(text(json!({"max_tokens": 12, "repetition_penalty": 1.9})), plain);
-    // With `min_p` 1 only the most likely token is left, whatever the temperature.
+    // With `min_p` 1 only the most likely token is left, at every temperature.
     let warm = |min_p: f64, seed: u32| {
         text(json!({"max_tokens": 12, "temperature": 1.8, "top_k": 0, "top_p": 1, "min_p": min_p, "seed": seed}))
     };

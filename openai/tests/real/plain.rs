@@ -90,8 +90,8 @@ impl Plain {
     /// Computes further tokens. Returns the logits after the last one.
     pub(crate) fn decode(&mut self, tokens: &[i32]) -> Outcome<Vec<f32>> {
         let mut tokens = tokens.to_vec();
-        // SAFETY: the context and its vocabulary live; the list lives as long as the batch, which asks for the logits
-        // of the last token: `n_vocab` numbers that live until the next call.
+        // SAFETY: the context and its vocabulary live; the list lives as long as the batch. The batch requests the
+        // logits of the last token, which are `n_vocab` numbers and live until the next call.
         unsafe {
             let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
             let status = raw::llama_decode(self.context, batch);

@@ -115,7 +115,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The start of the operand before the dot at `dot`. Both are positions in the row.
+    /// The start of the operand before the dot at `dot`. `dot` and the result are positions in the row.
     fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
         let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
         let mut begin = dot;

@@ -97,7 +97,7 @@ pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     linked
 }
 
-/// Features of this CPU that would speed ggml up most, but that the native code does not use. Empty where the code is
+/// Features of this CPU that would speed ggml up most, but that the native code does not use. Empty if the code is
 /// chosen at run time.
 fn unused() -> impl Iterator<Item = &'static str> {
     #[cfg(target_arch = "x86_64")]

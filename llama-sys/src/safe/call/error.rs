@@ -118,7 +118,7 @@ impl Error {
 pub struct Failure {
     /// The kind of failure.
     pub cause: FailureCause,
-    /// One line: the exception, the assertion, or the last error that llama.cpp logged.
+    /// The text of the exception or of the assertion, or the last error that llama.cpp logged, in one line.
     pub reason: String,
     /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
     pub log: Vec<String>,

@@ -19,9 +19,9 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. Those
-    /// tokens must have been computed in one graph, together with the token before them, of at most `n_rs_seq` + 1
-    /// tokens of the sequence; and no other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. These
+    /// tokens and the token before them must have been computed in one graph, which had at most `n_rs_seq` + 1 tokens
+    /// of the sequence. No other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl Context {
         .map(drop)
     }
 
-    /// One past the last position of a sequence; `None` when it is empty.
+    /// The position after the last one of a sequence; `None` if the sequence is empty.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ impl BufferUse {
 
 /// The compute buffers of a context, and how often its computations had to reserve them again.
 ///
-/// A buffer grows only where a graph is reserved again, but such a graph may also fit the buffers as they are. The
+/// A buffer grows only if a graph is reserved again, but such a graph may also fit into the buffers as they are. The
 /// difference of `bytes` before and after a computation says whether it took memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

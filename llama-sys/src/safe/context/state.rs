@@ -47,7 +47,7 @@ impl State {
         &self.data
     }
 
-    /// One past the last position of the sequence when it was saved.
+    /// The position after the last one that the sequence had when it was saved.
     pub fn end(&self) -> Position {
         self.end
     }

@@ -36,7 +36,7 @@ const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
 /// How the rows of a context's states are laid out. Contexts of the same model with the same cache types have the same
-/// shape, whatever their size and placement.
+/// shape, even if their sizes and placements differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowShape {
     sections: Vec<Section>,
@@ -144,7 +144,7 @@ pub struct StateRows {
     cells: Vec<u32>,
     /// The position of the first token.
     first: Position,
-    /// Where the rest lies in the stream.
+    /// The range of the rest in the stream.
     rest: Range<u64>,
 }
 
@@ -509,7 +509,7 @@ unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size:
 }
 
 /// The stream of a sequence with the wanted tokens of the pieces at the positions from `first` on. `streams` is the
-/// number of streams of the context's caches, of which the sequence has one.
+/// number of streams of the context's caches; the sequence is in one of them.
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
@@ -557,7 +557,7 @@ fn assemble<'a>(
     parts
 }
 
-/// The highest position of the wanted rows; `None` where the rows have no positions.
+/// The highest position of the wanted rows; `None` if the rows have no positions.
 fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
     let head = shape.sections.first()?.head;
     let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));

@@ -20,7 +20,7 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU and routes the log into `tracing`. With `dynamic-backends` it loads
-    /// the backends that lie beside the program, or, for a program in cargo's target folder, where they were built.
+    /// the backends beside the program or, for a program in cargo's target folder, those in the folder of their build.
     /// With `prebuilt-runtime` it opens the runtime first. Later calls cost nothing.
     ///
     /// During this call ggml sets environment variables (`KMP_BLOCKTIME`, and `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` for

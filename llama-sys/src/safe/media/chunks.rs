@@ -27,7 +27,7 @@ pub enum MediaPart<'a> {
         /// `width` x `height` x 3 bytes.
         rgb: &'a [u8],
     },
-    /// An image of which only the size is known. Its chunks have the tokens and rows of any image of that size, and
+    /// An image of this size without pixels. Its chunks have the same tokens and rows as any image of this size, but
     /// cannot be encoded. No image is scaled for them.
     ImageSize {
         /// Pixels in a row.

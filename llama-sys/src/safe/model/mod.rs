@@ -43,7 +43,7 @@ pub struct ModelShape {
     pub n_expert: u32,
     /// The greatest common divisor of the layers' widths of a K head; 0 without attention.
     pub head_k: u32,
-    /// The same for V heads.
+    /// The greatest common divisor of the widths of a V head; 0 without attention.
     pub head_v: u32,
     /// Whether attention only looks back.
     pub causal: bool,
@@ -268,7 +268,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a model of which only the vocabulary was loaded.
+    /// [`Error::InvalidParameter`] for a model that was loaded with its vocabulary only.
     pub fn moe_cache_shape(&self) -> Result<MoeCacheShape, Error> {
         if self.is_vocab_only() {
             return Err(Error::parameter("vocab_only", true, "a model without tensors has no layers"));

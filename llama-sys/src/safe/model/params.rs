@@ -53,7 +53,7 @@ impl Default for ModelParams {
 /// How a model file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadMode {
-    /// Memory-mapped where every device allows it.
+    /// Memory-mapped if every device allows it.
     #[default]
     Auto,
     /// Read into allocated buffers.

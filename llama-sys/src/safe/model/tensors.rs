@@ -17,7 +17,7 @@ pub struct ModelTensor {
     pub shape: [u64; 4],
 }
 
-/// Where a tensor of a model lies.
+/// The memory that holds a tensor of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorPlace {
@@ -49,7 +49,8 @@ impl Model {
         all
     }
 
-    /// Where every tensor lies, or with `no_alloc` would lie. A tensor that two devices use is listed for both.
+    /// The memory that holds each tensor, or with `no_alloc` would hold it. A tensor that two devices use is listed for
+    /// both.
     pub fn tensor_places(&self) -> Vec<TensorPlace> {
         self.list_tensors()
             .iter()

@@ -34,7 +34,7 @@ const PIECE: usize = 1 << 11;
 const LEAD: char = '\u{2}';
 
 impl Vocab {
-    /// Tokens of `text`. `add_special` adds the BOS and EOS that the model asks for. With `parse_special`, control
+    /// Tokens of `text`. `add_special` adds BOS and EOS if the model's header says so. With `parse_special`, control
     /// tokens that are written in the text are read as such; leave it off for text that a user typed.
     ///
     /// # Errors
@@ -130,8 +130,8 @@ impl Vocab {
         let Some(lead) = self.lead()? else {
             return whole();
         };
-        // The EOS that the model asks for would come after the first piece.
-        // SAFETY: the model is held, and its vocabulary with it.
+        // If the model adds an EOS to a text, it would come after the first piece. SAFETY: the model is held, and its
+        // vocabulary with it.
         let adds_eos = unsafe { raw::llama_vocab_get_add_eos(self.as_ptr()) };
         if known.contains(&LEAD) || (add_special && adds_eos) {
             return whole();

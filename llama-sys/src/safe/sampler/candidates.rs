@@ -40,8 +40,8 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The tokens of one output that may come next, with logits and probabilities. One list is enough for a generation: it
-/// is filled anew for each token, and allocates only for the first.
+/// The tokens of one output that may come next, with logits and probabilities. A generation needs only one list, which
+/// is filled again for each token and allocates only for the first one.
 #[doc(alias = "llama_token_data_array")]
 #[derive(Debug, Default, Clone)]
 pub struct Candidates {
