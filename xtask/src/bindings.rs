@@ -90,7 +90,7 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
 fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::native()?;
     setup::libclang()?;
-    // The features of the earlier steps, to reuse their native build.
+    // The features are those of the earlier steps, so that their native build is reused.
     let features = match workspace.vulkan {
         Some(_) => "--features=bindgen,rpc,vulkan",
         None => "--features=bindgen,rpc",

@@ -13,7 +13,7 @@ use crate::models::{self, Written};
 use crate::rig::{Free, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// Maximum product of weights and tokens for filling a context, because a large model needs minutes for a long context.
+/// Maximum product of weights and tokens for filling a context. A large model needs minutes for a long context.
 const MAX_FILL: u64 = (5 << 30) * 16384;
 
 /// Stages of a card before a load: either no process has opened the card, or a process has.

@@ -32,7 +32,7 @@ impl Clean {
         Self { private: private.filter(|name| name.chars().count() >= MIN_NAME_LENGTH).collect() }
     }
 
-    /// A text with identifying words masked. Of a path, only the last part is returned.
+    /// A text with identifying words masked. If the text is a path, only its last part is returned.
     pub(super) fn text(&self, text: &str) -> String {
         self.cleaned(file_of(text))
     }

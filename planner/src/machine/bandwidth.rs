@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The read bandwidth of a memory, with the source of the figure.
 ///
-/// The figure is the peak by the data sheet, and programs reach most of it; [`MeasuredRates`](super::MeasuredRates) has
-/// the measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
+/// The figure is the theoretical peak, and programs reach most of it; [`MeasuredRates`](super::MeasuredRates) has the
+/// measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} {source}", PerSecond(*bytes_per_second))]
 #[non_exhaustive]

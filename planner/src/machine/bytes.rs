@@ -17,9 +17,9 @@ pub const fn gib(n: u64) -> u64 {
 
 /// A byte count with a `Display` for people: `19.9 GiB`, `312 MiB`, `4.0 KiB`, `17 B`.
 ///
-/// GiB have one decimal and MiB none, except below 10 MiB, where the decimal tells sizes apart. Integer arithmetic
-/// rounds half up, so the output is the same on every machine. Width and alignment of the format string apply
-/// (`{:>9}`).
+/// GiB have one decimal. MiB have none, except below 10 MiB, where a decimal is needed to distinguish sizes. Integer
+/// arithmetic rounds half up, so the output is the same on every machine. Width and alignment of the format string
+/// apply (`{:>9}`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 

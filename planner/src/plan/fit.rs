@@ -17,7 +17,8 @@ pub(super) struct Room<'a> {
     pub(super) wsl: bool,
     /// Bytes of the host for stored prompts.
     pub(super) prompt_store: u64,
-    /// If the host's weights may exceed its memory, the bytes of them that must stay in memory nevertheless.
+    /// `Some` if the host's weights may exceed its memory: the bytes of these weights that must nevertheless stay in
+    /// memory.
     pub(super) unmapped_if_paging: Option<u64>,
 }
 

@@ -78,9 +78,9 @@ pub(super) enum Pattern {
 /// The kind of state of a recurrent block (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mixer {
-    /// State space of one group: the convolution covers only the inner width.
+    /// A state space with one group. Its convolution covers only the inner width.
     Mamba,
-    /// State space of several groups, or the delta rule, whose sizes have the same names.
+    /// A state space with several groups, or the delta rule, whose sizes have the same names.
     Mamba2,
     /// Receptance-weighted keys and values.
     Rwkv,

@@ -45,8 +45,7 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
         "deepseek2" if !hparams.is_mla() => Err("llama.cpp does not compute with them where keys are not compressed"),
         "deepseek2" => Ok("attn_q_a attn_q_a_norm attn_q_b ffn_gate_inp ffn_gate_shexp"),
         "hy_v3" | "qwen35" | "step35" => Ok(""),
-        // The files of mimo2 have three prediction blocks, and no model of these architectures with a single one was
-        // tried.
+        // The files of mimo2 have three prediction blocks, and no model with a single one was tried.
         "mellum" | "mimo2" => Err("it has not been tried"),
         "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
             Err("a part of its memory is recurrent, so that a rejected draft token could not be taken back")

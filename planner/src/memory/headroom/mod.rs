@@ -236,7 +236,7 @@ mod tests {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin, prompt_store: 0 }, "{headroom:?} of {total} GiB");
-            // WSL's silent spill is covered by 15 percent of a card of 20 GiB, but not of 2 GiB.
+            // On a card of 20 GiB, 15 percent are enough for WSL's silent spill. On a card of 2 GiB they are not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");

@@ -109,7 +109,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     change.into_iter().collect()
 }
 
-/// For each program, the changes that close it (one for each GPU whose memory it holds), the largest holder first.
+/// The changes that close each program: one change for each GPU on which the program uses memory. The program with the
+/// most memory comes first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     let mut programs: Vec<(u32, u64, Vec<ChangeKind>)> = Vec::new();
     for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {

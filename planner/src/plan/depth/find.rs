@@ -18,7 +18,7 @@ const MIN_SPEEDUP: f64 = 1.1;
 /// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. A
 /// conversation may end at any depth, and the rule may then lose the time of a second move.
 const MOVES_SAVED: f64 = 2.0;
-/// Number of steps between the points of a pair. Between two points the times are linear, unless a window ends there.
+/// Number of steps between the points of a pair. The times are linear between two points, unless a window ends there.
 const STEPS: u32 = 8;
 /// A placement with its predicted times.
 struct Timed<'m> {

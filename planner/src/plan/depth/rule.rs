@@ -5,8 +5,9 @@
 //! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
 //! move. In the first case this rule costs two moves: the lost time and its own move. A series of short and deep texts
 //! in any order costs at most four times as much as the best series of moves, counting its moves and its lost time. The
-//! reason is that each move of this rule follows an equal lost time, and that the best series makes a move or loses the
-//! time of one during any two moves in a row. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching, 1988.)
+//! reason is that each move of this rule comes after lost time of the same length. During any two of these moves in a
+//! row, the best series also makes a move or loses the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive
+//! snoopy caching, 1988.)
 //!
 //! A prompt is known before it is computed. If the prompt and a reply of usual length would lose more than the time of
 //! a move in the current placement, the model moves before the prompt.
