@@ -222,7 +222,7 @@ impl Words {
             match verbs.is_empty() {
                 true => self.refused.push(format!("{name}: no verb of this program accepts it")),
                 false if verb == "plan" => {
-                    self.left_out.push(format!("{name} does not affect placement, and is left out"))
+                    self.left_out.push(format!("{name} does not affect placement, and is left out"));
                 }
                 false => {
                     self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")));
