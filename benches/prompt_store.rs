@@ -1,12 +1,13 @@
-//! The savings and the cost of a prompt store, on one model in one run: the first token of a conversation that eight
-//! others have displaced, that was re-placed, and that goes on after a restart, each beside computing its prompt again;
-//! tokens per second of texts of which nothing is reused, beside a model without a store; and the longest wait for a
-//! token of a running text while another text is stored. Prints rows of a Markdown table.
+//! The savings and the cost of a prompt store, on one model in one run. It measures the first token of a conversation
+//! that eight others have displaced, of one that was re-placed, and of one that goes on after a restart, and compares
+//! each with computing the prompt again. It measures tokens per second of texts that reuse nothing, compared with a
+//! model without a store. It measures the longest wait for a token of a running text while another text is stored.
+//! Prints rows of a Markdown table.
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
-//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two too:
+//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
 //! `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
@@ -23,9 +24,9 @@ use autoplace::{Model, ModelBuilder};
 use paired::{Paired, Run, is_measured, model_path, paired};
 use test_support::random_weights;
 
-/// Places of each engine. Eight other texts displace the one that was used least recently.
+/// Places of each engine. Eight other texts displace the least recently used text.
 const PLACES: u32 = 8;
-/// Tokens of an answer, and of the message after it.
+/// Tokens of an answer, and tokens of the message after the answer.
 const ANSWER: usize = 16;
 const MESSAGE: usize = 20;
 const MEMORY: u64 = 2 << 30;
@@ -53,7 +54,7 @@ fn main() {
     }
 }
 
-/// The file and its name in the tables.
+/// The model's file, and its name in the tables.
 fn model(folder: &Path) -> (PathBuf, String) {
     let path = model_path();
     let arch = match path.as_str() {
@@ -77,7 +78,7 @@ fn depth() -> usize {
 }
 
 fn builder(path: &Path, places: u32, each: usize) -> ModelBuilder {
-    // Without full windows a windowed model keeps only its windows, as by default.
+    // Without full windows, a windowed model keeps only its windows, which is the default.
     Model::builder(path).request(Request::new()).parallel(places, each as u32).swa_full(false)
 }
 
@@ -146,28 +147,28 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     drop(model);
     drop(kept);
     let model = builder(path, PLACES, each).prompt_store(store(folder)).load().expect("the model loads");
-    // The folder is opened with the engine.
+    // Opening the engine also opens the folder of the store.
     let opening = Instant::now();
     let engine = Engine::new(&model).expect("the context is free");
     let opening = opening.elapsed();
     let restarted = ask(&engine, &model, &replaced.history, 5);
     let prompt = [&restarted.history[..], &words(6, MESSAGE)].concat();
     let again = turn(&engine, greedy(&model, &prompt, ANSWER).cache_prompt(false), &prompt).first_token;
-    for (what, it, bar) in
+    for (what, measured, bar) in
         [("displaced by eight others", &displaced, 0.05), ("re-placed", &replaced, 0.1), ("restarted", &restarted, 0.1)]
     {
-        let first = it.first_token + if what == "restarted" { opening } else { Duration::ZERO };
+        let first = measured.first_token + if what == "restarted" { opening } else { Duration::ZERO };
         let ratio = first.as_secs_f64() / again.as_secs_f64();
         println!(
             "| {name} | {depth} tokens, {what} | {} restored | {:.1} ms | computed again {:.1} ms | {ratio:.4} (bar {bar}) |",
-            it.restored,
+            measured.restored,
             first.as_secs_f64() * 1e3,
             again.as_secs_f64() * 1e3,
         );
     }
 }
 
-/// Texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and in its
+/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and in its
 /// folder: otherwise the next run would pay for them.
 fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
@@ -178,7 +179,7 @@ fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore
         .collect();
     let tokens = streams.into_iter().map(|stream| {
         let (_, statistics) = stream.into_text().expect("the model generates");
-        // Random texts may begin alike for a token or two.
+        // Random texts may share a token or two at the beginning.
         let (cached, restored) = (statistics.cached_tokens, statistics.restored_tokens);
         assert!(cached < 8 && restored == 0, "{cached} tokens are reused, {restored} of them from the store");
         statistics.prompt_tokens + statistics.generated_tokens
@@ -197,7 +198,7 @@ fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore
 fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let kinds = [
         ("memory", "memory", PromptStore::new(MEMORY)),
-        // Each text evicts earlier ones.
+        // With this size, each text evicts earlier ones.
         ("full", "memory, full", PromptStore::new(64 << 20)),
         ("folder", "memory and a folder", store(folder)),
     ];
@@ -243,7 +244,7 @@ fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -
     }
 }
 
-/// Waits for tokens of a text, from the moment at which another one ended.
+/// The waits for tokens of a text, measured from the moment at which another text ended.
 fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duration> {
     let generated = if is_measured() { 400 } else { 20 };
     let long = words(seed, depth);
@@ -254,7 +255,7 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     // The long text ends after its second token, and its sequence is idle from then on.
     turn(engine, greedy(model, &long, 2), &long);
     let mut waits = Vec::new();
-    // Pieces that were generated meanwhile arrive at once.
+    // Pieces that were generated in the meantime arrive at once.
     let mut last = Instant::now();
     for piece in pieces {
         piece.expect("the model generates");
@@ -271,7 +272,7 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
-        // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
+        // A text may run ahead of its reader by only a few tokens, so the measured waits are those of the engine.
         let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");
         let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
         let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };

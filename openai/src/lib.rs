@@ -1,8 +1,8 @@
-//! OpenAI's HTTP API without the HTTP: JSON of a request in, JSON of an answer out, for use in any web framework.
-//! `Server` (feature `server`) is a complete server.
+//! OpenAI's HTTP API without the HTTP, for use in any web framework: it takes the JSON of a request and returns the
+//! JSON of an answer. `Server` (feature `server`) is a complete server.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
-//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which gives chunks or the whole answer.
+//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer.
 //! Every error is an [`ApiError`] in the API's form.
 //!
 //! ```no_run
@@ -33,8 +33,8 @@
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
-//! A parameter that would change the meaning of a request but is not supported is refused (videos and files, `suffix`,
-//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names that
+//! A parameter is refused if it is not supported and would change the meaning of the request: videos and files,
+//! `suffix`, `echo`, `best_of`. docs/chat-completions.md lists such parameters of vLLM and llama-server. Names that
 //! none of these APIs knows are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,9 @@
-//! The prompt store beside a context: idle sequences go there in pieces, and prompts come back from there.
+//! The link between a context and the prompt store: idle sequences are stored in pieces, and the beginnings of prompts
+//! are restored.
 //!
 //! In: sequences that no text uses at the moment, and prompts. Out: the longest stored beginning of a prompt, restored
-//! into a sequence, if that takes less time than computing it. Nothing here fails a text: a piece that cannot be
-//! written or read is computed again.
+//! into a sequence, if that takes less time than computing it. No failure here fails a text: the tokens of a piece that
+//! cannot be written or read are computed again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,43 +18,44 @@ use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoo
 /// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
 pub(crate) const WORTH_RESTORING: usize = 16;
 
-/// A mebibyte; less in the tests of this crate, whose models have small states.
+/// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
 const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Bytes that are copied into the store between two steps before the first measurement, and their limits later. A piece
-/// of rows may have more.
+/// Bytes that are copied into the store between two steps before the first measurement. `AT_ONCE_LIMITS` bounds the
+/// later numbers. A single piece of rows may have more bytes.
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
-/// Seconds of copying into the store between two steps, which running texts wait for. A token of a small model takes as
-/// long.
+/// Seconds for which running texts wait between two steps while bytes are copied into the store. A small model needs
+/// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// Copying between two steps, beyond which no further part begins while a running text waits for its next token.
+/// Time of copying between two steps after which no further part begins while a running text waits for its next token.
 const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
 
-/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
+/// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
+/// part.
 const MIN_PART: usize = UNIT / 2;
 
-/// Most pieces of rows that are added between two steps, where rows are small.
+/// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
 const PIECES_AT_ONCE: usize = 64;
 
-/// The rows of a sequence with at least this many tokens are found between two steps of their own: llama.cpp describes
-/// each cell, which takes a millisecond or two.
+/// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
+/// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// How long the measured number of free bytes of the host counts, and the least number that does: a measurement reads
+/// How long a measured number of free bytes of the host counts, and the least number that does. A measurement reads
 /// some small files of the system, which takes half a millisecond.
 const FREE_FOR: Duration = Duration::from_millis(100);
 const FREE_AT_LEAST: u64 = 256 << 20;
 
-/// Most searches for one prompt. Each but the last one found a piece that was damaged.
+/// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
 const MAX_SEARCHES: usize = 8;
 
-/// Shortest batch, in tokens, whose time tells the cost of a prompt.
+/// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
 pub(crate) const MIN_BATCH: usize = 32;
 
-/// Seconds for a byte in memory and in the folder, before the first measurement.
+/// Seconds to restore a byte from memory and to read one from the folder, before the first measurement.
 const SECONDS_PER_BYTE: [f64; 2] = [1e-9, 4e-9];
 
 /// The store of a session's model, or of one of its drafters.
@@ -62,9 +64,10 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether the context's state contains all that belongs to the end of a text.
+    /// Whether the state at the end of a text is a part of the context's state. False after
+    /// [`with_ends`](Self::with_ends).
     has_own_end: bool,
-    /// The root of the texts with the adapters of the last text.
+    /// The root of the store's tree for the adapters of the last text.
     root: Option<(Scales, Id)>,
     seconds_per_token: Option<f64>,
     /// Seconds to restore a byte from memory.
@@ -79,7 +82,7 @@ pub(crate) struct Stored {
     since_step: Duration,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
-    /// The idle sequence of which something is left to be stored.
+    /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
 }
 
@@ -87,22 +90,23 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 struct Reading {
     seq: SeqId,
-    /// They stay where they are until a text uses the sequence.
+    /// The cells of the sequence, which do not move until a text uses the sequence.
     rows: StateRows,
-    /// The shape of the rows with its length, as each piece begins.
+    /// The beginning of each piece: the shape of the rows, preceded by its length.
     front: Vec<u8>,
     rest: Rest,
-    /// Numbers of tokens whose rest the store has not taken.
+    /// Numbers of tokens for which the store has refused the rest.
     refused: Vec<usize>,
-    /// Bytes that were copied since the last step; a part counts as [`MIN_PART`] at least.
+    /// Bytes that were copied since the last step. A smaller part counts as [`MIN_PART`].
     copied: usize,
 }
 
-/// The part that was read so far of a rest, which belongs to the first `tokens` tokens of a sequence.
+/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
+/// such as a window or a recurrent state. The rows are not part of it.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
-    /// The checkpoint that it comes from; `None` for the present end of the sequence.
+    /// The checkpoint that the rest comes from; `None` for the present end of the sequence.
     checkpoint: Option<Arc<State>>,
     data: Vec<u8>,
 }
@@ -114,14 +118,14 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// The bytes that belong to the end of the text, if the context's state does not contain them.
+    /// The state at the end of the text, if it is not a part of the context's state.
     pub(crate) end: Option<&'a [u8]>,
 }
 
 /// The part of a sequence that is still to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing: the store holds it, or cannot hold more of it.
+    /// No part: the store holds the sequence, or cannot hold more of it.
     Done,
     /// More pieces.
     More,
@@ -133,7 +137,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     pub(crate) tokens: usize,
-    /// Those whose rows were read from the folder.
+    /// The restored tokens whose rows were read from the folder.
     pub(crate) from_folder: usize,
 }
 
@@ -155,9 +159,11 @@ impl Stored {
         }
     }
 
-    /// The store of a context whose first position is `first`, and whose texts end with something of their own.
+    /// The store of a drafter's context whose first position is `first`. The state at the end of its texts is given by
+    /// the caller ([`Idle::end`]) and is not a part of the context's state.
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
-        // Nothing computes such texts again, so their worth is not measured: they count as texts of a fast model.
+        // Such texts are never computed again, so their worth cannot be measured. These texts count as texts of a fast
+        // model.
         Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
     }
 
@@ -198,10 +204,10 @@ impl Stored {
         root
     }
 
-    /// The longest stored beginning of the prompt, if it is worth restoring where `held` tokens need not be computed
-    /// anyway.
+    /// The longest stored beginning of the prompt, if restoring it pays although `held` tokens are in the context
+    /// already.
     fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
-        // A draft model asks for each draft, and lacks a few tokens then.
+        // A draft model calls this for each draft, when it lacks only a few tokens.
         if prompt.tokens.len().saturating_sub(1 + held) < WORTH_RESTORING {
             return None;
         }
@@ -228,8 +234,8 @@ impl Stored {
         is_faster.then_some(found)
     }
 
-    /// The pieces of the longest stored beginning of a prompt, in memory, if it is worth restoring where `held` tokens
-    /// need not be computed anyway. After a damaged piece, another search finds the pieces before it.
+    /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens
+    /// are in the context already. After a damaged piece, another search finds the pieces before it.
     pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
@@ -240,8 +246,8 @@ impl Stored {
         None
     }
 
-    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
-    /// sequence empty: the context refuses the pieces, and the store forgets them.
+    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
+    /// the pieces, the sequence stays empty, the store forgets the pieces, and the result is `None`.
     pub(crate) fn restore(
         &mut self,
         context: &mut Context,
@@ -285,7 +291,7 @@ impl Stored {
             found.tokens, brought.from_folder
         );
         written.ok()?;
-        // After a picture there may be positions that nothing has.
+        // After a picture, some positions may be unused.
         let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
         if held.is_none_or(|held| held > end) {
             tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
@@ -307,8 +313,8 @@ impl Stored {
         Text { tokens: &idle.tokens, media: idle.marks.all(), projector: self.of.projector }
     }
 
-    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies some megabytes at most,
-    /// or one piece of rows.
+    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies a few megabytes, or one
+    /// larger piece of rows.
     pub(crate) fn store_part(
         &mut self,
         context: &mut Context,
@@ -325,7 +331,7 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // This comes before any copying, because every step comes here.
+        // This check comes before any copy, because it runs again after each token.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
@@ -355,13 +361,14 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // Another process would identify the rows by 31 bits alone.
+            // The tokens of a picture's rows have only 31 bits of its hash, which is too little for another process to
+            // identify it.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
         let free = self.free();
         if free < AT_ONCE as u64 {
-            // The store is never the reason for swap.
+            // The store gives memory back so that the machine need not swap.
             self.free = None;
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
@@ -417,7 +424,7 @@ impl Stored {
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
         let (text, rows) = (idle.text, &reading.rows);
-        // A text whose oldest tokens were shifted out holds more tokens than others can reuse.
+        // After a context shift, a sequence holds tokens that no other text can reuse.
         let has_all = rows.first() == self.first && rows.tokens() >= text.tokens.len();
         if !has_all || (rows.shape().has_rest() && !(self.of.needs_rest && self.has_own_end)) {
             return Ok(Progress::Done);
@@ -430,7 +437,7 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // All pieces after a missing one are missing too.
+        // If a piece is missing in the store, all later pieces are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
@@ -453,8 +460,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of a rest of a sequence: of one at a checkpoint, or of the one at its end. Adds the rest
-    /// when it is complete.
+    /// Reads the next bytes of a [`Rest`]. The rests of the checkpoints come first, then the rest at the end of the
+    /// sequence. Adds a complete rest to the store.
     fn next_rest(
         &mut self,
         context: &mut Context,
@@ -469,12 +476,13 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
-        let is_of_text = |kept: &&Checkpoint| {
-            let has_tokens = kept.scales == *idle.scales && tokens.starts_with(&kept.tokens);
-            has_tokens && idle.marks.first_difference(&kept.marks) >= kept.tokens.len()
+        // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
+        let is_of_text = |checkpoint: &&Checkpoint| {
+            let has_tokens = checkpoint.scales == *idle.scales && tokens.starts_with(&checkpoint.tokens);
+            has_tokens && idle.marks.first_difference(&checkpoint.marks) >= checkpoint.tokens.len()
         };
-        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|kept| (kept.tokens.len(), Some(&kept.state)));
+        let of_checkpoints =
+            checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -511,7 +519,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// Records that a text uses this sequence, or has used it, so that its rows are found again.
+    /// Records that a text has used this sequence, so that its rows must be found anew.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
@@ -527,8 +535,7 @@ impl Stored {
     }
 }
 
-/// Whether the folder's thread has written nothing since the store had no room because of the pieces that waited for
-/// it.
+/// Whether the folder's thread has written no piece since the waiting pieces left the store no room.
 fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }
@@ -588,7 +595,7 @@ mod tests {
         (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
     }
 
-    /// The text after these tokens, and the number of tokens that came from the store.
+    /// The generated text, and the number of tokens that came from the store.
     fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
         let generate = model.generate(prompt).temp(0.3).seed(1).top_k(0).top_p(1.0).min_p(0.0).max_tokens(8);
         let (text, statistics) = generate.cache_prompt(true).stream().unwrap().into_text().unwrap();
@@ -596,9 +603,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_in_many_parts_is_restored_as_what_is_copied_in_one() {
+    fn a_state_copied_in_many_parts_is_restored_like_one_copied_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        // Rows alone, rows with windows, a recurrent state, and both.
+        // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
             let path = model_of(arch, folder.path());
             let builder = || builder(&path);
@@ -609,7 +616,7 @@ mod tests {
             text(&model, &long);
             text(&model, &words(3, 40));
             let (restored, tokens) = text(&model, &next);
-            // Windows and states come from the checkpoint before the end of the prompt.
+            // Windows and recurrent states come from the checkpoint before the end of the prompt.
             assert!(tokens >= 296, "{arch}: {tokens}");
             assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
             assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
@@ -651,7 +658,7 @@ mod tests {
         assert!(!is_behind(None, 5));
         assert!(is_behind(Some(5), 5) && is_behind(Some(5), 6));
         assert!(!is_behind(Some(5), 4));
-        // The thread may have ended its work before it was asked.
+        // The thread may have ended its work before this check.
         assert!(!is_behind(Some(0), 0) && is_behind(Some(0), 1));
     }
 }

@@ -1,5 +1,5 @@
-//! Computed states survive in a prompt store: other texts in the same sequence, a re-placement, a restart and damage.
-//! The text is always that of llama.cpp's own loop.
+//! A prompt store keeps computed states while other texts use the same sequence, during a re-placement and after a
+//! restart. Damaged files do no harm. The text always equals that of llama.cpp's own loop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use test_support::{demo_path, prediction_heads};
 const ANSWER: usize = 24;
 const MIB: u64 = 1 << 20;
 
-/// A builder with plain attention in 32 bits, whose windows hold 256 tokens.
+/// A builder with plain attention in 32 bits. Windows hold 256 tokens.
 fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -55,7 +55,7 @@ fn in_folder(folder: &Path) -> PromptStore {
     PromptStore::open(StoreOptions::new(256 * MIB).folder(folder, 1 << 30)).unwrap()
 }
 
-/// Computes a text, and checks it against llama.cpp's own. Returns its prompt with the answer, and its statistics.
+/// Computes a text and compares it with llama.cpp's own. Returns its prompt with the answer, and its statistics.
 fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
     let text = complete(generate(model, prompt), model);
     assert_eq!(text.tokens, raw(model, prompt, ANSWER), "{title}: {:?}", text.statistics());
@@ -99,7 +99,7 @@ fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
         let (_, again) = turn(title, &model, &next);
         let known = history.len() - 1;
         assert_eq!((again.restored_tokens, again.restored_from_folder), (known, known), "{title}: {again:?}");
-        // Another model with the same shapes finds nothing: its weights differ.
+        // Another model with the same shapes finds nothing, because its weights differ.
         drop(model);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.len() - 3;
@@ -119,13 +119,13 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
         let system = words(1, 200);
         let (history, _) = turn(title, &model, &system);
         turn(title, &model, &words(5, 80));
-        // A fork in the middle of the prompt.
+        // This prompt differs from the middle of the history on.
         let fork = [&history[..150], &words(6, 60)].concat();
         let (_, forked) = turn(title, &model, &fork);
         let expected = if is_divided(title) { 150 } else { 0 };
         assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
         turn(title, &model, &words(7, 80));
-        // Another answer to the same prompt goes on from the checkpoint before its end.
+        // A prompt that begins with the whole first prompt continues from the checkpoint before its end.
         let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
         let expected = if is_divided(title) { 200 } else { 196 };
         assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
@@ -140,7 +140,7 @@ fn a_beginning_that_cannot_be_brought_displaces_no_text_that_shares_less() {
     let (shared, long) = (words(1, 100), [words(1, 100), words(2, 100)].concat());
     turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &long);
     let model = load(&path, request(1024, 1, false), &in_folder(&files));
-    // Computed, so that the beginning of the long text stays in the folder alone.
+    // This prompt is computed without reuse, so that the beginning of the long text exists only in the folder.
     complete(generate(&model, &[&shared[..], &words(3, 40)].concat()).cache_prompt(false), &model);
     for file in fs::read_dir(&files).unwrap() {
         let file = file.unwrap().path();
@@ -169,7 +169,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
 }
 
 #[test]
-fn what_the_store_takes_would_be_free_once_the_model_is_released() {
+fn the_stores_memory_would_be_free_once_the_model_is_released() {
     use autoplace::machine::{Host, Machine};
 
     let store = PromptStore::new(256 * MIB);
@@ -248,7 +248,7 @@ fn damaged_files_change_no_text_and_fail_none() {
         let store = in_folder(&files);
         let model = load(path, request(1024, 1, false), &store);
         for seed in [1, 2] {
-            // A turn that went on, one that is repeated, and one that parts from it.
+            // Some prompts are repeated, and some differ from an earlier prompt after a common beginning.
             let prompt = [words(seed, 100), words(round as u32 % 3, 20)].concat();
             turn(title, &model, &prompt);
         }
@@ -276,8 +276,8 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are
-/// right, or by chance.
+/// Models with a drafter: a draft model, one with windows, a block for multi-token prediction with correct drafts, and
+/// one with random drafts.
 fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
@@ -321,7 +321,7 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
         assert!(again.restored_draft_tokens >= prompt.len(), "{title}: {again:?}");
         assert_eq!(whole.restored_draft_tokens, 0);
         assert!(again.drafted_tokens > 0, "{title}: {again:?}");
-        // Nearly all drafts are right, if both models compute the same from the same input.
+        // If both models compute the same from the same input, nearly all drafts are correct.
         assert!(title == "random" || again.acceptance_rate() > 0.9, "{title}: {again:?}");
     }
 }

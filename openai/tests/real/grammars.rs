@@ -1,4 +1,4 @@
-//! Texts that llama.cpp's published grammars hold, token by token, beside llama-server's.
+//! Texts that llama.cpp's published grammars constrain, compared with llama-server's token by token.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ const TOKENS: usize = 48;
 /// The context of both sides.
 const N_CTX: u32 = 4096;
 
-/// Texts for each grammar.
+/// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
-/// Without the grammars or llama.cpp's programs nothing is compared.
+/// Compares the texts. Without the grammars or llama.cpp's programs, there are no rows.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     let Some(folder) = setting.grammars.as_deref().filter(|_| setting.is_whole()) else {
         return Ok(Vec::new());

@@ -4,10 +4,10 @@ use super::MODEL;
 use super::bodies::{BODY, TEXT, at_once, text};
 use super::rows::{Attack, Setup};
 
-/// The key of the server that has one.
+/// The key for the server with a key.
 pub(super) const KEY: &str = "secret";
 
-/// A pool's file with this many models, from `m0` on.
+/// The file of a pool with this many models, named `m0`, `m1` and so on.
 pub(super) fn file(models: usize) -> String {
     (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{MODEL}\"\nctx = 256\n")).collect()
 }
@@ -21,7 +21,7 @@ fn named(model: &str) -> String {
     format!(r#"{{"model": "{model}"}}"#)
 }
 
-/// Names that are paths, or that a careless program would open.
+/// Names that are paths, or names that a careless program would open.
 const PATHS: [&str; 8] = [
     "/etc/passwd",
     "../../../../etc/passwd",
@@ -90,7 +90,7 @@ pub(super) const ATTACKS: &[Attack] = &[
                 let all: Vec<_> = (0..16).map(|index| scope.spawn(move || storm(paths[index % 2]))).collect();
                 all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
             });
-            // An answer that is not a text is a failure: its status is not one of those above.
+            // An answer without a text is a failure, because the list of allowed statuses does not contain its status.
             let texts = ["m0", "m1", "m2"].map(|model| server.post(TEXT, &asked(model)));
             said.extend(texts.map(|status| if status == "200" { status } else { format!("a text: {status}") }));
             said.sort();

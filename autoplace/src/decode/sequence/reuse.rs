@@ -35,7 +35,7 @@ impl Sequence {
         Prefix { tokens: &self.tokens, spans: &self.spans, marks: &self.marks, scales: &self.scales }
     }
 
-    /// Takes the text out of the context. Its tokens stay cached until another text needs the cells. [`put`](Self::put)
+    /// Takes the text out of the context. The tokens stay cached until another text needs the cells. [`put`](Self::put)
     /// puts the text back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache, drafters: &mut Drafters) {
         self.remember(cache, drafters);

@@ -3,8 +3,8 @@
 //!
 //! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
 //! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
-//! is computed. The block's context lacks tokens that were computed while it did not follow, and its drafts are then
-//! worse.
+//! is computed. If tokens were computed while the block did not follow the text, its context lacks them, and its drafts
+//! are worse.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
@@ -25,8 +25,8 @@ impl Heads {
     }
 
     /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
-    /// are their rows in the model's batch. Returns the number of earlier tokens that the context has got from the
-    /// prompt store.
+    /// are the rows of these tokens in the model's batch. Returns the number of earlier tokens that the context got
+    /// from the prompt store.
     pub(crate) fn follow(
         &mut self,
         (batch, mut stored): (&mut Batch, Option<&mut StoredDrafter>),
@@ -64,7 +64,7 @@ impl Heads {
         }
         for (position, row) in (from..).zip(rows) {
             let known = self.known(seq);
-            // The state belongs to the next token, which is already known unless this is the last one.
+            // The state belongs to the token that follows. That token is already known, except after the last one.
             if position > from {
                 known.tokens.extend(tokens.get(position));
             }
@@ -85,8 +85,8 @@ impl Heads {
         Ok(restored)
     }
 
-    /// What the block needs to go on after the known tokens of a sequence that no text uses: the hidden state for the
-    /// next token. The block's context holds all of these tokens on return. `None` if the block has not followed the
+    /// The hidden state for the next token, with which the block can continue after the known tokens of a sequence that
+    /// no text uses. The block's context holds all of those tokens on return. `None` if the block has not followed the
     /// text from its second token on, or if its context has no room for the tokens that wait.
     pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
         let width = self.width();
@@ -102,7 +102,8 @@ impl Heads {
     }
 
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
-    /// Drafts none unless the block has followed up to the last token but one. `batch` and `state` are scratch buffers.
+    /// Drafts nothing unless the block has followed the text up to the last token but one. `batch` and `state` are
+    /// scratch buffers.
     pub(super) fn draft(
         &mut self,
         (batch, state): (&mut Batch, &mut Vec<f32>),
@@ -165,7 +166,8 @@ impl Heads {
         &mut self.held[seq as usize]
     }
 
-    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep those.
+    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep these
+    /// tokens.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width();
         let known = self.known(seq);

@@ -1,4 +1,5 @@
-//! Several texts at once on the model's one context, in this process. Sessions, streams and engines run on it.
+//! Generates several texts at once with the model's only context, in this process. Sessions, streams and engines use
+//! this.
 
 mod depth;
 pub(crate) mod fork;
@@ -36,9 +37,9 @@ pub(crate) struct LocalSession {
     pub(crate) abort: llama_sys::AbortHandle,
     pub(crate) last_replaced: Option<Result<Replaced, Error>>,
     pub(crate) work: Work,
-    /// The text that the last error of a step ended.
+    /// The text that ended with the last error of a step.
     last_failed: Option<SequenceId>,
-    /// Whether the pieces of the last step are still to be returned, because the step returned an error first.
+    /// Whether the next call returns the pieces of the last step, which returned an error first.
     is_owed: bool,
     begun: u64,
 }
@@ -147,12 +148,12 @@ impl LocalSession {
         self.work.prompts.shorten(sequence.id, sequence.to_compute());
         // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
         // others in separate graphs (llama-batch.cpp, split_equal).
-        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        let at = self.sequences.partition_point(|other| other.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
         Ok(())
     }
 
-    /// Suspends a text. Its tokens stay in the context until another text needs the cells.
+    /// Suspends a text. The tokens stay in the context until another text needs the cells.
     pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;
@@ -179,7 +180,7 @@ impl LocalSession {
 
     /// Carries out a requested re-placement, or one that the depth of the texts requires, and then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
-        // A request comes first: under pressure there may be no room for a move.
+        // A request comes first, because there may be no room for a move under memory pressure.
         if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {
             self.last_failed = None;
             self.carry_out(replacement)?;
@@ -237,11 +238,11 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Copies some megabytes of idle sequences into the prompt store, of the model's context before those of its draft.
-    /// Returns whether more is left.
+    /// Copies some megabytes of idle sequences into the prompt store, first from the model's context and then from its
+    /// drafters'. Returns whether more is left.
     pub(crate) fn store_part(&mut self) -> bool {
         let Some(lent) = &mut self.lent else { return false };
-        let is_running = |seq| self.sequences.iter().any(|it| it.held.seq == seq);
+        let is_running = |seq| self.sequences.iter().any(|other| other.held.seq == seq);
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
     }
 
@@ -286,7 +287,7 @@ impl LocalSession {
     }
 
     pub(crate) fn position(&self, sequence: SequenceId) -> Option<usize> {
-        self.sequences.iter().position(|it| it.id == sequence)
+        self.sequences.iter().position(|other| other.id == sequence)
     }
 
     pub(crate) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
@@ -328,7 +329,7 @@ impl LocalSession {
     /// Whether the contexts can still compute. When false, the session needs a new context.
     pub(crate) fn is_usable(&self) -> bool {
         let Drafts { model, heads } = &self.drafters.drafts;
-        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|head| &head.context));
+        let drafting = model.iter().map(|draft| &draft.context).chain(heads.iter().map(|head| &head.context));
         self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
     }
 }
