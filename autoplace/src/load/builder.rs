@@ -311,7 +311,7 @@ impl ModelBuilder {
     }
 
     /// Sets the most tokens of an image, where the projector takes images of any size. Larger images are scaled down.
-    /// Default: what the projector's file says. The plan's memory for the projector depends on it.
+    /// Default: what the projector's file says; 4096 for Youtu-VL. The plan's memory for the projector depends on it.
     pub fn image_max_tokens(mut self, tokens: u32) -> Self {
         self.options.image_max_tokens = (tokens > 0).then_some(tokens);
         self

@@ -71,10 +71,33 @@ pub(crate) struct Rows {
     positions: Vec<(Position, Position)>,
 }
 
+/// Axes of a position with M-RoPE: time, height, width, and a fourth that few models use.
+const AXES: usize = 4;
+
 impl Rows {
-    /// The positions of all rows, where the first is at `first`: one number for each, or four with M-RoPE.
-    pub(crate) fn positions(&self, first: Position) -> Vec<Position> {
-        self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect()
+    /// The positions of all rows, where the first is at `first`: one value for each, or four with M-RoPE. `number` is
+    /// that of the image in its prompt, counted from 0.
+    pub(crate) fn positions(&self, first: Position, number: usize) -> Vec<Position> {
+        let mut positions: Vec<Position> = self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect();
+        if self.is_numbered() {
+            let number = Position::try_from(number).unwrap_or(Position::MAX);
+            for (position, (_, step)) in positions.iter_mut().zip(&self.positions).skip(AXES - 1).step_by(AXES) {
+                if *step == 0 {
+                    *position = number;
+                }
+            }
+        }
+        positions
+    }
+
+    /// Whether the fourth axis of rows is the number of their image, as HunyuanVL wants it (mtmd.cpp,
+    /// `mtmd_image_tokens_get_decoder_pos`). Its images begin with a row that is placed like a token of a text. For other
+    /// models all rows of an image are alike on that axis, or those of a tile are.
+    fn is_numbered(&self) -> bool {
+        let is_with_axes = self.positions.len() == self.len * AXES;
+        is_with_axes
+            && self.positions[AXES - 1].1 == 1
+            && self.positions.iter().skip(AXES - 1).step_by(AXES).any(|axis| *axis == (0, 0))
     }
 }
 
