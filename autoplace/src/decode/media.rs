@@ -1,9 +1,9 @@
 //! Pictures and sounds among the tokens of a text.
 //!
-//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. Its number there is
-//! negative and comes from the hash of the pixels: two texts with the same picture begin with the same numbers, and
-//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows. Before the cache of
-//! another text is used, its [`Marks`] are compared too: they have the whole hash.
+//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. A row's token is a
+//! negative number that comes from the hash of the pixels. So two texts with the same picture have the same tokens, and
+//! the reuse of prompts works for pictures too. A text's [`Spans`] say which of its places are rows. A token has only a
+//! part of the hash; before the cache of another text is used, the whole hashes ([`Marks`]) are compared too.
 
 use std::sync::Arc;
 
@@ -97,15 +97,15 @@ impl Spans {
         self.all().iter().any(|span| (span.from..span.end()).contains(&index))
     }
 
-    /// The number of pictures and sounds before that of this span: one of several parts begins with the first of them.
+    /// The index of this span's picture or sound among those of the text. A picture may have several spans.
     pub(crate) fn index_of_media(&self, span: &Span) -> usize {
         let before = self.all().iter().take_while(|other| other.from <= span.from);
         let mut count = 0;
         let mut last: Option<&Span> = None;
-        for it in before {
-            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &it.prepared) && last.part < it.part);
+        for span in before {
+            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &span.prepared) && last.part < span.part);
             count += usize::from(!goes_on);
-            last = Some(it);
+            last = Some(span);
         }
         count.saturating_sub(1)
     }
@@ -199,7 +199,7 @@ impl Layout {
     }
 }
 
-/// The number of a row. 31 bits of it come from the hash, so that the rows of two pictures differ but for rare ones.
+/// The token of a row: a negative number with 31 bits of the hash. Rows of different pictures seldom have the same one.
 fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     // One lane of eight bytes for every fourth row, so that all bytes of the hash count.
     let lane = row % 4 * 8;
@@ -213,14 +213,14 @@ fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     ((bits as u32) | 1 << 31).cast_signed()
 }
 
-/// The position of a row as llama.cpp counts.
+/// The position as llama.cpp's type.
 pub(crate) fn first_position(position: usize) -> Position {
     Position::try_from(position).unwrap_or(Position::MAX)
 }
 
 impl Model {
-    /// Prepares a picture or a sound of a prompt: finds out which tokens and rows it is. A refusal of the projector is
-    /// [`Error::Media`].
+    /// Prepares a picture or a sound of a prompt: finds its tokens and its number of rows. If the projector refuses the
+    /// medium, the error is [`Error::Media`].
     pub(crate) fn prepare_media(&self, media: &Media) -> Result<Arc<PreparedMedia>, Error> {
         let Some((encoder, table)) = self.media() else {
             return Err(Error::NoProjector { media: media.to_string(), in_worker: self.is_in_worker() });
@@ -244,8 +244,8 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`];
-    /// a device that fails is not.
+    /// The rows of a span, and whether they were encoded for this call. If the projector refuses the medium, the error
+    /// is [`Error::Media`]; if a device fails, it is llama.cpp's.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;

@@ -15,11 +15,11 @@ use crate::chat::Media;
 use crate::store::MediaRows;
 use crate::sync::lock;
 
-/// Media that were prepared and not encoded, whose scaled pixels are kept until they are. A picture of some tiles takes
-/// about 40 MiB.
+/// Maximum number of prepared media whose scaled pixels wait for the encoder. A picture of some tiles takes about
+/// 40 MiB.
 const MAX_PENDING: usize = 4;
 
-/// Most media of which the tokens are known. Each takes some hundred bytes beside its rows.
+/// Maximum number of media whose tokens are known. Each takes some hundred bytes beside its rows.
 const MAX_KNOWN: usize = 10_000;
 
 /// The projector of a loaded model.
@@ -27,7 +27,7 @@ const MAX_KNOWN: usize = 10_000;
 pub(crate) struct MediaEncoder {
     projector: Mutex<Projector>,
     sample_rate: Option<u32>,
-    /// What the projector has allocated.
+    /// The bytes that the projector has allocated.
     pub(super) bytes: Vec<ProjectorBytes>,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Tokens at its beginning that say it is the first picture of its prompt ([`number`]); 0 where a projector does
-    /// not number pictures.
+    /// Number of tokens at the beginning that number the picture, as the first of its prompt ([`number`]); 0 where a
+    /// projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }
@@ -90,9 +90,9 @@ impl Rows {
         positions
     }
 
-    /// Whether the fourth axis of rows is the number of their image, as HunyuanVL wants it (mtmd.cpp,
-    /// `mtmd_image_tokens_get_decoder_pos`). Its images begin with a row that is placed like a token of a text. For other
-    /// models all rows of an image are alike on that axis, or those of a tile are.
+    /// Whether the fourth axis of the rows is the number of their image, as in HunyuanVL (mtmd.cpp,
+    /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position of a token of text.
+    /// Other models give all rows of an image, or of a tile, the same kind of value on that axis.
     fn is_numbered(&self) -> bool {
         let is_with_axes = self.positions.len() == self.len * AXES;
         is_with_axes
@@ -138,8 +138,8 @@ impl PreparedMedia {
     }
 }
 
-/// Which rows of which pictures and sounds a text has, and where. The number of a row among the tokens has 31 bits of a
-/// hash; texts are compared by the whole hashes here too.
+/// The rows of pictures and sounds in a text, with their places. A row's token has only 31 bits of a hash, so texts are
+/// also compared by the whole hashes here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(Option<Arc<[MediaRows]>>);
 
@@ -158,8 +158,8 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The first index at which one of the texts has rows that the other does not have there; `usize::MAX` if there is
-    /// none.
+    /// The first index at which only one of the texts has rows, or the texts have different rows; `usize::MAX` if there
+    /// is none.
     pub(crate) fn first_difference(&self, other: &Self) -> usize {
         let (ours, theirs) = (self.all(), other.all());
         let same = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
@@ -287,7 +287,7 @@ pub(crate) struct MediaTable {
 impl MediaTable {
     pub(crate) fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
         let mut known = lock(&self.known);
-        let at = known.iter().rposition(|it| it.hash == *hash)?;
+        let at = known.iter().rposition(|medium| medium.hash == *hash)?;
         let found = known.remove(at)?;
         known.push_back(Arc::clone(&found));
         Some(found)
@@ -303,21 +303,21 @@ impl MediaTable {
         added
     }
 
-    /// Makes a medium the most recently used one, also if the table has forgotten it while a text runs about it.
+    /// Makes a medium the most recently used one. Adds it again if the table forgot it while a text still used it.
     fn hold(&self, medium: &Arc<PreparedMedia>) {
         let mut known = lock(&self.known);
-        known.retain(|it| !Arc::ptr_eq(it, medium));
+        known.retain(|other| !Arc::ptr_eq(other, medium));
         known.push_back(Arc::clone(medium));
         while known.len() > MAX_KNOWN
             && let Some(gone) = known.pop_front()
         {
-            // A running text may know it still.
+            // A running text may still use it.
             gone.forget_rows();
         }
         let mut pending = 0;
-        for it in known.iter().rev() {
+        for medium in known.iter().rev() {
             // A medium that is being encoded keeps its pixels.
-            if let Ok(mut work) = it.work.try_lock()
+            if let Ok(mut work) = medium.work.try_lock()
                 && work.chunks.is_some()
             {
                 pending += 1;
@@ -326,18 +326,18 @@ impl MediaTable {
         }
     }
 
-    /// Counts the rows of a medium among those that are kept, and forgets rows, of the least recently used media first,
-    /// until all take at most `limit` bytes. Rows of running texts count too: they are encoded again if they are needed
-    /// again. So at most the rows of the part that is being computed are in memory beside `limit`.
+    /// Keeps the rows of a medium, and forgets the rows of the least recently used media until all rows take at most
+    /// `limit` bytes. Rows of running texts count too: if a text needs them again, they are encoded again. Beside
+    /// `limit` only the rows of the part that is being computed are in memory.
     pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
         self.hold(medium);
         let known = lock(&self.known);
-        let mut bytes: u64 = known.iter().map(|it| it.bytes()).sum();
-        for it in known.iter() {
+        let mut bytes: u64 = known.iter().map(|medium| medium.bytes()).sum();
+        for medium in known.iter() {
             if bytes <= limit {
                 break;
             }
-            bytes = bytes.saturating_sub(it.forget_rows());
+            bytes = bytes.saturating_sub(medium.forget_rows());
         }
     }
 }
@@ -366,7 +366,7 @@ mod tests {
         let table = MediaTable::default();
         // Running texts hold all of them.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
-        let bytes = || running.iter().map(|it| it.bytes()).collect::<Vec<_>>();
+        let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
         table.keep_within(&running[0], 2000);
         assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);
