@@ -162,7 +162,7 @@ fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
 
 /// Experts are computed where they are: on the driver from its cache, or on the host, which rounds differently.
 #[test]
-fn a_cache_of_experts_on_the_driver_takes_the_planned_and_probed_bytes_and_changes_no_text() {
+fn a_cache_of_experts_on_the_driver_takes_the_planned_bytes_and_changes_no_text() {
     if test_support::own_process::ran_in_one_of(20, &NAMED) {
         return;
     }
