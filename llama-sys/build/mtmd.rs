@@ -20,7 +20,9 @@ pub(crate) fn build(source: &Path, options: &Options) -> Option<PathBuf> {
         include_str!("../native/mtmd/measured_clip.h"),
         include_str!("../native/mtmd/measured_clip.cpp"),
     ];
-    (source, &options.flags, &triple, ours).hash(&mut hash);
+    // CMake empties the folder of a build whose source has another path, so each checkout has a folder of its own.
+    let checkout = env!("CARGO_MANIFEST_DIR");
+    (source, &options.flags, &triple, ours, checkout).hash(&mut hash);
     let key = format!("mtmd-{triple}-{:016x}", hash.finish());
     let base = folder("AUTOPLACE_LLAMA_BUILD_DIR")
         .unwrap_or_else(|| PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")));
