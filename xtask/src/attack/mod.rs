@@ -3,6 +3,7 @@
 
 mod bodies;
 mod grammars;
+mod media;
 mod pool;
 mod rows;
 
@@ -50,9 +51,8 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
     println!("|---|--:|--:|---|--:|--:|");
     let mut broken = Vec::new();
-    for attack in
-        ATTACKS.iter().chain(grammars::ATTACKS).chain(pool::ATTACKS).filter(|attack| attack.name.contains(word))
-    {
+    let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
+    for attack in attacks.into_iter().filter(|attack| attack.name.contains(word)) {
         let server = Server::start(&target, attack.setup)?;
         // Includes one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
@@ -135,6 +135,7 @@ impl Server {
             Setup::PoolWithKey => _ = shell.args(["--api-key", pool::KEY]),
             Setup::Isolated => _ = shell.args(["--isolated", "--silent", "5"]),
             Setup::Reranker => _ = shell.arg("--reranker").arg(models.join("reranker.gguf")),
+            Setup::Sees => _ = shell.arg("--mmproj").arg(models.join("mmproj.gguf")),
         }
         let (process, address) = Running::server(shell.stderr(Stdio::null()))?;
         Ok(Self { process, address })

@@ -8,6 +8,7 @@ use super::bodies::{BODY, OBJECT, TEXT, at_once, held, list, messages, objects, 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 
+#[derive(Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
     /// The MiB of memory that the attack may take beyond the idle server's.
@@ -29,6 +30,8 @@ pub(super) enum Setup {
     FillInTheMiddle,
     /// The demo model, and a reranker.
     Reranker,
+    /// The demo model with a projector of images.
+    Sees,
     /// The demo model under three names of a pool.
     Pool,
     /// The same, with a key.
@@ -38,7 +41,7 @@ pub(super) enum Setup {
 }
 
 /// Sends all bodies at once.
-fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
+pub(super) fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let sent: Vec<_> = bodies.iter().map(|body| scope.spawn(|| send(body))).collect();
         let mut said: Vec<String> = sent.into_iter().map(|it| it.join().unwrap_or_default()).collect();
