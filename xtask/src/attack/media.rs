@@ -1,7 +1,6 @@
 //! Hostile images in requests of each API: files that are small and announce much, files that are what they announce,
 //! and more of them than a request may have.
 
-use super::Server;
 use super::bodies::{BODY, at_once};
 use super::rows::{Attack, Setup, together};
 
