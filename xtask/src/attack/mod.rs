@@ -204,3 +204,19 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ATTACKS, grammars, media, pool};
+
+    #[test]
+    fn the_attacks_have_names_of_their_own_and_the_program_that_writes_their_models() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        assert!(std::path::Path::new(root).join("test-support/examples/models.rs").is_file());
+        let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
+        let mut names: Vec<&str> = attacks.iter().map(|attack| attack.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), attacks.len());
+    }
+}
