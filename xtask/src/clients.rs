@@ -109,7 +109,9 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
     }
     let outcome = run(&mut test);
     // The table also lists failures.
-    if arguments.write && let Ok(report) = fs::read_to_string(&report) {
+    if arguments.write
+        && let Ok(report) = fs::read_to_string(&report)
+    {
         let document = workspace.root.join(DOCUMENT);
         let mut rows = rows(&report)?;
         if !arguments.only.is_empty() {
@@ -276,7 +278,8 @@ mod tests {
 
     #[test]
     fn clients_that_were_not_run_keep_their_lines() {
-        let line = |client: &str, version: &str| format!("| {client} | {version} | messages | yes | – | – | – | – | – |");
+        let line =
+            |client: &str, version: &str| format!("| {client} | {version} | messages | yes | – | – | – | – | – |");
         let trial = r#"{"client":"b","version":"2","surface":"messages","tried":"text","error":null}"#;
         let table_of = |lines: &[String]| format!("head\nmarks\n{}\n", lines.join("\n"));
         let document = format!("x{}{}{}y", MARKS[0], table_of(&[line("a", "1"), line("b", "1")]), MARKS[1]);

@@ -71,9 +71,8 @@ pub(super) const ATTACKS: &[Attack] = &[
 /// A request of each API with these images, and its path.
 fn surfaces(files: &[String]) -> [(&'static str, String); 3] {
     let urls: Vec<String> = files.iter().map(|file| data_url(file)).collect();
-    let parts = |part: &dyn Fn(&str) -> String, all: &[String]| {
-        all.iter().map(|one| part(one)).collect::<Vec<_>>().join(",")
-    };
+    let parts =
+        |part: &dyn Fn(&str) -> String, all: &[String]| all.iter().map(|one| part(one)).collect::<Vec<_>>().join(",");
     let responses = parts(&|url| format!(r#"{{"type":"input_image","image_url":"{url}"}}"#), &urls);
     let message = |data: &str| {
         let source = format!(r#"{{"type":"base64","media_type":"image/bmp","data":"{data}"}}"#);
@@ -135,7 +134,10 @@ mod tests {
 
     #[test]
     fn a_file_is_written_in_base64_and_as_long_as_its_header_says() {
-        assert_eq!(["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())), ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+        assert_eq!(
+            ["", "f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
+            ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]
+        );
         for (bits, pixels) in [(1, 8), (24, 16)] {
             let file = bitmap(2, 2, bits, pixels);
             assert_eq!(file[2..6], (file.len() as u32).to_le_bytes());

@@ -352,6 +352,26 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
+        name: "`/lora-adapters`: 16 MiB of scales and of names; prompts of 16 MiB to be counted, and responses by long ids",
+        most: 256,
+        answers: &["400", "404", "503"],
+        setup: Setup::Plain,
+        run: |server| {
+            let long = text("a", BODY);
+            let bodies = [
+                ("/lora-adapters", list(r#"{"id":0,"scale":1e9},"#, BODY)),
+                ("/lora-adapters", format!(r#"[{{"id": {long}, "scale": 1}}]"#)),
+                ("/v1/chat/completions/input_tokens", format!("{{{}}}", messages(&long))),
+                ("/v1/responses/input_tokens", format!(r#"{{"input": {long}}}"#)),
+            ];
+            let mut said: Vec<String> =
+                bodies.iter().flat_map(|(path, body)| at_once(4, || server.post(path, body))).collect();
+            said.extend([1_000, 60_000].map(|length| server.get(&format!("{RESPONSES}/resp_{}", "0".repeat(length)))));
+            said.sort();
+            said
+        },
+    },
+    Attack {
         name: "`/infill`: a prefix and a suffix of 8 MiB, 1,024 files of 16 KB, a million files, a prompt of 16 MiB",
         most: 256,
         answers: &["200", "400"],
