@@ -349,6 +349,15 @@ impl Cache {
         self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
     }
 
+    /// Stores the sequence that the next text displaces: all of it, or, if a running text waits for its next token, as
+    /// much as it can wait for.
+    pub(crate) fn store_next(&mut self, context: &mut Context, room: Room, running: usize, is_awaited: bool) {
+        let has_time = |stored: &Option<Stored>| !is_awaited || stored.as_ref().is_some_and(Stored::has_time);
+        while self.is_storing_next(room, running) && has_time(&self.stored) {
+            self.store_part(context);
+        }
+    }
+
     /// Stores all idle sequences.
     pub(crate) fn store_all(&mut self, context: &mut Context) {
         if self.stored.is_some() {
@@ -357,8 +366,8 @@ impl Cache {
         }
     }
 
-    /// Stores the rows of an idle sequence that is about to be displaced, unless the store holds them already. If a
-    /// text waits for its next token meanwhile, this copies only as many bytes as fit between two steps.
+    /// Stores the rows of an idle sequence that is about to be displaced, as far as the store lacks them: all of them
+    /// if no text waits for its next token, and otherwise as much as the others can wait for.
     fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
         let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };
@@ -366,7 +375,7 @@ impl Cache {
         loop {
             match stored.store_part(context, idle, &checkpoints.kept) {
                 Progress::Done => break,
-                Progress::More if is_alone => has_waited = false,
+                Progress::More if is_alone || stored.has_time() => has_waited = false,
                 Progress::Later if is_alone && !has_waited => {
                     stored.wait();
                     has_waited = true;

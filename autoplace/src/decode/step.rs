@@ -473,7 +473,7 @@ impl Step<'_> {
         }
         let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
-            take_out(self.sequences, at).leave(self.cache);
+            take_out(self.sequences, at).leave(self.cache, self.drafters);
         }
         self.model.counters().say_speed(true);
     }

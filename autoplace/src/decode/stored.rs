@@ -30,18 +30,25 @@ const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 /// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
-/// part.
+/// Copying between two steps, beyond which no further part begins while a running text waits for its next token.
+const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
+
+/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
 const MIN_PART: usize = UNIT / 2;
 
 /// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
 const PIECES_AT_ONCE: usize = 64;
 
-/// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
-/// cell, which takes one or two milliseconds.
+/// The rows of a sequence with at least this many tokens are found between two steps of their own: llama.cpp describes
+/// each cell, which takes a millisecond or two.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
+/// How long the measured number of free bytes of the host counts, and the least number that does: a measurement reads
+/// some small files of the system, which takes half a millisecond.
+const FREE_FOR: Duration = Duration::from_millis(100);
+const FREE_AT_LEAST: u64 = 256 << 20;
+
+/// Most searches for one prompt. Each but the last one found a piece that was damaged.
 const MAX_SEARCHES: usize = 8;
 
 /// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
@@ -56,8 +63,7 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether the state at the end of a text is a part of the context's state. False after
-    /// [`with_ends`](Self::with_ends).
+    /// Whether the context's state contains all that belongs to the end of a text.
     has_own_end: bool,
     /// The root of the store's tree for the adapters of the last text.
     root: Option<(Scales, Id)>,
@@ -66,6 +72,12 @@ pub(crate) struct Stored {
     seconds_per_byte: Option<f64>,
     /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
     seconds_per_read: Option<f64>,
+    /// Bytes that were copied since the store last counted them.
+    copied_bytes: u64,
+    /// Free bytes of the host, less those that were copied since they were measured.
+    free: Option<(Instant, u64)>,
+    /// Time of copying since the last step.
+    since_step: Duration,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
     /// The idle sequence that is only partly stored.
@@ -87,8 +99,7 @@ struct Reading {
     copied: usize,
 }
 
-/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
-/// such as a window or a recurrent state. The rows are not part of it.
+/// The part that was read so far of a rest, which belongs to the first `tokens` tokens of a sequence.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
@@ -104,7 +115,7 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// The state at the end of the text, if it is not a part of the context's state.
+    /// The bytes that belong to the end of the text, if the context's state does not contain them.
     pub(crate) end: Option<&'a [u8]>,
 }
 
@@ -137,6 +148,9 @@ impl Stored {
             seconds_per_token: None,
             seconds_per_byte: None,
             seconds_per_read: None,
+            copied_bytes: 0,
+            free: None,
+            since_step: Duration::ZERO,
             later_at: None,
             reading: None,
         }
@@ -155,6 +169,23 @@ impl Stored {
         if tokens >= MIN_BATCH {
             self.seconds_per_token = smoothed(self.seconds_per_token, tokens as u64, took);
         }
+    }
+
+    /// A step begins. `is_awaited` says whether a running text waits for its next token.
+    pub(crate) fn step_begins(&mut self, is_awaited: bool) {
+        if !is_awaited {
+            self.since_step = Duration::ZERO;
+        }
+    }
+
+    /// A step has ended.
+    pub(crate) fn step_ended(&mut self) {
+        self.of.store.paused(std::mem::take(&mut self.since_step));
+    }
+
+    /// Whether a running text that waits for its next token can wait for another part.
+    pub(crate) fn has_time(&self) -> bool {
+        self.since_step < TIME_BETWEEN_STEPS
     }
 
     fn root(&mut self, scales: &Scales) -> Id {
@@ -212,9 +243,24 @@ impl Stored {
         None
     }
 
-    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
-    /// the pieces, the sequence stays empty and the result is `None`.
+    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
+    /// sequence empty: the context refuses the pieces, and the store forgets them.
     pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (found, brought): (&Found, &Brought),
+        end: usize,
+    ) -> Option<Restored> {
+        let restored = self.try_restore(context, seq, (found, brought), end);
+        // A context that no longer works refuses everything.
+        if restored.is_none() && context.is_usable() {
+            self.forget(found);
+        }
+        restored
+    }
+
+    fn try_restore(
         &mut self,
         context: &mut Context,
         seq: SeqId,
@@ -254,6 +300,11 @@ impl Stored {
         Some(Restored { tokens: found.tokens, from_folder: brought.from_folder })
     }
 
+    /// Forgets a beginning that is of no use.
+    pub(crate) fn forget(&self, found: &Found) {
+        self.of.store.forget(found);
+    }
+
     /// The text of an idle sequence.
     fn text<'a>(&self, idle: &'a Remembered) -> Text<'a> {
         Text { tokens: &idle.tokens, media: idle.marks.all(), projector: self.of.projector }
@@ -277,12 +328,17 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // This check comes before any copy, because it runs again after each token.
+        // This comes before any copying, because every step comes here.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
         }
-        match self.try_part(context, idle, checkpoints) {
+        let begun = Instant::now();
+        let progress = self.try_part(context, idle, checkpoints);
+        let took = begun.elapsed();
+        self.since_step += took;
+        self.of.store.copied(std::mem::take(&mut self.copied_bytes), took);
+        match progress {
             Ok(progress) => {
                 self.later_at = (progress == Progress::Later).then_some(unwritten);
                 progress
@@ -302,14 +358,14 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // The tokens of a picture's rows have only 31 bits of its hash, which is too little for another process to
-            // identify it.
+            // Another process would identify the rows by 31 bits alone.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
-        let free = checkpoints::free();
+        let free = self.free();
         if free < AT_ONCE as u64 {
-            // The store gives memory back so that the machine need not swap.
+            // The store is never the reason for swap.
+            self.free = None;
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
         }
@@ -332,10 +388,20 @@ impl Stored {
         while progress == Progress::More && reading.copied < at_once {
             progress = self.next_part(context, root, idle, &mut reading, checkpoints)?;
         }
+        if let Some((_, free)) = &mut self.free {
+            *free = free.saturating_sub(reading.copied as u64);
+        }
         if progress != Progress::Done {
             self.reading = Some(reading);
         }
         Ok(progress)
+    }
+
+    /// Free bytes of the host beyond the margin that plans leave.
+    fn free(&mut self) -> u64 {
+        let known = self.free.filter(|(since, free)| since.elapsed() < FREE_FOR && *free >= FREE_AT_LEAST);
+        let (_, free) = *self.free.insert(known.unwrap_or_else(|| (Instant::now(), checkpoints::free())));
+        free
     }
 
     /// Bytes to copy between two steps.
@@ -367,13 +433,14 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // If a piece is missing in the store, all later pieces are missing too.
+        // All pieces after a missing one are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
         let pieces = context.read_pieces(idle.seq, rows, missing.start..until, block, &reading.front)?;
         let read = row_bytes * (until - missing.start);
         reading.copied += read.max(MIN_PART);
+        self.copied_bytes += read as u64;
         if read >= MIN_PART {
             self.seconds_per_read = smoothed(self.seconds_per_read, read as u64, begun.elapsed());
         }
@@ -389,10 +456,10 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of a [`Rest`]. The rests of the checkpoints come first, then the rest at the end of the
-    /// sequence. Adds a complete rest to the store.
+    /// Reads the next bytes of a rest of a sequence: of one at a checkpoint, or of the one at its end. Adds the rest
+    /// when it is complete.
     fn next_rest(
-        &self,
+        &mut self,
         context: &mut Context,
         root: Id,
         idle: Idle<'_>,
@@ -405,13 +472,12 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
-        let is_of_text = |checkpoint: &&Checkpoint| {
-            let has_tokens = checkpoint.scales == *idle.scales && tokens.starts_with(&checkpoint.tokens);
-            has_tokens && idle.marks.first_difference(&checkpoint.marks) >= checkpoint.tokens.len()
+        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
+        let is_of_text = |kept: &&Checkpoint| {
+            let has_tokens = kept.scales == *idle.scales && tokens.starts_with(&kept.tokens);
+            has_tokens && idle.marks.first_difference(&kept.marks) >= kept.tokens.len()
         };
-        let of_checkpoints =
-            checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
+        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|kept| (kept.tokens.len(), Some(&kept.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -422,15 +488,16 @@ impl Stored {
             reading.refused.push(of);
             return Ok(Progress::More);
         }
-        let (at_once, rest) = (self.at_once(), &mut reading.rest);
+        let (at_once, free, rest) = (self.at_once(), self.free(), &mut reading.rest);
         if !rest.is_of(of, checkpoint) {
             *rest = Rest { tokens: of, checkpoint: checkpoint.cloned(), data: Vec::new() };
-            if checkpoints::free() < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
+            if free < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
                 return Ok(Progress::Done);
             }
         }
         let part = rest.data.len()..bytes.min(rest.data.len() + at_once);
         reading.copied += part.len().max(MIN_PART);
+        self.copied_bytes += part.len() as u64;
         match checkpoint {
             Some(state) => rest.data.extend_from_slice(&state.bytes()[part]),
             None => rest.data.extend(context.read_rest_part(idle.seq, &reading.rows, part)?),
@@ -447,7 +514,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// Records that a text has used this sequence, so that its rows must be found anew.
+    /// Records that a text uses this sequence, or has used it, so that its rows are found again.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
@@ -494,14 +561,34 @@ fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use llama_sys::Token;
     use test_support::random_weights;
 
-    use super::is_behind;
-    use crate::Model;
+    use super::{Added, NewPiece, Text, is_behind};
     use crate::memory::{FlashAttention, KvType};
     use crate::plan::Request;
     use crate::store::PromptStore;
+    use crate::{Model, ModelBuilder};
+
+    fn model_of(arch: &str, folder: &Path) -> PathBuf {
+        let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap().in_floats();
+        sketch.vocabulary();
+        random_weights::write(&sketch, folder)
+    }
+
+    fn builder(path: &Path) -> ModelBuilder {
+        let mut request = Request::new().n_ctx(1024).n_batch(64);
+        request.params.flash_attn = FlashAttention::Off;
+        request.params.swa_full = false;
+        (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+        Model::builder(path).request(request).n_threads(1).without_learning()
+    }
+
+    fn words(seed: Token, n: Token) -> Vec<Token> {
+        (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
+    }
 
     /// The generated text, and the number of tokens that came from the store.
     fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
@@ -515,16 +602,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
-            let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap().in_floats();
-            sketch.vocabulary();
-            let path = random_weights::write(&sketch, folder.path());
-            let mut request = Request::new().n_ctx(1024).n_batch(64);
-            request.params.flash_attn = FlashAttention::Off;
-            request.params.swa_full = false;
-            (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
-            let builder = || Model::builder(&path).request(request.clone()).n_threads(1).without_learning();
-            let words =
-                |seed: Token, n: Token| -> Vec<Token> { (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect() };
+            let path = model_of(arch, folder.path());
+            let builder = || builder(&path);
             let long = words(1, 300);
             let next = [&long[..], &words(2, 20)].concat();
             let store = PromptStore::new(64 << 20);
@@ -536,6 +615,36 @@ mod tests {
             assert!(tokens >= 296, "{arch}: {tokens}");
             assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
             assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_a_context_refuses_are_forgotten_and_stored_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        // Bytes that are no shape, and a shape without any row.
+        for bytes in [vec![1; 5000], vec![1, 0, 0, 0, 0]] {
+            for arch in ["llama", "jamba"] {
+                let path = model_of(arch, folder.path());
+                let store = PromptStore::new(64 << 20);
+                let model = builder(&path).prompt_store(store.clone()).load().unwrap();
+                let of = model.with_native(|native| model.prompt_store(native)).unwrap().unwrap();
+                let root = store.root(&of.key(&model.scales(None).unwrap()));
+                store.learn(root, "", None, of.needs_rest);
+                let prompt = words(1, 100);
+                let stored = Text::plain(&prompt[..64]);
+                let rows = NewPiece::Rows { from: 0, data: bytes.clone() };
+                assert!(matches!(store.add(root, stored, rows), Added::Yes { .. }));
+                if of.needs_rest {
+                    assert!(matches!(store.add(root, stored, NewPiece::Rest(bytes.clone())), Added::Yes { .. }));
+                }
+                assert_eq!(store.find(root, Text::plain(&prompt)).tokens, 64, "{arch}");
+                assert_eq!(text(&model, &prompt).1, 0, "{arch}");
+                text(&model, &words(3, 40));
+                let next = [&prompt[..], &words(2, 20)].concat();
+                let (restored, tokens) = text(&model, &next);
+                assert!(tokens >= 96, "{arch}: {tokens}");
+                assert_eq!(restored, text(&builder(&path).load().unwrap(), &next).0, "{arch}");
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use super::loaded::{Draft, Heads};
 use crate::gguf::Shard;
 use crate::machine::Host;
 use crate::memory::{Headroom, PeakSizes};
-use crate::store::{Id, PromptStore};
+use crate::store::{Id, PIECE_FORMAT, PromptStore};
 
 /// Number of bytes that are read and hashed at once.
 const CHUNK: usize = 1 << 20;
@@ -56,16 +56,15 @@ impl Model {
         let plan = self.placement();
         let of = &plan.context;
         let streams = if of.kv_unified { 1 } else { of.n_seq_max };
-        // Windows and recurrent states are stored as a whole, and their format contains the number of caches.
-        let needs_rest = native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid();
+        let needs_rest = needs_rest(native);
         let shape = needs_rest.then_some((streams, of.swa_full, of.n_rs_seq));
         // In these models, the factors of the positions depend on the length of the context (llama-model.cpp,
         // `get_rope_factors`).
         let is_long = header.tensors().any(|tensor| tensor.name().starts_with("rope_factors_long"));
         let length = is_long.then(|| of.n_ctx_seq());
         let key = format!(
-            "llama.cpp {}; {files}; keys {:?}, values {:?}; {:?}; {:?}; {length:?}",
-            llama_sys::build_info().llama_cpp,
+            "{}; {files}; keys {:?}, values {:?}; {:?}; {:?}; {length:?}",
+            versions(PIECE_FORMAT),
             of.type_k,
             of.type_v,
             of.rope,
@@ -74,25 +73,22 @@ impl Model {
         Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, projector, key })
     }
 
-    /// The store for the texts in a draft model's context. `None` without a store, or if the file cannot be read. Also
-    /// `None` for a model whose texts can be restored only at their end: the end of a draft contains tokens that are in
-    /// no text.
+    /// The store of what a draft model's context holds. `None` without a store, and if the file cannot be read.
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
-        let native = draft.context.model();
-        if native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid() {
-            return None;
-        }
         let file = self.file_key(&store, path);
         let file =
             file.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no drafts: {error}")).ok()?;
         let (keys, values) = (draft.params.type_k, draft.params.type_v);
         // In some models, the factors of the positions depend on the length of the context.
         let length = draft.context.n_ctx_seq();
-        let llama_cpp = llama_sys::build_info().llama_cpp;
-        let key = format!("llama.cpp {llama_cpp}; a draft; {file}; keys {keys:?}, values {values:?}; {length}");
+        let versions = versions(PIECE_FORMAT);
+        let needs_rest = needs_rest(draft.context.model());
+        let streams = if draft.context.kv_unified() { 1 } else { draft.context.n_seq_max() };
+        let shape = needs_rest.then_some((streams, draft.params.swa_full, draft.params.n_rs_seq));
+        let key = format!("{versions}; a draft; {file}; keys {keys:?}, values {values:?}; {shape:?}; {length}");
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Some(ModelStore { store, label: format!("{name} (draft)"), needs_rest: false, projector: 0, key })
+        Some(ModelStore { store, label: format!("{name} (draft)"), needs_rest, projector: 0, key })
     }
 
     /// The store for the texts in the context of the model's own block for multi-token prediction. `None` without a
@@ -169,7 +165,18 @@ impl Model {
     }
 }
 
-/// Bytes of host memory that a plan leaves free.
+/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written
+/// whole, with the number of caches.
+fn needs_rest(model: &llama_sys::Model) -> bool {
+    model.n_swa() > 0 || model.is_recurrent() || model.is_hybrid()
+}
+
+/// Identifies who wrote the bytes of a piece: our format, and llama.cpp's.
+fn versions(format: u32) -> String {
+    format!("pieces {format}; llama.cpp {}", llama_sys::build_info().llama_cpp)
+}
+
+/// Bytes that a plan leaves of the host.
 pub(crate) fn host_margin(host: &Host) -> u64 {
     Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
 }
@@ -203,7 +210,19 @@ fn stamp(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{hash, stamp};
+    use super::{PIECE_FORMAT, hash, stamp, versions};
+    use crate::Model;
+    use crate::store::PromptStore;
+
+    #[test]
+    fn texts_of_another_format_of_pieces_or_another_llama_cpp_have_another_key() {
+        assert_ne!(versions(PIECE_FORMAT), versions(PIECE_FORMAT + 1));
+        let builder = Model::builder(test_support::demo_path()).without_learning();
+        let model = builder.prompt_store(PromptStore::new(1 << 20)).load().unwrap();
+        let of = model.with_native(|native| model.prompt_store(native)).unwrap().unwrap();
+        assert!(of.key.contains(&versions(PIECE_FORMAT)), "{}", of.key);
+        assert!(of.key.contains(&llama_sys::build_info().llama_cpp), "{}", of.key);
+    }
 
     #[test]
     fn files_with_other_bytes_have_other_hashes_and_stamps() {

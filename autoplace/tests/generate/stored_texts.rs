@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::process::Command;
 
-use autoplace::generate::{Engine, GenerateRequest, Speculation, Statistics};
+use autoplace::generate::{Engine, GenerateRequest, Session, Speculation, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 use autoplace::store::{PromptStore, StoreOptions};
@@ -12,8 +14,8 @@ use autoplace::{Isolation, Model, ModelBuilder, memory};
 
 use crate::speculative_support::{self, exact};
 use crate::text_support::{
-    Raw, SEED, SYSTEM, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, tokens_of, words,
-    worker,
+    Raw, SEED, SYSTEM, Texts, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, to_the_end,
+    tokens_of, words, worker,
 };
 use test_support::{demo_path, prediction_heads};
 
@@ -34,10 +36,15 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
-/// One model for each kind of memory: attention, windows, a recurrent state, and hybrids.
-fn models(folder: &Path) -> [(&'static str, PathBuf); 5] {
-    let kinds = [("llama", None), ("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
-    kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
+/// A model for each kind of memory: attention, with compressed keys (MLA), windows, a recurrent state, and hybrids.
+fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
+    let archs = ["llama", "deepseek2", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
+    archs.map(|arch| (arch, random(arch, (arch == "gpt-oss").then_some(224), folder)))
+}
+
+/// Whether a text of this model can be restored at any of its tokens.
+fn is_divided(arch: &str) -> bool {
+    matches!(arch, "llama" | "deepseek2")
 }
 
 fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
@@ -86,7 +93,7 @@ fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
             let model = load(&path, request(1024, 1, false), &in_folder(&files));
             turn(title, &model, &words(1, 150)).0
         };
-        let sequences = if title == "llama" { 2 } else { 1 };
+        let sequences = if is_divided(title) { 2 } else { 1 };
         let model = load(&path, request(1500 * sequences, sequences, false), &in_folder(&files));
         let next = [&history[..], &words(9, 20)].concat();
         let (_, again) = turn(title, &model, &next);
@@ -115,12 +122,12 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
         // This prompt differs from the middle of the history on.
         let fork = [&history[..150], &words(6, 60)].concat();
         let (_, forked) = turn(title, &model, &fork);
-        let expected = if title == "llama" { 150 } else { 0 };
+        let expected = if is_divided(title) { 150 } else { 0 };
         assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
         turn(title, &model, &words(7, 80));
         // A prompt that begins with the whole first prompt continues from the checkpoint before its end.
         let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
-        let expected = if title == "llama" { 200 } else { 196 };
+        let expected = if is_divided(title) { 200 } else { 196 };
         assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
     }
 }
@@ -153,7 +160,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
     let prompt = tokens_of(&model, &SYSTEM.repeat(5));
     let mut session = model.session().unwrap();
     session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
-    crate::text_support::to_the_end(&mut session);
+    to_the_end(&mut session);
     session.replace(None).unwrap();
     drop(session);
     let again = complete(greedy(&model, &prompt[..]).cache_prompt(true), &model);
@@ -176,6 +183,31 @@ fn the_stores_memory_would_be_free_once_the_model_is_released() {
     let more = store.usage().memory_bytes - stored;
     assert!(more > 0);
     assert_eq!(free(), before + more);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_back() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let store = PromptStore::new(256 * MIB);
+    let model = load(&random("llama", None, folder.path()), request(1024, 1, false), &store);
+    let prompt = words(3, 300);
+    let expected = complete(generate(&model, &prompt).cache_prompt(false), &model);
+    turn("", &model, &words(1, 300));
+    turn("", &model, &words(2, 300));
+    assert!(store.usage().pieces > 0);
+    // Less than the margin that plans leave is left of the memory that the process may take.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = format!("--data={}", (data << 10) + 48 * MIB);
+    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
+    assert!(limited.unwrap().success(), "util-linux has prlimit");
+    let text = complete(generate(&model, &prompt), &model);
+    assert_eq!(text, expected);
+    let usage = store.usage();
+    assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
 }
 
 #[test]
@@ -244,13 +276,14 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, a block for multi-token prediction with correct drafts, and one with random
-/// drafts.
-fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 3] {
+/// Models with a drafter: a draft model, one with windows, and a block for multi-token prediction whose drafts are
+/// right, or by chance.
+fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
     [
         ("draft", exact("llama", folder), draft),
+        ("draft with windows", exact("olmo2", folder), draft),
         ("right", prediction_heads::steps(folder), mtp),
         ("random", prediction_heads::random(folder), mtp),
     ]
@@ -262,8 +295,8 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
     for (title, path, speculation) in drafting(folder.path()) {
         let load = |store: Option<PromptStore>| {
             let builder = speculative_support::builder(&path, speculative_support::request(512, 1, 3).n_batch(64));
-            let builder = match title {
-                "draft" => builder.draft(&path),
+            let builder = match speculation {
+                Speculation::DraftModel { .. } => builder.draft(&path),
                 _ => builder.mtp(true),
             };
             store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap()
@@ -291,6 +324,39 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
         // If both models compute the same from the same input, nearly all drafts are correct.
         assert!(title == "random" || again.acceptance_rate() > 0.9, "{title}: {again:?}");
     }
+}
+
+#[test]
+fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = prediction_heads::steps(folder.path());
+    let drafts = |store: Option<PromptStore>| {
+        let mut request = speculative_support::request(512, 3, 3).n_batch(64);
+        request.params.kv_unified = true;
+        let builder = speculative_support::builder(&path, request).mtp(true);
+        let model = store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap();
+        let mut session = model.session().unwrap();
+        let speculation = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
+        let begin = |session: &mut Session, seed: u32, prompt: usize, tokens: usize| {
+            let prompt = words(seed, prompt);
+            let generate = generate(&model, &prompt).temp(0.0).max_tokens(tokens).speculate(speculation);
+            session.begin(generate).unwrap()
+        };
+        // The block keeps the cells of this text when it has left the model's context.
+        begin(&mut session, 1, 100, 4);
+        to_the_end(&mut session);
+        let long = begin(&mut session, 2, 370, 24);
+        let mut texts = Texts::default();
+        texts.generate_to(&mut session, long, 8);
+        // Its last tokens wait for a draft that never comes, and would take the last free cells.
+        begin(&mut session, 3, 60, 1);
+        texts.run(&mut session);
+        let statistics = texts.of(long).statistics();
+        (statistics.drafted_tokens, statistics.accepted_tokens)
+    };
+    let expected = drafts(None);
+    assert!(expected.1 > 10, "{expected:?}");
+    assert_eq!(drafts(Some(PromptStore::new(256 * MIB))), expected);
 }
 
 #[test]

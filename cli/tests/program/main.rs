@@ -1,6 +1,8 @@
 //! Tests of the program `autoplace`.
 
 mod cli_adapted;
+#[cfg(unix)]
+mod cli_cache;
 mod cli_devices;
 mod cli_doctor;
 mod cli_flags;

@@ -85,16 +85,18 @@ impl Heads {
         Ok(restored)
     }
 
-    /// The hidden state for the next token, with which the block can continue after the known tokens of a sequence. The
-    /// block's context holds all of those tokens on return. `None` if the block has not followed the text from its
-    /// second token on.
+    /// What the block needs to go on after the known tokens of a sequence that no text uses: the hidden state for the
+    /// next token. The block's context holds all of these tokens on return. `None` if the block has not followed the
+    /// text from its second token on, or if its context has no room for the tokens that wait.
     pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
         let width = self.width();
         let known = self.known(seq);
         if known.first != 1 || known.tokens.is_empty() || !known.has_next(width) {
             return Ok(None);
         }
-        self.catch_up(batch, seq)?;
+        if !self.catch_up_within_room(batch, seq)? {
+            return Ok(None);
+        }
         let next = self.known(seq).hidden.get(..width);
         Ok(next.map(|next| next.iter().flat_map(|number| number.to_le_bytes()).collect()))
     }
@@ -183,30 +185,50 @@ impl Heads {
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
-    /// Computes the waiting tokens of a sequence without outputs.
+    /// Computes the waiting tokens of a sequence without outputs. A context without room for them is cleared.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
+        while let Some(hidden) = self.next_waiting(batch, seq) {
+            if !self.computed(seq, batch, &hidden)? {
+                return Ok(());
+            }
+            self.known(seq).computed += batch.len();
+        }
+        Ok(())
+    }
+
+    /// As [`catch_up`](Self::catch_up), but forgets only this sequence if the context has no room for it: the other
+    /// sequences may be those of running texts. Returns whether all tokens are computed.
+    fn catch_up_within_room(&mut self, batch: &mut Batch, seq: SeqId) -> Result<bool, Error> {
+        while let Some(hidden) = self.next_waiting(batch, seq) {
+            match self.context.decode_heads(batch, &hidden) {
+                Err(llama_sys::Error::NoKvSlot { .. }) => {
+                    self.forget(seq)?;
+                    return Ok(false);
+                }
+                decoded => computed(&mut self.context, &mut self.held, seq, decoded)?,
+            };
+            self.known(seq).computed += batch.len();
+        }
+        Ok(true)
+    }
+
+    /// Puts the next waiting tokens of a sequence into the batch. Returns their hidden states, which the sequence no
+    /// longer has; `None` if no token waits.
+    fn next_waiting(&mut self, batch: &mut Batch, seq: SeqId) -> Option<Vec<f32>> {
         let width = self.width();
         let most = self.context.n_batch().max(1) as usize;
-        loop {
-            let known = self.known(seq);
-            let part = known.waiting().min(most);
-            if part == 0 {
-                return Ok(());
-            }
-            batch.clear();
-            let tokens = known.tokens[known.computed..].iter().take(part);
-            for (index, &token) in (known.first + known.computed..).zip(tokens) {
-                batch.add(token, position(index), seq, false);
-            }
-            let hidden = std::mem::take(&mut known.hidden);
-            if !self.computed(seq, batch, &hidden[..part * width])? {
-                return Ok(());
-            }
-            let known = self.known(seq);
-            known.hidden = hidden;
-            known.hidden.drain(..part * width);
-            known.computed += part;
+        let known = self.known(seq);
+        let part = known.waiting().min(most);
+        if part == 0 {
+            return None;
         }
+        batch.clear();
+        let tokens = known.tokens[known.computed..].iter().take(part);
+        for (index, &token) in (known.first + known.computed..).zip(tokens) {
+            batch.add(token, position(index), seq, false);
+        }
+        let later = known.hidden.split_off(part * width);
+        Some(std::mem::replace(&mut known.hidden, later))
     }
 
     fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {

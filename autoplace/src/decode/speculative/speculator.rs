@@ -140,8 +140,17 @@ impl Drafters {
         Self { drafts, stored, stored_heads, ..Self::default() }
     }
 
-    /// Stores the next pieces of a sequence in the drafters' contexts that no text uses. Returns whether more pieces
-    /// are left.
+    /// Records that a text has ended.
+    pub(crate) fn ended(&mut self, text: SeqTokens<'_>) {
+        if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
+            && let Err(error) = stored.ended(draft, text)
+        {
+            tracing::debug!(target: "autoplace::store", "what a draft model holds of a text is not stored: {error}");
+        }
+    }
+
+    /// Stores the next pieces of what the drafters' contexts hold of a sequence that no text uses. Returns whether more
+    /// is left.
     pub(crate) fn store_part(&mut self, is_running: impl Fn(SeqId) -> bool) -> bool {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
             && stored.store_part(draft, &is_running)

@@ -1,19 +1,20 @@
-//! The link between the drafters' contexts and the prompt store. A drafter's part of a text is stored beside the
-//! model's own part.
+//! The prompt store of the drafters: the states of a text in their contexts are stored beside that of the model's
+//! context.
 //!
-//! In: a drafter's context, and its tokens of each sequence. Out: the beginning of a text, restored into that context,
-//! so that the first draft of a restored text does not wait for the whole prompt. A draft model can continue at any
-//! place. A block for multi-token prediction can continue only at the end of an earlier text, because it needs the
-//! model's hidden state of the last token, which is stored there.
+//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
+//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
+//! from any place, and one with windows or recurrent states where a text has ended. A block for multi-token prediction
+//! goes on there too, because it needs the model's hidden state of the last token, which is stored there.
 
 use std::time::Duration;
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::SeqTokens;
+use crate::decode::cache::can_go_back;
 use crate::decode::error::Error;
 use crate::decode::media::NO_SPANS;
-use crate::decode::prefix::Prefix;
+use crate::decode::prefix::{Prefix, common_prefix, position};
 use crate::decode::stored::{Idle, Progress, Stored, WORTH_RESTORING};
 use crate::load::{Draft, Followed, Heads, ModelStore, NO_MARKS, Scales};
 use crate::store::Text;
@@ -24,25 +25,47 @@ pub(crate) struct StoredDrafter {
     stored: Stored,
     /// Always empty: adapters change the model and not its drafters.
     scales: Scales,
-    /// For each sequence, whether the store holds all of it, or cannot hold more of it.
+    /// Whether the context's state belongs to all of its tokens together. It is then stored when the text has ended.
+    needs_rest: bool,
+    /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
     is_stored: Vec<bool>,
 }
 
 impl StoredDrafter {
     /// The link of a draft model whose context has this number of sequences.
     pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::new(of), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let needs_rest = of.needs_rest;
+        let is_stored = vec![needs_rest; sequences];
+        Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored }
     }
 
     /// The link of a block for multi-token prediction. The block's first token is the second token of a text.
     pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::with_ends(of, 1), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let stored = Stored::with_ends(of, 1);
+        Self { stored, scales: Scales::default(), needs_rest: false, is_stored: vec![false; sequences] }
     }
 
     /// Records that the drafter's context is about to compute this sequence.
     pub(super) fn changed(&mut self, seq: SeqId) {
         self.stored.changed(seq);
+        self.is_stored[seq as usize] = self.needs_rest;
+    }
+
+    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go
+    /// back so far. What the context then holds can be stored.
+    pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
+        let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
+        let keep = common_prefix(held, tokens);
+        if keep < held.len() {
+            let end = position(keep);
+            if !can_go_back(&draft.context, seq, keep)? || !draft.context.kv_seq_remove(seq, end..Position::MAX)? {
+                return Ok(());
+            }
+            held.truncate(keep);
+            self.stored.changed(seq);
+        }
         self.is_stored[seq as usize] = false;
+        Ok(())
     }
 
     /// Learns the cost of a draft's prompt from a batch.
@@ -75,7 +98,7 @@ impl StoredDrafter {
         from: usize,
         width: usize,
     ) -> Result<Option<Followed>, Error> {
-        // The search ignores the last token, so this includes one token more than is restored.
+        // The last token is for the search, which leaves one to be computed.
         let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
             return Ok(None);
         };
@@ -85,6 +108,9 @@ impl StoredDrafter {
         let wanted = known.len() - WORTH_RESTORING;
         let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
         let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
+        if end.len() != width {
+            self.stored.forget(&found);
+        }
         if found.tokens != known.len() || end.len() != width {
             return Ok(None);
         }

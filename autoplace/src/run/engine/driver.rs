@@ -121,6 +121,11 @@ impl Driver {
             self.queue.tell_waiting(&mut session.work.prompts);
         }
         loop {
+            if let Some(session) = &mut self.session
+                && self.queue.has_waiting()
+            {
+                session.store_next();
+            }
             let session = self.session.as_ref();
             let rank = |id| session.map(|session| session.work.prompts.rank(id));
             let joins = |next: &Waiting| {

@@ -158,7 +158,7 @@ impl LocalSession {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
-        suspended.suspend(&mut self.cache);
+        suspended.suspend(&mut self.cache, &mut self.drafters);
         Some(suspended)
     }
 
@@ -207,6 +207,10 @@ impl LocalSession {
         if self.sequences.is_empty() {
             return Ok(());
         }
+        let is_awaited = self.is_awaited();
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_begins(is_awaited);
+        }
         let begun = self.step_begins();
         let step = Step {
             lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
@@ -227,6 +231,9 @@ impl LocalSession {
             self.step_ended(begun);
         }
         computed.inspect_err(|_| self.spoil())?;
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_ended();
+        }
         self.store_part();
         Ok(())
     }
@@ -237,6 +244,18 @@ impl LocalSession {
         let Some(lent) = &mut self.lent else { return false };
         let is_running = |seq| self.sequences.iter().any(|other| other.held.seq == seq);
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
+    }
+
+    /// Whether a running text waits for its next token, and not for its first one.
+    fn is_awaited(&self) -> bool {
+        self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some())
+    }
+
+    /// Stores the sequence that the next text would displace, as far as the running texts can wait.
+    pub(crate) fn store_next(&mut self) {
+        let is_awaited = self.is_awaited();
+        let Some(lent) = &mut self.lent else { return };
+        self.cache.store_next(&mut lent.context, lent.room, self.sequences.len(), is_awaited);
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
@@ -262,7 +281,7 @@ impl LocalSession {
         let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics;
         if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+            ended.leave(&mut self.cache, &mut self.drafters);
         }
         Some(statistics)
     }
@@ -322,7 +341,7 @@ impl Drop for LocalSession {
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+            sequence.leave(&mut cache, &mut self.drafters);
         }
         cache.store_all(&mut lent.context);
         self.drafters.store_all();
@@ -331,5 +350,38 @@ impl Drop for LocalSession {
         };
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
         slot.give_back(lent.context, cache.into_contents());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::Token;
+
+    use super::LocalSession;
+    use crate::Model;
+    use crate::plan::Request;
+    use crate::store::PromptStore;
+
+    #[test]
+    fn a_sequence_is_stored_at_once_for_the_next_text_while_nobody_waits_for_a_token() {
+        let request = Request::new().n_ctx(1024).n_seq_max(2);
+        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
+        let model = builder.prompt_store(PromptStore::new(64 << 20)).load().unwrap();
+        let mut session = LocalSession::open(&model).unwrap();
+        let begin = |session: &mut LocalSession, seed: Token| {
+            let words: Vec<Token> = (0..100).map(|at| 259 + (at * 7 + seed) % 200).collect();
+            session.begin_once(model.generate(&words[..]).temp(0.0).ignore_eos().max_tokens(2)).unwrap();
+        };
+        begin(&mut session, 1);
+        begin(&mut session, 2);
+        while !session.is_empty() {
+            session.step().unwrap().for_each(drop);
+        }
+        // The first of both is stored and displaced. The engine would not admit a further text before it has stored the
+        // second one, between steps.
+        begin(&mut session, 3);
+        assert!(session.is_storing_next());
+        session.store_next();
+        assert!(!session.is_storing_next());
     }
 }
