@@ -197,10 +197,14 @@ fn choices(
     let load = model.load_seconds(machine);
     let expected = model.expected(now);
     let rungs = model.ladder.rungs();
-    let fastest = rungs.first().map_or(0.0, |rung| model.demand.seconds(&rung.plan));
+    let with_queue = |rung: &Rung| model.demand.seconds_with_queue(&rung.plan, rung.sequences(), now);
+    let fastest = rungs.first().map_or(0.0, with_queue);
+    let of_waiting = rungs.first().map_or(0.0, |rung| model.seconds_of_waiting(rung));
     // A placement serves the requests that wait now and those that are expected.
-    let requests = expected + f64::from(model.waiting) * model.priority;
-    let slower = |rung: &Rung| requests * (model.demand.seconds(&rung.plan) - fastest).max(0.0);
+    let slower = |rung: &Rung| {
+        let now = model.priority * (model.seconds_of_waiting(rung) - of_waiting).max(0.0);
+        now + expected * (with_queue(rung) - fastest).max(0.0)
+    };
     let ends_in = if model.texts > 0 { model.ends_in.as_secs_f64() } else { 0.0 };
     let mut choices = Vec::new();
     let must_be_loaded = together.contains(&index);
@@ -213,6 +217,10 @@ fn choices(
             let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
             for other in rungs.iter().filter(|other| other.held != rung.held) {
                 let waits = model.texts > 0 && !model.moves;
+                if !waits && model.texts > other.sequences() {
+                    // Running texts would have no place there.
+                    continue;
+                }
                 // During a move, the running texts wait, and so do requests that arrive.
                 let stalled = 1.0 + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
                 let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
@@ -232,7 +240,7 @@ fn choices(
                 };
                 let bare = Room::new(machine);
                 let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
-                let served = back.map_or(0.0, |rung| expected * (model.demand.seconds(&rung.plan) - fastest).max(0.0));
+                let served = back.map_or(0.0, |rung| expected * (with_queue(rung) - fastest).max(0.0));
                 let price = model.priority * swaps * swap + served + ends_in;
                 choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
             }

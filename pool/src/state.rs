@@ -161,6 +161,16 @@ impl ModelState {
         self.ladder.rungs().first().map_or(0.0, |rung| self.demand.seconds(&rung.plan))
     }
 
+    /// Predicted seconds from now to the ends of the requests that wait, all together, in this placement.
+    pub(crate) fn seconds_of_waiting(&self, rung: &Rung) -> f64 {
+        let (waiting, sequences) = (self.waiting, rung.sequences());
+        // As many as run at once begin now, as many when these have ended, and so on.
+        let (rounds, rest) = (waiting / sequences, waiting % sequences);
+        let full = u64::from(sequences) * u64::from(rounds) * (u64::from(rounds) + 1) / 2;
+        let texts = full + u64::from(rest) * (u64::from(rounds) + 1);
+        texts as f64 * self.demand.seconds(&rung.plan)
+    }
+
     /// Expected requests during [`DEMAND_WINDOW`], multiplied by the priority, without those that wait already.
     pub(crate) fn expected(&self, now: Duration) -> f64 {
         self.demand.rate(now) * DEMAND_WINDOW.as_secs_f64() * self.priority

@@ -31,6 +31,15 @@ pub(crate) struct TracedModel {
     pub(crate) sequences: usize,
 }
 
+impl TracedModel {
+    /// The seconds that a text takes alone in the fastest placement for all texts at once.
+    fn alone(&self, wish: &Wish) -> f64 {
+        let rungs = self.ladder.rungs();
+        let fastest = rungs.iter().find(|rung| rung.sequences() as usize == self.sequences);
+        seconds(fastest.unwrap_or(&rungs[0]), wish)
+    }
+}
+
 /// What a rule does next.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
@@ -124,10 +133,25 @@ pub(crate) struct Report {
     /// The sum, over all requests, of the seconds from arrival to end, less the seconds that the text takes alone in
     /// the fastest placement.
     pub(crate) waited: f64,
+    /// The parts of `waited`.
+    pub(crate) parts: Parts,
     /// Bytes that loads and re-placements read from the disk.
     pub(crate) read: u64,
     pub(crate) loads: u32,
     pub(crate) moves: u32,
+}
+
+/// What requests waited for, in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parts {
+    /// Their model was not loaded, was being read, or was about to leave.
+    pub(crate) load: f64,
+    /// Their model computed as many other texts as it can.
+    pub(crate) queue: f64,
+    /// Their model's placement is slower than its fastest one.
+    pub(crate) slower: f64,
+    /// Another model computed at the same time.
+    pub(crate) shared: f64,
 }
 
 /// Seconds of a load beside its reading: the process, the context, the warm-up.
@@ -185,7 +209,8 @@ impl System {
     }
 
     pub(crate) fn has_slot(&self, model: usize) -> bool {
-        self.texts(model) < self.models[model].sequences
+        let most = |loaded: &Loaded| self.models[model].sequences.min(loaded.rung.sequences() as usize);
+        self.texts(model) < self.loaded[model].as_ref().map_or(0, most)
     }
 
     /// The time until the running texts of a model end, if no other model computes.
@@ -195,9 +220,11 @@ impl System {
         loaded.texts.iter().map(left).fold(0.0, f64::max)
     }
 
-    /// The fastest rung of a model that fits beside the loaded models.
+    /// The fastest rung of a model, for as many texts at once as were asked for, that fits beside the loaded models.
     pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
-        self.models[model].ladder.rungs().iter().find(|rung| self.fits(model, rung))
+        let traced = &self.models[model];
+        let mut whole = traced.ladder.rungs().iter().filter(|rung| rung.sequences() as usize == traced.sequences);
+        whole.find(|rung| self.fits(model, rung))
     }
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {
@@ -228,6 +255,7 @@ impl System {
             }
         }
         let passed = (end - self.now).max(0.0);
+        self.count_parts(passed, share);
         let mut ended = Vec::new();
         for &model in &ready {
             let loaded = self.loaded[model].as_mut().unwrap();
@@ -248,10 +276,34 @@ impl System {
         self.now = end;
         for &wish in &ended {
             let Wish { at, model, .. } = self.wishes[wish];
-            let alone = seconds(&self.models[model].ladder.rungs()[0], &self.wishes[wish]);
+            let alone = self.models[model].alone(&self.wishes[wish]);
             self.report.waited += self.now - at - alone;
         }
         ended
+    }
+
+    /// Counts what requests wait for during this time, in which each computing model gets this share.
+    fn count_parts(&mut self, passed: f64, share: f64) {
+        let mut parts = self.report.parts;
+        for &wish in &self.queue {
+            let model = self.wishes[wish].model;
+            let is_queued = self.is_ready(model) && !self.has_slot(model);
+            *(if is_queued { &mut parts.queue } else { &mut parts.load }) += passed;
+        }
+        for (index, loaded) in self.loaded.iter().enumerate() {
+            for text in loaded.iter().flat_map(|loaded| &loaded.texts) {
+                if !self.is_ready(index) {
+                    parts.load += passed;
+                    continue;
+                }
+                let wish = &self.wishes[text.wish];
+                let rung = &loaded.as_ref().unwrap().rung;
+                let alone = self.models[index].alone(wish);
+                parts.slower += passed * share * (1.0 - alone / seconds(rung, wish));
+                parts.shared += passed * (1.0 - share);
+            }
+        }
+        self.report.parts = parts;
     }
 
     fn carry_out(&mut self, action: Action) {
