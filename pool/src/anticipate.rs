@@ -76,7 +76,7 @@ impl<'s> Outlook<'s> {
         let fastest = model.fastest_seconds();
         let slower = |seconds: f64| model.priority * chance * (seconds - fastest).max(0.0);
         let out = model.priority * (chance * load + self.later(index, load));
-        let hidden = model.priority * chance * exposed(load, self.gap(index)) + DISTURBANCE * load;
+        let hidden = model.priority * chance * exposed(load, self.gap(index)) + crate::knob("DISTURBANCE", DISTURBANCE) * load;
         let stays = match &model.loaded {
             Some(rung) => slower(model.demand.seconds(&rung.plan)),
             None => out,
@@ -91,7 +91,7 @@ impl<'s> Outlook<'s> {
             for rung in model.ladder.rungs() {
                 let seconds = model.demand.seconds(&rung.plan);
                 let is_loaded = model.loaded.as_ref().is_some_and(|loaded| loaded.held == rung.held);
-                if is_loaded || seconds > NEARLY * fastest {
+                if is_loaded || seconds > crate::knob("NEARLY", NEARLY) * fastest {
                     continue;
                 }
                 let price = hidden + slower(seconds);
@@ -117,7 +117,7 @@ pub(crate) fn for_the_next(state: &PoolState) -> Option<Arrangement> {
     let best = cheapest_of(state, choices, &[])?;
     let loaded = best.order.iter().filter(|&&index| best.choices[index].rung.is_some());
     let loads: f64 = loaded.map(|&index| state.models[index].load_seconds(&state.machine)).sum();
-    let is_worth = stays - best.price >= (MIN_SHARE * loads).max(MIN_SECONDS);
+    let is_worth = stays - best.price >= (crate::knob("MIN_SHARE", MIN_SHARE) * loads).max(MIN_SECONDS);
     (is_worth && loads > 0.0).then_some(best)
 }
 

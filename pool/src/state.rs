@@ -42,7 +42,7 @@ pub struct PoolState {
 }
 
 /// The limits of a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Limits {
@@ -53,11 +53,26 @@ pub struct Limits {
     /// for all free bytes.
     pub ram: Option<u64>,
     /// Whether a model that usually follows the last one is loaded before it is requested, and others make room for it
-    /// while nobody uses them. Off by default.
+    /// while nobody uses them. On by default.
     pub anticipate: bool,
 }
 
+impl Default for Limits {
+    fn default() -> Self {
+        Self { reloads_per_minute: None, ram: None, anticipate: true }
+    }
+}
+
 impl Limits {
+    /// How many models may be unloaded or moved for others in a minute. `loads`: the seconds of a load of each model
+    /// that was loaded before. What was loaded before is loaded again when it is wanted, so the longest of them is what
+    /// a reload costs.
+    pub(crate) fn allowed_reloads(&self, loads: impl Iterator<Item = f64>) -> usize {
+        let longest = loads.fold(0.0, f64::max);
+        let in_time = if longest > 0.0 { (crate::knob("RELOADING", RELOADING) / longest) as u32 } else { 0 };
+        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(crate::knob("RELOADS", RELOADS as f64) as u32, MAX_RELOADS)) as usize
+    }
+
     /// Sets the maximum number of models per minute that are unloaded or moved for others.
     #[must_use]
     pub const fn reloads_per_minute(mut self, reloads: u32) -> Self {
@@ -205,18 +220,13 @@ impl PoolState {
     /// in a minute are left for requests that have.
     pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
         let recent = self.reloads.iter().filter(|&&at| at + Duration::from_secs(60) > self.now).count();
-        recent + reloads + 2 <= self.allowed_reloads()
+        recent + reloads + crate::knob("RESERVE", 2.0) as usize <= self.allowed_reloads()
     }
 
     /// How many models may be unloaded or moved for others in a minute.
     fn allowed_reloads(&self) -> usize {
-        if let Some(stated) = self.limits.reloads_per_minute {
-            return stated as usize;
-        }
-        // What was loaded before is loaded again when it is wanted: those loads are what a reload costs.
         let loaded = self.models.iter().filter(|model| model.loads > 0);
-        let longest = loaded.map(|model| model.load_seconds(&self.machine)).fold(0.0, f64::max);
-        reloads_in_time(longest) as usize
+        self.limits.allowed_reloads(loaded.map(|model| model.load_seconds(&self.machine)))
     }
 
     /// The time until a model may be unloaded or moved for others; `None` if it may be now.
@@ -230,10 +240,4 @@ impl PoolState {
         // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }
-}
-
-/// How many models may be unloaded or moved for others in a minute, if the longest load takes these seconds.
-pub(crate) fn reloads_in_time(longest: f64) -> u32 {
-    let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
-    in_time.clamp(RELOADS, MAX_RELOADS)
 }

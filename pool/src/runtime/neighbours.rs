@@ -12,7 +12,6 @@ use autoplace::machine::Machine;
 
 use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
-use crate::state::reloads_in_time;
 
 /// How long a pool waits for others to give memory: two looks of theirs, and a little.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -132,8 +131,7 @@ impl Shared {
 fn held_off(state: &State, now: Duration) -> bool {
     let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
     let loaded = state.entries.iter().filter(|entry| entry.loads > 0).filter_map(|entry| entry.load_time);
-    let longest = loaded.map(|time| time.as_secs_f64()).fold(0.0, f64::max);
-    recent >= state.limits.reloads_per_minute.unwrap_or_else(|| reloads_in_time(longest)) as usize
+    recent >= state.limits.allowed_reloads(loaded.map(|time| time.as_secs_f64()))
 }
 
 /// Whether the model is loaded, and nobody uses, wants or needs it.

@@ -208,6 +208,50 @@ fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_mu
 
 #[test]
 #[ignore = "debug"]
+fn dev() {
+    let env = |name: &str, or: &str| std::env::var(name).unwrap_or_else(|_| or.to_owned());
+    let kinds: Vec<u64> = env("KINDS", "1,2,4,5").split(',').map(|n| n.parse().unwrap()).collect();
+    let seeds = env("SEEDS", "11..17");
+    let (from, to) = seeds.split_once("..").unwrap();
+    let mut all = [Vec::new(), Vec::new()];
+    for kind in kinds {
+        for (index, caching) in [Caching::Nothing, Caching::Pages].into_iter().enumerate() {
+            let mut ratios = Vec::new();
+            let mut parts = sim::Parts::default();
+            let (mut waited, mut read, mut read_other) = (0.0, 0, 0);
+            for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
+                let Trace { machine, models, wishes, .. } = match kind {
+                    1 => chat_and_titles(seed),
+                    2 => agent(seed),
+                    3 => hundred_users(seed),
+                    4 => slow_and_fast(seed),
+                    _ => random(seed),
+                };
+                let trace = (&machine, &models[..], &wishes[..]);
+                let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
+                let best = [
+                    sim::run(trace, caching, &mut LlamaSwap),
+                    sim::run(trace, caching, &mut Ollama),
+                    sim::run(trace, caching, &mut Router),
+                ];
+                let best = best.into_iter().min_by(|a, b| a.waited.total_cmp(&b.waited)).unwrap();
+                ratios.push(pool.waited / best.waited);
+                parts.load += pool.parts.load;
+                parts.queue += pool.parts.queue;
+                parts.slower += pool.parts.slower;
+                parts.shared += pool.parts.shared;
+                waited += pool.waited;
+                read += pool.read;
+                read_other += best.read;
+            }
+            println!("{kind} {caching:?} {ratios:.2?} waited {waited:.0}: load {:.0} queue {:.0} slower {:.0} shared {:.0}; read {} of {}", parts.load, parts.queue, parts.slower, parts.shared, read / 1_000_000_000, read_other / 1_000_000_000);
+            all[index].extend(ratios);
+        }
+    }
+}
+
+#[test]
+#[ignore = "debug"]
 fn debug_one() {
     let args: Vec<u64> = std::env::var("POOL_DEBUG").unwrap().split(',').map(|n| n.parse().unwrap()).collect();
     let seed = args[1];
