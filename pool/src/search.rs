@@ -76,7 +76,8 @@ pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
         (!first.contains(&option.model), std::cmp::Reverse(held), option.model)
     });
-    let least: Vec<f64> = options.iter().map(|it| it.choices.first().map_or(f64::INFINITY, |it| it.price)).collect();
+    let cheapest = |options: &Options| options.choices.first().map_or(f64::INFINITY, |choice| choice.price);
+    let least: Vec<f64> = options.iter().map(cheapest).collect();
     let mut to_go = vec![0.0; options.len() + 1];
     for index in (0..options.len()).rev() {
         to_go[index] = to_go[index + 1] + least[index];

@@ -35,7 +35,7 @@ impl Shared {
             let entry = state.entry(id).filter(|entry| entry.loaded.is_none());
             entry
                 .filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE))
-                .and_then(|it| Lack::new(it, plan))
+                .and_then(|entry| Lack::new(entry, plan))
         };
         // The folder of the notices is read only for a model that lacks something.
         let Some(lack) = lack else { return false };

@@ -20,7 +20,7 @@ fn carry_out(state: &mut PoolState, plan: &PoolPlan) {
     for step in &plan.steps {
         let (name, is_out) = match step {
             Step::WaitForTexts { model, .. } => {
-                let waited = state.models.iter_mut().find(|it| it.name == *model).unwrap();
+                let waited = state.models.iter_mut().find(|other| other.name == *model).unwrap();
                 assert!(waited.texts > 0, "{model} has no text to wait for");
                 waited.texts = 0;
                 continue;
@@ -40,9 +40,9 @@ fn carry_out(state: &mut PoolState, plan: &PoolPlan) {
         if is_out {
             state.reloads.push(state.now);
         }
-        let placed = plan.model(name).map(|it| Rung::new((*it.plan).clone(), &state.machine));
+        let placed = plan.model(name).map(|planned| Rung::new((*planned.plan).clone(), &state.machine));
         let before = total(state);
-        let changed = state.models.iter_mut().find(|it| it.name == *name).unwrap();
+        let changed = state.models.iter_mut().find(|model| model.name == *name).unwrap();
         assert!(!is_out || !changed.keep, "{name} is to be kept");
         assert!(changed.texts == 0 || (!is_out && changed.moves), "{name} is in the middle of a text");
         changed.loaded = if is_out { None } else { placed };
@@ -172,7 +172,7 @@ fn every_rung_of_a_ladder_has_the_context_of_the_first() {
     let contexts: Vec<u32> = ladder.rungs().iter().map(|rung| rung.plan.context.n_ctx).collect();
     assert!(contexts.len() > 3 && contexts.iter().all(|n_ctx| *n_ctx == 32_768), "{contexts:?}");
     // The rungs are sorted by speed, and each takes fewer bytes of some device than every faster one.
-    let seconds: Vec<f64> = ladder.rungs().iter().map(|it| it.plan.speed.as_ref().unwrap().seconds()).collect();
+    let seconds: Vec<f64> = ladder.rungs().iter().map(|rung| rung.plan.speed.as_ref().unwrap().seconds()).collect();
     assert!(seconds.is_sorted(), "{seconds:?}");
     assert_eq!(ladder.rungs().last().unwrap().held.gpus, [0]);
 }

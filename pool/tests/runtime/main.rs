@@ -172,7 +172,7 @@ fn shrinks() -> Result<(), Failed> {
     assert!(card.peak() <= whole * 5 / 4);
     let plan = pool.last_plan().expect("a plan");
     // The model whose requests count fifty times has the faster placement.
-    let layers = |name: &str| pool.status().into_iter().find(|it| it.name == name).unwrap().layers.unwrap().0;
+    let layers = |name: &str| pool.status().into_iter().find(|model| model.name == name).unwrap().layers.unwrap().0;
     assert!(layers("b") >= layers("a"), "{plan}");
     Ok(())
 }
@@ -193,7 +193,7 @@ fn failed() -> Result<(), Failed> {
             assert!(matches!(error, Error::Load { .. }) && error.to_string().contains(name), "{error}");
         }
         assert!(pool.get(name).wait().is_err());
-        let status = pool.status().into_iter().find(|it| it.name == name).expect("it is listed");
+        let status = pool.status().into_iter().find(|model| model.name == name).expect("it is listed");
         assert!(status.failure.is_some() && status.residence == Residence::Unloaded);
     }
     assert_eq!(text(&held)?, TEXT.as_str());
