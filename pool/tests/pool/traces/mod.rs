@@ -185,6 +185,7 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
+        row("", "the pool, if it knew the next two requests", &run(&mut Ours::clairvoyant((machine, models))));
         row("", "bound: room for all models", &bounds::with_room_for_all(trace));
         if let Some(fixed) = bounds::best_fixed(trace) {
             row("", "the best fixed placements", &fixed);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step};
+use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step, Succession};
 
 use super::sim::{Action, Rule, System};
 use crate::models::planned;
@@ -21,6 +21,10 @@ pub(crate) struct Ours {
     last: Option<usize>,
     /// Whether a request has come, or one has ended, since the last decision about the next request.
     may_anticipate: bool,
+    /// Whether it knows the next requests of the trace, as no rule can.
+    is_clairvoyant: bool,
+    /// Number of requests that have come.
+    come: usize,
 }
 
 impl Ours {
@@ -38,7 +42,37 @@ impl Ours {
             held_until: 0.0,
             last: None,
             may_anticipate: false,
+            is_clairvoyant: false,
+            come: 0,
         }
+    }
+
+    /// The same rule with knowledge of the next two requests, instead of what usually follows.
+    pub(crate) fn clairvoyant(system: (&autoplace::machine::Machine, &[super::sim::TracedModel])) -> Self {
+        Self { is_clairvoyant: true, ..Self::new(system, false) }
+    }
+
+    /// A succession from which the next two requests are certain; `None` if the next one is for the same model as the
+    /// last.
+    fn known(&self, system: &System) -> Option<Succession> {
+        let last = self.last?;
+        let mut coming = system.wishes[self.come..].iter();
+        let next = coming.next().filter(|wish| wish.model != last)?;
+        let then = coming.find(|wish| wish.model != next.model);
+        let since = system.wishes[self.come - 1].at;
+        let mut known = Succession::default();
+        let mut wanted = |model: usize, at: f64| {
+            known.wanted(&self.state.models[model].name, Duration::from_secs_f64(at));
+        };
+        for _ in 0..40 {
+            wanted(last, since);
+            wanted(next.model, next.at);
+            if let Some(then) = then {
+                wanted(then.model, then.at);
+            }
+        }
+        wanted(last, since);
+        Some(known)
     }
 
     fn look(&mut self, system: &System) {
@@ -70,6 +104,10 @@ impl Ours {
 
     fn anticipate(&mut self, system: &System) {
         self.look(system);
+        if self.is_clairvoyant {
+            let Some(known) = self.known(system) else { return };
+            self.state.succession = known;
+        }
         let state = &self.state;
         let plan =
             PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
@@ -179,6 +217,7 @@ impl Rule for Ours {
         let wish = system.wishes[wish];
         let is_turn = self.last != Some(wish.model);
         self.last = Some(wish.model);
+        self.come += 1;
         let at = Duration::from_secs_f64(wish.at);
         self.state.models[wish.model].demand.count_request(at, is_turn);
         let name = self.state.models[wish.model].name.clone();
