@@ -76,11 +76,10 @@ impl Demand {
         (self.weight > 0.0).then_some(self.seen)
     }
 
-    /// Predicted seconds from the arrival of a request of the mean size to its end, in a placement for so many texts at
-    /// once: those that it takes, and those that it waits because others run.
-    pub(crate) fn seconds_with_queue(&self, plan: &Plan, sequences: u32, now: Duration) -> f64 {
-        let seconds = self.seconds(plan);
-        seconds + queueing(self.rate(now), seconds, sequences)
+    /// Predicted seconds that a request of the mean size waits for its turn, in a placement for so many texts at once
+    /// that takes these seconds for each.
+    pub(crate) fn queue_seconds(&self, seconds: f64, sequences: u32, now: Duration) -> f64 {
+        queueing(self.rate(now), seconds, sequences)
     }
 
     /// The factor by which the weights have decayed since `seen`.

@@ -198,7 +198,14 @@ fn choices(
     let load = model.load_seconds(machine);
     let expected = model.expected(now);
     let rungs = model.ladder.rungs();
-    let with_queue = |rung: &Rung| model.demand.seconds_with_queue(&rung.plan, rung.sequences(), now);
+    // Texts of other models take their share of the processors, and a slower text takes its share of theirs for longer.
+    let is_crowded = crate::knob("CROWD", 1.0) > 0.0;
+    let (all, others) = if is_crowded { (state.busy(None), state.busy(Some(index))) } else { (0.0, 0.0) };
+    let with_queue = |rung: &Rung| {
+        let seconds = model.demand.seconds(&rung.plan);
+        let queue = model.demand.queue_seconds(seconds / (1.0 - others), rung.sequences(), now);
+        seconds / (1.0 - all).powi(2) + queue
+    };
     let fastest = rungs.first().map_or(0.0, with_queue);
     let of_waiting = rungs.first().map_or(0.0, |rung| model.seconds_of_waiting(rung));
     // A placement serves the requests that wait now and those that are expected.
@@ -218,18 +225,20 @@ fn choices(
             let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
             for other in rungs.iter().filter(|other| other.held != rung.held) {
                 let waits = model.texts > 0 && !model.moves;
-                if !waits && model.texts > other.sequences() {
+                if !waits && model.texts.min(rung.sequences()) > other.sequences() {
                     // Running texts would have no place there.
                     continue;
                 }
                 // During a move, the running texts wait, and so do requests that arrive.
-                let stalled = 1.0 + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
+                let base = if wanted.is_none() && state.is_within() { crate::knob("BASE", 1.0) } else { 1.0 };
+                let stalled = base + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
                 let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
                 choices.push(Choice { rung: Some(other.clone()), is_change: true, waits, price });
             }
             // A model is unloaded only if its memory is needed; the manager unloads it after its idle time.
             let is_needed = wanted.is_some() || !state.is_within();
-            if is_needed && !model.keep && !must_be_loaded && model.waiting == 0 {
+            let is_free = !is_needed && model.texts == 0 && crate::knob("FREE", 1.0) > 0.0;
+            if (is_needed || is_free) && !model.keep && !must_be_loaded && model.waiting == 0 {
                 // Both models are loaded again each time that requests alternate between them.
                 let turns = model.demand.turns(now);
                 let (swaps, swap) = match wanted {
@@ -237,12 +246,18 @@ fn choices(
                         turns.min(state.models[wanted].demand.turns(now)),
                         state.reload_seconds(index, wanted) + state.reload_seconds(wanted, index),
                     ),
+                    None if is_free => {
+                        let others = state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
+                        let longest = others.map(|other| other.load_seconds(machine)).fold(0.0, f64::max);
+                        (unforced * turns.max(0.5), load + longest)
+                    }
                     None => (turns, load),
                 };
                 let bare = Room::new(machine);
                 let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
                 let served = back.map_or(0.0, |rung| expected * (with_queue(rung) - fastest).max(0.0));
-                let price = model.priority * swaps * swap + served + ends_in;
+                let delayed = wanted.map_or(1, |wanted| state.models[wanted].waiting.max(1));
+                let price = model.priority * swaps * swap + served + ends_in * f64::from(delayed);
                 choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
             }
         }

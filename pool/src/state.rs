@@ -17,6 +17,9 @@ const RELOADS: u32 = 6;
 const RELOADING: f64 = 30.0;
 const MAX_RELOADS: u32 = 30;
 
+/// The most of the time that counts as busy: with more, a queue would have no end.
+const MAX_BUSY: f64 = 0.8;
+
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
 
@@ -70,7 +73,7 @@ impl Limits {
     pub(crate) fn allowed_reloads(&self, loads: impl Iterator<Item = f64>) -> usize {
         let longest = loads.fold(0.0, f64::max);
         let in_time = if longest > 0.0 { (crate::knob("RELOADING", RELOADING) / longest) as u32 } else { 0 };
-        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(crate::knob("RELOADS", RELOADS as f64) as u32, MAX_RELOADS)) as usize
+        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(crate::knob("RELOADS", 8.0) as u32, MAX_RELOADS)) as usize
     }
 
     /// Sets the maximum number of models per minute that are unloaded or moved for others.
@@ -214,6 +217,14 @@ impl PoolState {
     pub(crate) fn is_within(&self) -> bool {
         let loaded = self.models.iter().filter_map(|model| model.loaded.as_ref());
         loaded.into_iter().try_fold(Room::new(&self.machine), |room, rung| room.with(&rung.held)).is_some()
+    }
+
+    /// The share of the time in which texts are computed, if each model is in its fastest placement. A model `except`
+    /// can be left out.
+    pub(crate) fn busy(&self, except: Option<usize>) -> f64 {
+        let models = self.models.iter().enumerate().filter(|(index, _)| Some(*index) != except);
+        let busy: f64 = models.map(|(_, model)| model.demand.rate(self.now) * model.fastest_seconds()).sum();
+        busy.clamp(0.0, MAX_BUSY)
     }
 
     /// Whether so many models may be unloaded or moved for a request that has not come: two of those that are allowed

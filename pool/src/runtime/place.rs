@@ -9,7 +9,7 @@ use autoplace::profile::ModelProfile;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
 use super::state::{Entry, Id, Shared, State};
-use crate::ladder::{Ladder, for_one_of_several};
+use crate::ladder::{Ladder, Rung, for_one_of_several};
 use crate::spec::ModelSpec;
 use crate::state::{ModelState, PoolState};
 
@@ -130,6 +130,10 @@ impl State {
         let usual = rung.as_ref().map_or(0.0, |rung| entry.demand.seconds(&rung.plan));
         let left =
             Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX).saturating_sub(now.saturating_sub(entry.used));
+        // Further handles wait in the model's queue.
+        let rounds = entry.handles.div_ceil(rung.as_ref().map_or(1, Rung::sequences)).max(1);
+        let usual = Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX);
+        let left = left.saturating_add(usual.saturating_mul(rounds - 1));
         let mut model = ModelState::new(entry.label.clone(), ladder.clone());
         model.loaded = rung;
         model.demand = entry.demand;

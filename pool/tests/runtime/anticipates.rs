@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
+use autoplace::plan::GpuLayers;
 use autoplace_pool::{Pool, Residence};
 use libtest_mimic::Failed;
 
 use crate::state;
-use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, spec, text, until};
+use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until};
 
 /// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
 const LOAD: Duration = Duration::from_millis(300);
@@ -21,7 +22,9 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
         thread::sleep(LOAD);
         builder.n_threads(1).without_learning()
     });
-    let pool = pool.model(spec("a")).model(spec("b")).start()?;
+    // Neither is placed smaller beside the other.
+    let whole = |name| spec(name).request(request().n_gpu_layers(GpuLayers::All));
+    let pool = pool.model(whole("a")).model(whole("b")).start()?;
     for _ in 0..6 {
         answered(&pool, "a")?;
         answered(&pool, "b")?;

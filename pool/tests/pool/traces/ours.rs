@@ -1,6 +1,6 @@
 //! The pool's own rule: the decisions of [`PoolPlan`], carried out step by step.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step, Succession};
@@ -23,6 +23,8 @@ pub(crate) struct Ours {
     may_anticipate: bool,
     /// Whether it knows the next requests of the trace, as no rule can.
     is_clairvoyant: bool,
+    /// The requests that had come at the last decision: those for a loaded model are answered before it leaves.
+    with_handle: BTreeSet<usize>,
     /// Number of requests that have come.
     come: usize,
 }
@@ -43,6 +45,7 @@ impl Ours {
             last: None,
             may_anticipate: false,
             is_clairvoyant: false,
+            with_handle: BTreeSet::new(),
             come: 0,
         }
     }
@@ -79,8 +82,10 @@ impl Ours {
         self.state.now = Duration::from_secs_f64(system.now);
         for (index, model) in self.state.models.iter_mut().enumerate() {
             model.loaded = system.loaded[index].as_ref().map(|loaded| loaded.rung.clone());
-            model.waiting = system.queue.iter().filter(|&&wish| system.wishes[wish].model == index).count() as u32;
-            model.texts = system.texts(index) as u32;
+            // A request for a loaded model has its handle at once, and waits in the model's queue.
+            let queued = system.queued(index).count() as u32;
+            let texts = system.texts(index) as u32 + queued;
+            (model.texts, model.waiting) = if model.loaded.is_some() { (texts, 0) } else { (0, queued) };
             model.ends_in = Duration::from_secs_f64(system.ends_in(index));
             model.load_time = system.took[index].map(Duration::from_secs_f64);
             model.loads = system.loads[index];
@@ -89,6 +94,7 @@ impl Ours {
 
     fn decide(&mut self, system: &System, wanted: Option<usize>) {
         self.look(system);
+        self.with_handle = system.queue.iter().copied().collect();
         let name = wanted.map(|wanted| self.state.models[wanted].name.clone());
         let state = &self.state;
         let plan = PoolPlan::decide(state, name.as_deref(), |index, request, machine| {
@@ -133,7 +139,8 @@ impl Ours {
         };
         let (action, is_reload) = match &step {
             Step::WaitForTexts { model, .. } => {
-                if system.texts(self.index(model)) > 0 {
+                let index = self.index(model);
+                if system.texts(index) > 0 || system.queued(index).any(|wish| self.with_handle.contains(&wish)) {
                     return None;
                 }
                 self.steps.pop_front();
@@ -171,7 +178,8 @@ impl Rule for Ours {
     fn next(&mut self, system: &System) -> Action {
         let place = system.queue.iter().position(|&wish| {
             let model = system.wishes[wish].model;
-            system.is_ready(model) && system.has_slot(model) && !self.is_leaving(model)
+            let may_begin = !self.is_leaving(model) || self.with_handle.contains(&wish);
+            system.is_ready(model) && system.has_slot(model) && may_begin
         });
         if let Some(place) = place {
             return Action::Begin(place);

@@ -213,11 +213,18 @@ impl System {
         self.texts(model) < self.loaded[model].as_ref().map_or(0, most)
     }
 
-    /// The time until the running texts of a model end, if no other model computes.
+    /// The waiting requests for a model.
+    pub(crate) fn queued(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+        self.queue.iter().copied().filter(move |&wish| self.wishes[wish].model == model)
+    }
+
+    /// The time until the running texts of a model and its waiting requests end, if no other model computes.
     pub(crate) fn ends_in(&self, model: usize) -> f64 {
         let Some(loaded) = &self.loaded[model] else { return 0.0 };
         let left = |text: &Text| text.left * seconds(&loaded.rung, &self.wishes[text.wish]);
-        loaded.texts.iter().map(left).fold(0.0, f64::max)
+        let running = loaded.texts.iter().map(left).fold(0.0, f64::max);
+        let queued: f64 = self.queued(model).map(|wish| seconds(&loaded.rung, &self.wishes[wish])).sum();
+        running + queued / f64::from(loaded.rung.sequences())
     }
 
     /// The fastest rung of a model, for as many texts at once as were asked for, that fits beside the loaded models.
