@@ -11,10 +11,13 @@ use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
 use crate::succession::Succession;
 
-/// Models that may be unloaded or moved for others in a minute, however long their loads take; seconds of a minute that
-/// their loads may take together; and the most that may be.
-const RELOADS: u32 = 6;
+/// Number of models that may be unloaded or moved for others in a minute, however long their loads take.
+const RELOADS: u32 = 8;
+
+/// Seconds of a minute that these loads may take together, if more of them are to be allowed.
 const RELOADING: f64 = 30.0;
+
+/// The most models that may be unloaded or moved for others in a minute, however short their loads are.
 const MAX_RELOADS: u32 = 30;
 
 /// The most of the time that counts as busy: with more, a queue would have no end.
@@ -50,7 +53,7 @@ pub struct PoolState {
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits. `None`: six, or more if so many loads take less than half of the minute.
+    /// the room that is left, or waits. `None`: eight, or more if so many loads take less than half of the minute.
     pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.
@@ -72,8 +75,8 @@ impl Limits {
     /// a reload costs.
     pub(crate) fn allowed_reloads(&self, loads: impl Iterator<Item = f64>) -> usize {
         let longest = loads.fold(0.0, f64::max);
-        let in_time = if longest > 0.0 { (crate::knob("RELOADING", RELOADING) / longest) as u32 } else { 0 };
-        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(crate::knob("RELOADS", 8.0) as u32, MAX_RELOADS)) as usize
+        let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
+        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(RELOADS, MAX_RELOADS)) as usize
     }
 
     /// Sets the maximum number of models per minute that are unloaded or moved for others.
@@ -231,7 +234,7 @@ impl PoolState {
     /// in a minute are left for requests that have.
     pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
         let recent = self.reloads.iter().filter(|&&at| at + Duration::from_secs(60) > self.now).count();
-        recent + reloads + crate::knob("RESERVE", 2.0) as usize <= self.allowed_reloads()
+        recent + reloads + 2 <= self.allowed_reloads()
     }
 
     /// How many models may be unloaded or moved for others in a minute.

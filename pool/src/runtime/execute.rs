@@ -105,7 +105,7 @@ impl Shared {
             drop(model);
         }
         self.change(|state| {
-            // The entry of a removed specification goes with its model.
+            // The entry of a removed specification is removed with its model.
             state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
         });
     }

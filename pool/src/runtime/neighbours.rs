@@ -13,13 +13,13 @@ use autoplace::machine::Machine;
 use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
 
-/// How long a pool waits for others to give memory: two looks of theirs, and a little.
+/// How long a pool waits for others to give memory: two of their checks of the memory, and some more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before others are asked again for the same model.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The bytes of a model that does not fit, beside its file: its cache and compute buffers, by guess.
+/// Assumed bytes of a model that does not fit, in addition to its file: its cache and its compute buffers.
 const BESIDE_FILE: u64 = 512 << 20;
 
 /// How long a model has been idle before it is given to another pool.
@@ -85,7 +85,7 @@ impl Shared {
 
     /// Unloads models that nobody uses for other pools that lack their memory, the one that is missed least first.
     pub(super) fn give_to_others(&self) {
-        // Without the folder of the notices, because each look comes here.
+        // Each check of the memory comes here, so the folder is read only if there is something to give.
         if !self.has_something_to_give() {
             return;
         }

@@ -63,7 +63,7 @@ impl Shared {
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
         let request = for_one_of_several(&spec.request);
         let alone = self.probed(spec, &request, machine)?;
-        // The estimate leaves out the additions of the load's options to the request.
+        // The options of a load add to the request, and the estimate does not know them.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(&path)?)?;

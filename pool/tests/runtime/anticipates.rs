@@ -11,7 +11,10 @@ use crate::state;
 use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until};
 
 /// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
-const LOAD: Duration = Duration::from_millis(300);
+const LOAD: Duration = Duration::from_millis(400);
+
+/// The pause between two requests, in which a load fits.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Long enough for a load that was decided.
 const LONG: Duration = Duration::from_millis(1500);
@@ -25,9 +28,11 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
     // Neither is placed smaller beside the other.
     let whole = |name| spec(name).request(request().n_gpu_layers(GpuLayers::All));
     let pool = pool.model(whole("a")).model(whole("b")).start()?;
-    for _ in 0..6 {
-        answered(&pool, "a")?;
-        answered(&pool, "b")?;
+    for _ in 0..5 {
+        for name in ["a", "b"] {
+            answered(&pool, name)?;
+            thread::sleep(PAUSE);
+        }
     }
     Ok(pool)
 }
