@@ -196,7 +196,8 @@ fn choices(
     let model = &state.models[index];
     let (machine, now) = (&state.machine, state.now);
     let load = model.load_seconds(machine);
-    let expected = model.expected(now) + if wanted == Some(index) { crate::knob("ASK", 0.0) * model.priority } else { 0.0 };
+    let expected =
+        model.expected(now) + if wanted == Some(index) { crate::knob("ASK", 0.0) * model.priority } else { 0.0 };
     let rungs = model.ladder.rungs();
     // Texts of other models take their share of the processors, and a slower text takes its share of theirs for longer.
     let is_crowded = crate::knob("CROWD", 1.0) > 0.0;
@@ -247,7 +248,8 @@ fn choices(
                         state.reload_seconds(index, wanted) + state.reload_seconds(wanted, index),
                     ),
                     None if is_free => {
-                        let others = state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
+                        let others =
+                            state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
                         let longest = others.map(|other| other.load_seconds(machine)).fold(0.0, f64::max);
                         (unforced * turns.max(0.5), load + longest)
                     }
@@ -257,7 +259,9 @@ fn choices(
                 let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
                 let served = back.map_or(0.0, |rung| expected * (with_queue(rung) - fastest).max(0.0));
                 let delayed = wanted.map_or(1, |wanted| state.models[wanted].waiting.max(1));
-                let price = crate::knob("SWAP", 1.0) * model.priority * swaps * swap + served + ends_in * if crate::knob("DELAYED", 0.0) > 0.0 { f64::from(delayed) } else { 1.0 };
+                let price = crate::knob("SWAP", 1.0) * model.priority * swaps * swap
+                    + served
+                    + ends_in * if crate::knob("DELAYED", 0.0) > 0.0 { f64::from(delayed) } else { 1.0 };
                 choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
             }
         }

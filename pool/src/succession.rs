@@ -79,7 +79,8 @@ impl Succession {
         if crate::knob("ANYGAP", 1.0) == 0.0 {
             return None;
         }
-        let any = if followers.is_empty() { self.after.values().flatten().collect() } else { Vec::from_iter(followers) };
+        let any =
+            if followers.is_empty() { self.after.values().flatten().collect() } else { Vec::from_iter(followers) };
         let all: f64 = any.iter().map(|follower| follower.weight).sum();
         (all > 0.0).then(|| any.iter().map(|follower| follower.weight * follower.gap).sum::<f64>() / all)
     }
