@@ -168,8 +168,8 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and in its
-/// folder: otherwise the next run would pay for them.
+/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and
+/// in its folder: otherwise the next run would pay for them.
 fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
     let before = store.map(|(store, _)| store.usage().copied_bytes);

@@ -5,6 +5,7 @@
 //! models--OWNER--NAME/blobs/ETAG                 the bytes; ETAG.autoplace.part until they are complete
 //! models--OWNER--NAME/snapshots/COMMIT/FILE      a relative link to the blob (the file itself without links)
 //! models--OWNER--NAME/refs/REVISION              the commit of a branch or tag at the last request
+//! models--OWNER--NAME/.no_exist/COMMIT/FILE      empty: the commit has no such file
 //! .locks/models--OWNER--NAME/ETAG.lock           locked (flock) by the process that writes the blob
 //! ```
 
@@ -103,6 +104,18 @@ impl Folder {
         let temporary = beside(&path);
         fs::write(&temporary, commit).map_err(io_error("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(io_error("rename to", &path))
+    }
+
+    /// Whether the hub has said that the commit has no such file.
+    pub(crate) fn lacks(&self, commit: &str, file: &str) -> bool {
+        self.part(".no_exist").join(commit).join(file).is_file()
+    }
+
+    /// Remembers that the commit has no such file (`_get_metadata_or_catch_error`).
+    pub(crate) fn remember_lacking(&self, commit: &str, file: &str) -> Result<(), Error> {
+        let path = self.part(".no_exist").join(commit).join(file);
+        create_parent(&path)?;
+        fs::write(&path, []).map_err(io_error("write", &path))
     }
 
     /// Puts a file with a complete blob into a snapshot (`_create_symlink`).

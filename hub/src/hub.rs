@@ -128,19 +128,25 @@ impl Hub {
         self.headers_of(&repository.candidates)
     }
 
-    /// Lists the projectors of a repository, even if it has no models. They come from the cache or, if it has none,
-    /// from the hub. A quantisation in the name is that of the projector.
+    /// Lists the projectors of a repository, whatever models it has: those in the cache, or else those of the hub. A
+    /// quantisation in the name is the projector's. The hub is asked once about a cached commit without a projector.
     ///
     /// # Errors
     ///
     /// [`Error::NoModel`] if there is no projector, or none with the quantisation; [`Error::Offline`]; errors of a
     /// request.
     pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
-        let mut here = repository::projectors_cached(&self.folder(name.repository()), name);
+        let folder = self.folder(name.repository());
+        let mut here = repository::projectors_cached(&folder, name);
         here.retain(|candidate| self.cached(candidate).is_some());
+        if !here.is_empty() {
+            return Ok(here);
+        }
+        if let Some(error) = repository::known_without_projector(&folder, name) {
+            return Err(error);
+        }
         match self.http() {
-            _ if !here.is_empty() => Ok(here),
-            Some(http) => repository::projectors_listed(&http, name),
+            Some(http) => repository::projectors_listed(&http, &folder, name),
             None => Err(Error::Offline { what: format!("a projector (mmproj) of {name}"), cache: self.cache.clone() }),
         }
     }

@@ -112,18 +112,33 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     grouped(name, commit, files)
 }
 
-/// Lists the projectors of a repository through the hub. A quantisation in the name is that of the projector.
-pub(crate) fn projectors_listed(http: &Http, name: &Name) -> Result<Vec<Candidate>, Error> {
+/// Lists the projectors of a repository through the hub. A quantisation in the name is the projector's. If a cached
+/// commit has no projector at all, the cache remembers it, so that the hub is asked once.
+pub(crate) fn projectors_listed(http: &Http, folder: &Folder, name: &Name) -> Result<Vec<Candidate>, Error> {
     let (commit, files) = files_listed(http, name)?;
-    let projectors = parts(name, commit, files).projectors;
+    let projectors = parts(name, commit.clone(), files).projectors;
+    if projectors.is_empty() && folder.commit(name.revision()) == Some(commit.clone()) {
+        // A cache that cannot be written is no fault of this question.
+        let _ = folder.remember_lacking(&commit, PROJECTOR);
+    }
     let found: Vec<&str> = projectors.iter().map(Candidate::name).collect();
     let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
     let projectors = of_quant(projectors, name);
-    if projectors.is_empty() {
-        let wanted = name.quant().map_or("projector (mmproj)".to_owned(), |quant| format!("projector of {quant}"));
-        return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
-    }
-    Ok(projectors)
+    if projectors.is_empty() { Err(no_projector(name, found)) } else { Ok(projectors) }
+}
+
+/// The name under which the cache remembers that a commit has no projector.
+const PROJECTOR: &str = "mmproj.gguf";
+
+/// The error of a repository that is known to have no projector.
+pub(crate) fn known_without_projector(folder: &Folder, name: &Name) -> Option<Error> {
+    let commit = folder.commit(name.revision())?;
+    folder.lacks(&commit, PROJECTOR).then(|| no_projector(name, "none".to_owned()))
+}
+
+fn no_projector(name: &Name, found: String) -> Error {
+    let wanted = name.quant().map_or("projector (mmproj)".to_owned(), |quant| format!("projector of {quant}"));
+    Error::NoModel { repository: name.repository().to_owned(), wanted, found }
 }
 
 /// The cached projectors of a repository, without the hub. A quantisation in the name is that of the projector.

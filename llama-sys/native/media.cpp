@@ -292,6 +292,7 @@ void media_encode(mtmd_context & media, const mtmd_input_chunks & chunks, size_t
     if (mtmd_input_chunk_get_type(&chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) {
         throw std::invalid_argument("chunk " + std::to_string(index) + " is a text");
     }
+    clip_forget_refusal();
     if (mtmd_encode_chunk(&media, &chunk) != 0) {
         throw std::runtime_error(clip_last_refusal().empty() ? "mtmd_encode_chunk failed" : clip_last_refusal());
     }

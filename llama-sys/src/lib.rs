@@ -10,7 +10,7 @@
 //! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. Types are `Send` and `Sync`
 //!   exactly if llama.cpp allows it.
 //! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions
-//!   into errors while nothing computes.
+//!   into errors. An assertion that fails during a computation still ends the process.
 //! - An argument that would end the process is refused before the call.
 //!
 //! ```no_run

@@ -53,12 +53,16 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     entries.iter().enumerate().map(named).collect()
 }
 
-/// The adapters of a model as JSON, with the scales of this set or, without a set, those of the load.
+/// The adapters of a model with the scales of this set, or with those of the load. Their paths are names of files: no
+/// client sees the machine's folders.
 pub(super) fn list(adapters: &[Adapter], set: Option<&Set>) -> Value {
     let scale = |adapter: &Adapter| match set {
         Some(set) => set.iter().rev().find(|(name, _)| *name == adapter.name).map_or(0.0, |(_, scale)| *scale),
         None => adapter.scale,
     };
-    let entry = |(id, adapter): (usize, &Adapter)| json!({"id": id, "name": adapter.name, "path": adapter.path, "scale": scale(adapter)});
+    let entry = |(id, adapter): (usize, &Adapter)| {
+        let file = adapter.path.file_name().unwrap_or_default().to_string_lossy();
+        json!({"id": id, "name": adapter.name, "path": file, "scale": scale(adapter)})
+    };
     adapters.iter().enumerate().map(entry).collect()
 }

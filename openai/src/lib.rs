@@ -2,8 +2,8 @@
 //! JSON of an answer. `Server` (feature `server`) is a complete server.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
-//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer.
-//! Every error is an [`ApiError`] in the API's form.
+//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer
+//! (embeddings are returned whole). Every error is an [`ApiError`] in the API's form.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -20,13 +20,15 @@
 //!
 //! # Parameters of a request
 //!
-//! | | |
+//! The first three rows are OpenAI's own parameters.
+//!
+//! | requests | parameters |
 //! |---|---|
-//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
+//! | `/v1/chat/completions` and `/v1/completions` | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
 //! `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
-//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
+//! | `/v1/chat/completions` only | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
 //! `top_logprobs`, `reasoning_effort` |
-//! | completions | `prompt` (a text, tokens, or a list of either), `logprobs` |
+//! | `/v1/completions` only | `prompt` (a text, tokens, or a list of either), `logprobs` |
 //! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
 //! (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
 //! `add_generation_prompt`, `continue_final_message` |

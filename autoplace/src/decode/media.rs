@@ -1,10 +1,9 @@
 //! Pictures and sounds among the tokens of a text.
 //!
-//! Each row of a picture has a cell in the KV cache, and likewise a place in the list of tokens. The token at this
-//! place is a negative number, derived from the hash of the pixels. The same picture therefore has the same tokens in
-//! every text, and code that compares tokens needs no special case. A text's [`Spans`] are the places of its rows.
-//! Before the cache of another text is reused, the [`Marks`] of both texts are compared too, because they contain the
-//! whole hash.
+//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. A row's token is a
+//! negative number that comes from the hash of the pixels. So two texts with the same picture have the same tokens, and
+//! the reuse of prompts works for pictures too. A text's [`Spans`] say which of its places are rows. A token has only a
+//! part of the hash; before the cache of another text is used, the whole hashes ([`Marks`]) are compared too.
 
 use std::sync::Arc;
 
@@ -98,8 +97,7 @@ impl Spans {
         self.all().iter().any(|span| (span.from..span.end()).contains(&index))
     }
 
-    /// The index of this span's picture or sound among those of the text, from 0. A picture of several parts counts
-    /// once.
+    /// The index of this span's picture or sound among those of the text. A picture may have several spans.
     pub(crate) fn index_of_media(&self, span: &Span) -> usize {
         let before = self.all().iter().take_while(|other| other.from <= span.from);
         let mut count = 0;
@@ -201,7 +199,7 @@ impl Layout {
     }
 }
 
-/// The token of a row. 31 of its bits are derived from the hash, so the rows of two pictures are rarely equal.
+/// The token of a row: a negative number with 31 bits of the hash. Rows of different pictures seldom have the same one.
 fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     // Each row uses one of the hash's four lanes of eight bytes, so that four rows depend on all bytes of the hash.
     let lane = row % 4 * 8;
@@ -215,14 +213,14 @@ fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     ((bits as u32) | 1 << 31).cast_signed()
 }
 
-/// The position of a row in llama.cpp's type. A number that is too large becomes the largest position.
+/// The position as llama.cpp's type.
 pub(crate) fn first_position(position: usize) -> Position {
     Position::try_from(position).unwrap_or(Position::MAX)
 }
 
 impl Model {
-    /// Prepares a picture or a sound of a prompt: finds its tokens and the number of its rows. A refusal of the
-    /// projector is [`Error::Media`].
+    /// Prepares a picture or a sound of a prompt: finds its tokens and its number of rows. If the projector refuses the
+    /// medium, the error is [`Error::Media`].
     pub(crate) fn prepare_media(&self, media: &Media) -> Result<Arc<PreparedMedia>, Error> {
         let Some((encoder, table)) = self.media() else {
             return Err(Error::NoProjector { media: media.to_string(), in_worker: self.is_in_worker() });
@@ -246,8 +244,8 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`];
-    /// the failure of a device is another error.
+    /// The rows of a span, and whether they were encoded for this call. If the projector refuses the medium, the error
+    /// is [`Error::Media`]; if a device fails, it is llama.cpp's.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;

@@ -220,7 +220,8 @@ impl Step<'_> {
         };
         let encoding = begun.elapsed();
         let (rows, seq) = (span.rows(), self.sequences[at].held.seq);
-        let positions = rows.positions(first_position(self.sequences[at].spans.position(span.from)));
+        let spans = &self.sequences[at].spans;
+        let positions = rows.positions(first_position(spans.position(span.from)), spans.index_of_media(&span));
         self.model.slot()?.adapt(&mut self.lent.context, &self.sequences[at].scales)?;
         self.set_threads(false)?;
         if self.lent.context.kv_unified() {

@@ -312,9 +312,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the maximum number of tokens per image, for projectors that take images of any size. Larger images are
-    /// scaled down. Default: the number in the projector's file. The plan's memory for the projector depends on this
-    /// number.
+    /// Sets the most tokens of an image, where the projector takes images of any size. Larger images are scaled down.
+    /// Default: what the projector's file says; 4096 for Youtu-VL. The plan's memory for the projector depends on it.
     pub fn image_max_tokens(mut self, tokens: u32) -> Self {
         self.options.image_max_tokens = (tokens > 0).then_some(tokens);
         self

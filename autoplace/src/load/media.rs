@@ -14,11 +14,11 @@ use crate::chat::Media;
 use crate::store::MediaRows;
 use crate::sync::lock;
 
-/// Maximum number of media whose scaled pixels are kept between preparation and encoding. A picture of several tiles
-/// takes about 40 MiB.
+/// Maximum number of prepared media whose scaled pixels wait for the encoder. A picture of some tiles takes about
+/// 40 MiB.
 const MAX_PENDING: usize = 4;
 
-/// Maximum number of media in the table. Each takes some hundred bytes in addition to its rows.
+/// Maximum number of media whose tokens are known. Each takes some hundred bytes beside its rows.
 const MAX_KNOWN: usize = 10_000;
 
 /// The projector of a loaded model.
@@ -26,7 +26,7 @@ const MAX_KNOWN: usize = 10_000;
 pub(crate) struct MediaEncoder {
     projector: Mutex<Projector>,
     sample_rate: Option<u32>,
-    /// Bytes that the projector has allocated, by device.
+    /// The bytes that the projector has allocated.
     pub(super) bytes: Vec<ProjectorBytes>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Number of tokens at the beginning of `parts` that spell the number of a first picture ([`number`]). 0 if the
+    /// Number of tokens at the beginning that number the picture, as the first of its prompt ([`number`]); 0 where a
     /// projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
@@ -71,10 +71,33 @@ pub(crate) struct Rows {
     positions: Vec<(Position, Position)>,
 }
 
+/// Axes of a position with M-RoPE: time, height, width, and a fourth that few models use.
+const AXES: usize = 4;
+
 impl Rows {
-    /// The positions of all rows, if the first row is at `first`. Each row has one number, or four with M-RoPE.
-    pub(crate) fn positions(&self, first: Position) -> Vec<Position> {
-        self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect()
+    /// The positions of all rows, where the first is at `first`: one value for each, or four with M-RoPE. `number` is
+    /// that of the image in its prompt, counted from 0.
+    pub(crate) fn positions(&self, first: Position, number: usize) -> Vec<Position> {
+        let mut positions: Vec<Position> = self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect();
+        if self.is_numbered() {
+            let number = Position::try_from(number).unwrap_or(Position::MAX);
+            for (position, (_, step)) in positions.iter_mut().zip(&self.positions).skip(AXES - 1).step_by(AXES) {
+                if *step == 0 {
+                    *position = number;
+                }
+            }
+        }
+        positions
+    }
+
+    /// Whether the fourth axis of the rows is the number of their image, as in HunyuanVL (mtmd.cpp,
+    /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position of a token of text.
+    /// Other models give all rows of an image, or of a tile, the same kind of value on that axis.
+    fn is_numbered(&self) -> bool {
+        let is_with_axes = self.positions.len() == self.len * AXES;
+        is_with_axes
+            && self.positions[AXES - 1].1 == 1
+            && self.positions.iter().skip(AXES - 1).step_by(AXES).any(|axis| *axis == (0, 0))
     }
 }
 
@@ -115,8 +138,8 @@ impl PreparedMedia {
     }
 }
 
-/// The places of the rows of pictures and sounds in a text, with the whole hashes. The token of a row has only 31 bits
-/// of a hash, so a comparison of texts needs the marks too.
+/// The rows of pictures and sounds in a text, with their places. A row's token has only 31 bits of a hash, so texts are
+/// also compared by the whole hashes here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(Option<Arc<[MediaRows]>>);
 
@@ -135,7 +158,8 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The first index at which the two texts have different rows; `usize::MAX` if all rows are equal.
+    /// The first index at which only one of the texts has rows, or the texts have different rows; `usize::MAX` if there
+    /// is none.
     pub(crate) fn first_difference(&self, other: &Self) -> usize {
         let (ours, theirs) = (self.all(), other.all());
         let same = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
@@ -263,7 +287,7 @@ pub(crate) struct MediaTable {
 impl MediaTable {
     pub(crate) fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
         let mut known = lock(&self.known);
-        let at = known.iter().rposition(|known_media| known_media.hash == *hash)?;
+        let at = known.iter().rposition(|medium| medium.hash == *hash)?;
         let found = known.remove(at)?;
         known.push_back(Arc::clone(&found));
         Some(found)
@@ -279,22 +303,21 @@ impl MediaTable {
         added
     }
 
-    /// Makes a medium the most recently used one. Adds it again if the table has forgotten it while a text with it was
-    /// running.
+    /// Makes a medium the most recently used one. Adds it again if the table forgot it while a text still used it.
     fn hold(&self, medium: &Arc<PreparedMedia>) {
         let mut known = lock(&self.known);
-        known.retain(|known_media| !Arc::ptr_eq(known_media, medium));
+        known.retain(|other| !Arc::ptr_eq(other, medium));
         known.push_back(Arc::clone(medium));
         while known.len() > MAX_KNOWN
             && let Some(gone) = known.pop_front()
         {
-            // A running text may still hold this medium.
+            // A running text may still use it.
             gone.forget_rows();
         }
         let mut pending = 0;
-        for known_media in known.iter().rev() {
+        for medium in known.iter().rev() {
             // A medium that is being encoded keeps its pixels.
-            if let Ok(mut work) = known_media.work.try_lock()
+            if let Ok(mut work) = medium.work.try_lock()
                 && work.chunks.is_some()
             {
                 pending += 1;
@@ -303,18 +326,18 @@ impl MediaTable {
         }
     }
 
-    /// Marks a medium as used. Then forgets the rows of the least recently used media until all rows take at most
-    /// `limit` bytes. This includes rows of running texts, which encode them again if necessary. So the only rows
-    /// beyond `limit` are those of the part that is being computed.
+    /// Keeps the rows of a medium, and forgets the rows of the least recently used media until all rows take at most
+    /// `limit` bytes. Rows of running texts count too: if a text needs them again, they are encoded again. Beside
+    /// `limit` only the rows of the part that is being computed are in memory.
     pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
         self.hold(medium);
         let known = lock(&self.known);
-        let mut bytes: u64 = known.iter().map(|known_media| known_media.bytes()).sum();
-        for known_media in known.iter() {
+        let mut bytes: u64 = known.iter().map(|medium| medium.bytes()).sum();
+        for medium in known.iter() {
             if bytes <= limit {
                 break;
             }
-            bytes = bytes.saturating_sub(known_media.forget_rows());
+            bytes = bytes.saturating_sub(medium.forget_rows());
         }
     }
 }
@@ -343,7 +366,7 @@ mod tests {
         let table = MediaTable::default();
         // Running texts hold all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
-        let bytes = || running.iter().map(|known_media| known_media.bytes()).collect::<Vec<_>>();
+        let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
         table.keep_within(&running[0], 2000);
         assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);

@@ -43,7 +43,8 @@ impl LoadOptions {
         let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let before = free(&devices);
-        let params = self.projector_params(devices.first().cloned(), &plan.context, &prepared.machine);
+        let image_max_tokens = self.largest_image(path).map_err(Failure::at(Stage::Check))?;
+        let params = self.projector_params(devices.first(), image_max_tokens, &plan.context, &prepared.machine);
         let encoder = match MediaEncoder::load(&loaded.native.model, path, &params) {
             Ok(encoder) => encoder,
             Err(error) => {
@@ -67,18 +68,39 @@ impl LoadOptions {
         let note = self.judge_companion(planned, plan, taken)?;
         let report = Arc::make_mut(&mut loaded.placed.report);
         report.notes.push(note);
+        if let Some(tokens) = image_max_tokens.filter(|_| self.image_max_tokens.is_none()) {
+            let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            report.notes.push(format!(
+                "{file} would take images of {MAX_TOKENS_OF_YOUTU} tokens: images are scaled to {tokens} unless \
+                 --image-max-tokens says another number"
+            ));
+        }
         report.projector = Some(allocated);
         loaded.native.media = Some(Arc::new(encoder));
         Ok(loaded)
     }
 
-    fn projector_params(&self, device: Option<Device>, context: &ContextParams, machine: &Machine) -> ProjectorParams {
+    fn projector_params(
+        &self,
+        device: Option<&Device>,
+        image_max_tokens: Option<u32>,
+        context: &ContextParams,
+        machine: &Machine,
+    ) -> ProjectorParams {
         ProjectorParams {
-            device,
+            device: device.cloned(),
             n_threads: self.threads_on(machine),
             flash_attention: native::context(context).flash_attention,
             image_min_tokens: None,
-            image_max_tokens: self.image_max_tokens,
+            image_max_tokens,
+        }
+    }
+
+    /// Maximum number of tokens of an image, if it is not the one that llama.cpp takes from the projector's file.
+    fn largest_image(&self, path: &Path) -> Result<Option<u32>, super::Error> {
+        match self.image_max_tokens {
+            None => Ok(default_largest_image(&Header::open(path)?)?),
+            tokens => Ok(tokens),
         }
     }
 
@@ -95,13 +117,14 @@ impl LoadOptions {
         }
         let mmproj = Companion::mmproj(&of_projector).map_err(crate::plan::Error::from)?;
         mmproj.compatible_with(header).map_err(crate::plan::Error::from)?;
-        let mut mmproj = mmproj.max_image_tokens(self.image_max_tokens.unwrap_or(0));
+        let image_max_tokens = self.largest_image(path)?;
+        let mut mmproj = mmproj.max_image_tokens(image_max_tokens.unwrap_or(0));
         let present = Backend::init()?.devices();
         let here = |gpu: &Gpu| named(&present, gpu.device.as_deref()).cloned();
         let gpus = machine.gpus.iter().filter_map(|gpu| Some(Some(here(gpu)?)));
         let largest = of_projector.tensors().map(Tensor::bytes).max().unwrap_or(0);
         for device in gpus.chain([None]) {
-            let params = self.projector_params(device, &self.request.params, machine);
+            let params = self.projector_params(device.as_ref(), image_max_tokens, &self.request.params, machine);
             match MediaMemory::ask(path, &params) {
                 Ok(memory) => {
                     let name = params.device.as_ref().map(Device::name);
@@ -138,9 +161,25 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
 /// prepared without their prompts, so that they can be reused anywhere. DeepSeek 4 pads images so that its text model
 /// compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
-    let projector = header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?);
     let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
-    Ok((projector == Some("deepseek4v")).then(reason))
+    Ok((projector_type(header)? == Some("deepseek4v")).then(reason))
+}
+
+/// The limit that llama.cpp sets for Youtu-VL (clip.cpp, `load_hparams`): images of 8,000 by 8,000 pixels.
+const MAX_TOKENS_OF_YOUTU: u32 = 62_500;
+
+/// The limit of most projectors that take images of any size, such as Qwen's.
+const MAX_TOKENS: u32 = 4096;
+
+/// Our own limit of an image's tokens, where llama.cpp's would make a load reserve gigabytes for images that hardly any
+/// context has room for.
+fn default_largest_image(header: &Header) -> Result<Option<u32>, crate::gguf::Error> {
+    Ok((projector_type(header)? == Some("youtuvl")).then_some(MAX_TOKENS))
+}
+
+/// The kind of the encoder of images.
+fn projector_type(header: &Header) -> Result<Option<&str>, crate::gguf::Error> {
+    Ok(header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?))
 }
 
 /// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).

@@ -111,6 +111,38 @@ fn a_fork_has_its_own_sampling_from_the_next_token_on() {
 }
 
 #[test]
+fn a_fork_copies_what_an_own_sampler_remembers_and_a_roll_back_keeps_it() {
+    let model = demo(1024, 3, false);
+    let mut calls = 0;
+    let generate = model.generate(SYSTEM).top_p(1.0).min_p(0.0).max_tokens(12);
+    let generate = generate.sampler(move |candidates, _| {
+        calls += 1;
+        let mut sorted: Vec<_> = candidates.iter().collect();
+        sorted.sort_by(|a, b| b.logit().total_cmp(&a.logit()));
+        sorted[calls % 4].token()
+    });
+    let alone = complete(generate.clone(), &model).tokens;
+    let mut session = model.session().unwrap();
+    let mut texts = Texts::default();
+    let first = session.begin(generate.clone()).unwrap();
+    texts.generate_to(&mut session, first, 5);
+    let twin = session.fork(first, Fork::new()).unwrap();
+    let again = session.fork(first, Fork::from_prompt()).unwrap();
+    texts.run(&mut session);
+    assert_eq!(texts.of(first).tokens, alone);
+    assert_eq!(texts.of(twin).tokens, alone[5..]);
+    assert_eq!(texts.of(again).tokens, alone, "another answer begins with the sampler as it was");
+
+    let mut texts = Texts::default();
+    let back = session.begin(generate).unwrap();
+    texts.generate_to(&mut session, back, 5);
+    session.roll_back(back, 4).unwrap();
+    texts.run(&mut session);
+    // Four calls later the same places of the order are chosen, so the same tokens come again.
+    assert_eq!(texts.of(back).tokens, [&alone[..5], &alone[1..]].concat());
+}
+
+#[test]
 fn forks_of_one_cache_share_their_cells() {
     // The cache has no room for five copies of the prompt.
     let model = demo(256, 5, true);

@@ -4,11 +4,12 @@ use crate::depth_support::crossing;
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
 use crate::replace_support::text_of;
-use crate::text_support::{PROMPT, chat};
+use crate::text_support::{PROMPT, SEED, chat, complete, random, sampled, words};
 use autoplace::generate::Resumed;
 use autoplace::load::{self, Verify};
-use autoplace::memory::Headroom;
-use autoplace::plan::{GpuLayers, Request};
+use autoplace::machine::mib;
+use autoplace::memory::{FlashAttention, Headroom, KvType, Place, TensorOverride};
+use autoplace::plan::{GpuLayers, MoeCache, Request};
 use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
 use test_support::demo_path;
@@ -157,6 +158,42 @@ fn memory_that_another_process_is_about_to_take_is_not_free() {
     drop(model);
     other.end();
     assert_eq!(load().placement().n_gpu_layers, LAYERS);
+}
+
+/// Experts are computed where they are: on the driver from its cache, or on the host, which rounds differently.
+#[test]
+fn a_cache_of_experts_on_the_driver_takes_the_planned_bytes_and_changes_no_text() {
+    if test_support::own_process::ran_in_one_of(20, &NAMED) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    let mut all = request().n_ubatch(64).n_gpu_layers(GpuLayers::All);
+    all.params.flash_attn = FlashAttention::Off;
+    (all.params.type_k, all.params.type_v) = (KvType::F32, KvType::F32);
+    let on_host = all.clone().overrides(vec![TensorOverride::new("_exps", Place::Host)]);
+    let load = |request: &Request, cache| {
+        let builder = Model::builder(&path).request(request.clone()).moe_cache(cache).without_learning();
+        builder.n_threads(1).attempts(1).verify(Verify::Off).load().unwrap()
+    };
+    let text = |model: &Model| complete(sampled(model, words(7, 40), SEED).max_tokens(16), model);
+    let without = text(&load(&on_host, MoeCache::Off)).tokens;
+    let whole = text(&load(&all, MoeCache::Off)).tokens;
+    let mut last = 0;
+    for size in [mib(4), mib(9) + 12_345, mib(64)] {
+        let model = load(&on_host, MoeCache::Bytes(size));
+        let (plan, report) = (model.placement(), model.report());
+        let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };
+        assert_eq!((gpu.allocated, gpu.grown), (Some(gpu.planned), 0), "{plan}");
+        assert_eq!(report.host.planned.experts, report.host.allocated.experts, "{plan}");
+        let experts = plan.gpus().next().unwrap().footprint.experts;
+        assert!(last < experts && experts <= size, "{plan}");
+        last = experts;
+        let generated = text(&model);
+        println!("{size} bytes: {:?}, without {without:?}, on the driver alone {whole:?}", generated.tokens);
+        assert_eq!(generated.tokens, without, "with {size} bytes");
+        assert!(generated.statistics().expert_hit_rate().is_some());
+    }
 }
 
 #[test]

@@ -257,11 +257,26 @@ impl At {
 
 /// As [`SourceArgs::files_of`], but without fetching and without asking the user.
 pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Result<Option<Files>, Box<dyn Error>> {
-    let model = here(Path::new(model), request, || Ok(load::detect()?))?;
-    let Some(name) = wanted.name()? else { return Ok(Some(Files { projector: wanted.beside(&model), model })) };
+    let path = here(Path::new(model), request, || Ok(load::detect()?))?;
+    let named = wanted.name()?;
+    let is_beside = named.is_none();
+    let name = match named {
+        Some(name) => name,
+        // The same rule as for a fetch, among the projectors that are here.
+        None if *wanted == Wanted::Beside && Name::is_hub_name(model) => model.parse::<Name>()?.without_quant(),
+        None => return Ok(Some(Files { projector: wanted.beside(&path), model: path })),
+    };
     let hub = Hub::from_env()?.offline(true);
-    let pick = hub.pick_projector(&hub.projectors(&name)?, &Header::open(&model)?, &load::detect()?, request)?;
-    Ok(Some(Files { model, projector: pick.cached }))
+    let pick = || -> Result<_, Box<dyn Error>> {
+        Ok(hub.pick_projector(&hub.projectors(&name)?, &Header::open(&path)?, &load::detect()?, request)?)
+    };
+    let projector = match pick() {
+        Ok(pick) => pick.cached,
+        // The model is of use without one that nobody has named.
+        Err(_) if is_beside => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Some(Files { model: path, projector }))
 }
 
 /// The first file of a local model by its path, or the best fetched file for a machine by its hub name.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow::Continue;
 
-use autoplace_hub::{Error, PlannedFile, Preference, ProjectorChoice, choose_projector};
+use autoplace_hub::{Error, Hub, PlannedFile, Preference, ProjectorChoice, choose_projector};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -137,4 +137,24 @@ fn a_name_with_a_quantisation_lists_the_projectors_of_that_quantisation() {
     let none = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
     let error = none.hub().projectors(&"hf:some/thing".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "some/thing has no projector (mmproj); it has none");
+}
+
+#[test]
+fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
+    let world = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
+    let (hub, name) = (world.hub(), "hf:some/thing".parse().unwrap());
+    let none = |hub: &Hub| hub.projectors(&name).unwrap_err().to_string();
+    // Before the model is fetched nothing is remembered.
+    assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
+    let pick = hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap();
+    hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
+    world.server.seen();
+    assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
+    assert_eq!(world.server.seen().len(), 1);
+    for hub in [&hub, &world.hub(), &world.hub().offline(true)] {
+        assert_eq!(none(hub), "some/thing has no projector (mmproj); it has none");
+    }
+    assert!(world.server.seen().is_empty());
+    // The model is still found, by the hub and without it.
+    assert!(hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap().cached.is_some());
 }

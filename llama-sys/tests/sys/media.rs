@@ -169,9 +169,9 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     assert_eq!(card.used(), before);
 }
 
-/// The small projectors for images whose rows are as wide as the demo model's. The number is the maximum tokens of an
-/// image, for projectors that take any size.
-const FAMILIES: [(&str, Option<u32>); 9] = [
+/// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it
+/// takes any size.
+const FAMILIES: [(&str, Option<u32>); 11] = [
     ("Small LLaVA", None),
     ("Small Gemma 3", None),
     ("Small Pixtral", Some(60)),
@@ -179,6 +179,8 @@ const FAMILIES: [(&str, Option<u32>); 9] = [
     ("Small SmolVLM", None),
     ("Small MiniCPM-V", None),
     ("Small MiniCPM-V 4.6", None),
+    ("Small Step3-VL", None),
+    ("Small Youtu-VL", Some(60)),
     ("Small Qwen2-VL", Some(24)),
     ("Small Qwen2.5-VL", Some(100)),
 ];
@@ -246,7 +248,41 @@ fn an_image_of_more_tokens_than_the_largest_is_refused_and_nothing_grows() {
 }
 
 #[test]
-fn rows_of_pixtral_do_not_depend_on_earlier_content_of_the_memory() {
+fn the_largest_image_is_encoded_after_a_refusal_that_had_no_memory_for_all_buffers() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Pixtral", folder.path());
+    let card = card(256 * MIB);
+    let model = load(&[&card], 0);
+    let params = ProjectorParams { image_max_tokens: Some(400), ..on(Some(card.device())) };
+    let mut projector = Projector::load(&model, &path, &params).unwrap();
+    let before = card.used();
+    // The largest image has a single column, since each of its rows ends with a further token.
+    let largest = |projector: &mut Projector| all_rows(projector, 14, 14 * 400);
+    assert_eq!(largest(&mut projector).unwrap(), 799);
+    for round in 0..3 {
+        // The question for the bytes of an image frees buffers. Then another program takes so much that there is room
+        // for a square, and not for a column.
+        card.set_taken(card.total() - before + 4096);
+        all_rows(&mut projector, 14, 14 * 10_000).unwrap_err();
+        let missing = largest(&mut projector).unwrap_err().to_string();
+        assert!(!missing.contains("the largest image has"), "{round}: {missing}");
+        card.set_taken(0);
+        assert_eq!(largest(&mut projector).unwrap(), 799, "{round}");
+        assert_eq!(card.used(), before, "{round}");
+    }
+}
+
+#[test]
+fn step3_vl_reserves_its_tiles_and_not_the_image_before_it_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Step3-VL", folder.path());
+    let asked = MediaMemory::ask(&path, &on(None)).unwrap();
+    assert_eq!(asked.image_rows, Some(81));
+}
+
+#[test]
+fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small Pixtral", folder.path());

@@ -148,7 +148,7 @@ fn events_come_in_their_order_and_end_with_the_whole_response() {
 fn a_response_says_what_it_was_asked_and_what_it_took() {
     let server = server(TEMPLATE);
     let more = json!({"instructions": "Be brief.", "metadata": {"a": "b"}, "tools": [walk()], "tool_choice": "none",
-        "top_p": 0.5, "user": "Ann", "store": false});
+        "top_p": 0.5, "user": "Ann", "store": false, "parallel_tool_calls": false});
     let response = respond(&server, &more);
     for (name, value) in more.as_object().unwrap() {
         assert_eq!(response[name], *value, "{name}");
@@ -201,6 +201,9 @@ fn items_are_shown_to_the_model_as_it_knows_them() {
     let summed =
         shown(json!([{"role": "user", "content": "A"}, thought(json!({"summary": text("summary_text", "sum")}))]));
     assert!(summed.contains("/sum"), "{summed}");
+    // A developer is the system for a template that knows none.
+    let developed = shown(json!([{"role": "developer", "content": "D"}, {"role": "user", "content": "A"}]));
+    assert!(developed.contains('D') && !developed.contains("developer"), "{developed}");
 }
 
 #[test]

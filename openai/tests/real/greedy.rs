@@ -89,8 +89,13 @@ fn prompts(model: &Model, setting: &Setting) -> Outcome<Vec<Vec<i32>>> {
 
 /// The likeliest tokens of a text, up to its end.
 pub(crate) fn greedy(model: &Model, generate: GenerateRequest) -> Outcome<Vec<i32>> {
+    tokens(model, generate.temp(0.0))
+}
+
+/// The tokens of a text, up to its end.
+pub(crate) fn tokens(model: &Model, generate: GenerateRequest) -> Outcome<Vec<i32>> {
     let mut session = model.session()?;
-    let sequence = session.begin(generate.temp(0.0))?;
+    let sequence = session.begin(generate)?;
     let mut tokens = Vec::new();
     let vocab = model.native()?.vocab();
     loop {
