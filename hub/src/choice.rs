@@ -161,7 +161,7 @@ pub struct Placed {
     /// Whether all weights that can be on GPUs are there.
     pub full_offload: bool,
     /// Blocks on GPUs with a part on the host.
-    #[serde(rename = "parted_blocks")]
+    #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Predicted tokens per second of the workload's generation; `None` for embeddings.
     pub tokens_per_second: Option<f64>,

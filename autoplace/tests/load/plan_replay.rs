@@ -180,7 +180,7 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     let values: Vec<serde_json::Value> = values.split(' ').map(|it| serde_json::from_str(it).unwrap()).collect();
     let mut outcomes = [0; 3];
     let fields = json["plan"]["context"].as_object().unwrap().keys().map(|key| format!("/plan/context/{key}"));
-    let others = ["n_gpu_layers", "tensor_split", "parted_blocks"];
+    let others = ["n_gpu_layers", "tensor_split", "split_blocks"];
     for pointer in fields.chain(others.map(|key| format!("/plan/{key}"))) {
         for value in &values {
             let mut json = json.clone();

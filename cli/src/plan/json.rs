@@ -77,7 +77,7 @@ fn settings(plan: &Plan) -> Value {
     settings["mtp"] = context.mtp.into();
     settings["n_rs_seq"] = context.n_rs_seq.into();
     settings["moe_cache_size"] = context.moe_cache_size.into();
-    settings["parted_blocks"] = plan.split_blocks.into();
+    settings["split_blocks"] = plan.split_blocks.into();
     settings
 }
 

@@ -68,7 +68,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     let mut params = ContextParams::default();
     (params.embeddings, params.mtp, params.n_rs_seq, params.moe_cache_size) = (Some(Pooling::Model), true, 1, 1);
     let mut params = json!(params);
-    params["parted_blocks"] = 0.into();
+    params["split_blocks"] = 0.into();
     assert_eq!(keys(&json["settings"]), keys(&params));
     assert_eq!(keys(json).join(" "), top);
     assert_eq!(keys(&json["model"]).join(" "), "architecture blocks file_bytes name path");

@@ -70,7 +70,7 @@ pub struct Plan {
     /// split.
     pub full_offload: bool,
     /// Blocks on GPUs that keep some of their weights on the host.
-    #[serde(default, rename = "parted_blocks")]
+    #[serde(default, alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists only the host. Its load
     /// must be given no devices, so that llama.cpp does not touch any GPU.

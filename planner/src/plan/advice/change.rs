@@ -118,7 +118,7 @@ pub struct Outcome {
     /// All layers of the model, the output layer included.
     pub layers: u32,
     /// Blocks on GPUs that keep some of their weights on the host.
-    #[serde(rename = "parted_blocks")]
+    #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Whether all layers are whole and on GPUs.
     pub full: bool,

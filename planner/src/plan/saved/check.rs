@@ -45,7 +45,7 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(blocks <= MAX_LAYERS, "model.blocks is {blocks}, more than {MAX_LAYERS}");
     ensure!(blocks > 0, "model.blocks is 0: a model has at least 1");
     ensure!(n <= layers, "n_gpu_layers is {n}, more than {layers}");
-    ensure!(split_blocks <= blocks, "parted_blocks is {split_blocks}, more than {blocks}");
+    ensure!(split_blocks <= blocks, "split_blocks is {split_blocks}, more than {blocks}");
     plan.context.sizes().map_err(|error| format!("context.{error}"))?;
     let (cache, planned) = (plan.context.moe_cache_size, plan.moe_cache.map_or(0, |cache| cache.bytes));
     ensure!(cache == planned, "context.moe_cache_size is {cache}, and moe_cache has {planned} bytes");

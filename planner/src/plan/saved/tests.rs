@@ -81,6 +81,16 @@ fn unknown_keys_are_ignored_and_a_newer_format_version_is_refused() {
     }
 }
 
+#[test]
+fn a_key_of_an_earlier_version_is_read() {
+    let mut json = json_of(&saved());
+    let blocks = json["plan"].as_object_mut().unwrap().remove("split_blocks").unwrap();
+    json["plan"]["parted_blocks"] = blocks;
+    assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());
+    json["plan"]["parted_blocks"] = 33.into();
+    assert!(refused(&json).starts_with("plan.split_blocks is 33"));
+}
+
 /// A JSON pointer into a saved plan, a value to put there, and part of the error.
 const INVALID_FIELDS: &str = r#"
 /plan/context/n_ctx           | 0                                   | plan.context.n_ctx is 0
@@ -89,7 +99,7 @@ const INVALID_FIELDS: &str = r#"
 /plan/n_gpu_layers            | 1000000000                          | plan.n_gpu_layers is 1000000000
 /plan/n_gpu_layers            | -1                                  | plan.n_gpu_layers: invalid value
 /plan/n_gpu_layers            | 19                                  | plan.placements have 20 layers
-/plan/parted_blocks           | 33                                  | plan.parted_blocks is 33
+/plan/split_blocks            | 33                                  | plan.split_blocks is 33
 /plan/model/blocks            | 1000000000                          | plan.model.blocks is 1000000000
 /plan/model/blocks            | 4294967295                          | plan.model.blocks is 4294967295
 /plan/model/blocks            | 0                                   | plan.model.blocks is 0
