@@ -31,7 +31,7 @@ fn main() {
         });
         let mut bare = bare.expect("llama.cpp loads the model");
         let tokens = tokens();
-        let Paired { rounds, first, second, difference, speed_ratio, quickest_difference } =
+        let Paired { rounds, first, second, difference, speed_ratio, quickest_difference, .. } =
             paired(&mut bare, |_| ours(&model), generate);
         println!(
             "{name} model, {threads} thread(s), {rounds} rounds of up to {tokens} tokens: ours {first:.2} us/token, bare \

@@ -40,8 +40,11 @@ pub(crate) struct Paired {
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
-    /// The difference in microseconds between the fastest rounds of both ways; positive if the first way is slower.
-    /// Other work on the machine can only slow a round down.
+    /// The 95 % confidence interval of the ratio (Wilcoxon's signed ranks).
+    #[allow(dead_code, reason = "each benchmark reports what it is about")]
+    pub(crate) interval: (f64, f64),
+    /// Microseconds by which the fastest round of the first way is slower than that of the second. Other work of the
+    /// machine can only slow both down.
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }
@@ -79,6 +82,7 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
         second: median(pairs.iter().map(|pair| pair.1)),
         difference: median(pairs.iter().map(|pair| pair.0 - pair.1)),
         speed_ratio: median(pairs.iter().map(|pair| pair.1 / pair.0)),
+        interval: interval(&pairs.iter().map(|pair| pair.1 / pair.0).collect::<Vec<_>>()),
         quickest_difference: quickest(|pair| pair.0) - quickest(|pair| pair.1),
     }
 }
@@ -92,4 +96,18 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// The 95 % confidence interval of the centre of these values: the means of all pairs, without the most extreme ones,
+/// as many as Wilcoxon's signed ranks allow (normal approximation).
+fn interval(values: &[f64]) -> (f64, f64) {
+    let mut means: Vec<f64> = Vec::new();
+    for (at, one) in values.iter().enumerate() {
+        means.extend(values[..=at].iter().map(|other| (one + other) / 2.0));
+    }
+    means.sort_by(f64::total_cmp);
+    let n = values.len() as f64;
+    let extreme = n * (n + 1.0) / 4.0 - 1.96 * (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
+    let at = (extreme.max(0.0) as usize).min(means.len() / 2);
+    (means[at], means[means.len() - 1 - at])
 }

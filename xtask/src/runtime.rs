@@ -74,7 +74,8 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     }
     setup::native()?;
     if has("--here") {
-        let folder = here(workspace, &mut workspace.compile("build", &["--package=autoplace", "--lib"]))?;
+        let library = ["--package=autoplace", "--lib", "--features=autoplace/media"];
+        let folder = here(workspace, &mut workspace.compile("build", &library))?;
         return archive(workspace, &folder);
     }
     if has("--vulkan") {

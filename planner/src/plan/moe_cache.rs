@@ -288,7 +288,7 @@ impl PlannedMoeCache {
         let Self { bytes, share, hits, speedup, .. } = *self;
         let [share, hits] = [share, hits].map(|part| 100.0 * part);
         format!(
-            "a cache of {} for experts of the host: {share:.0} % of them fit, {hits:.0} % of their uses are expected to find them there; {speedup:.2} times as fast as without",
+            "a cache of {} holds {share:.0} % of the host's experts, and {hits:.0} % of their uses should hit it; {speedup:.2} times as fast as without",
             Bytes(bytes)
         )
     }

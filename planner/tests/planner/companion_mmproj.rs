@@ -114,6 +114,9 @@ fn image_tokens_may_be_limited_if_a_projector_takes_any_number() {
         assert_eq!(stated(projector, 100), stated(projector, 0), "{projector}");
     }
     assert_eq!(unstated("hunyuanvl", 0), unstated("qwen2vl_merger", 16384));
+    let named = |name: &str, limit| on("CUDA", &companion(mmproj::named(name)).max_image_tokens(limit)).gpu.compute;
+    assert!(named("Small Youtu-VL", 0) == named("Small Youtu-VL", 4096));
+    assert!(named("Small Youtu-VL", 4096) < named("Small Youtu-VL", 62_500) / 10);
     // Gemma's images have one size.
     let gemma = |limit| compute("Gemma 3", "gemma3", 0, limit);
     assert_eq!(gemma(8), gemma(0));

@@ -61,9 +61,12 @@ impl Encoder<'_> {
         }
         for key in self.keys.split_whitespace() {
             let (key, value) = key.split_once('=').expect(key);
-            file = match value.strip_suffix('i') {
-                Some(signed) => file.i32(key, signed.parse().unwrap()),
-                None => file.u32(key, value.parse().unwrap()),
+            file = if let Some(signed) = value.strip_suffix('i') {
+                file.i32(key, signed.parse().unwrap())
+            } else if let Some(only) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                file.array_i32(key, &[only.parse().unwrap()])
+            } else {
+                file.u32(key, value.parse().unwrap())
             };
         }
         file = self.blocks(file);

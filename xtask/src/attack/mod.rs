@@ -4,6 +4,7 @@
 
 mod bodies;
 mod grammars;
+mod media;
 mod pool;
 mod rows;
 
@@ -51,9 +52,8 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
     println!("|---|--:|--:|---|--:|--:|");
     let mut broken = Vec::new();
-    for attack in
-        ATTACKS.iter().chain(grammars::ATTACKS).chain(pool::ATTACKS).filter(|attack| attack.name.contains(word))
-    {
+    let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
+    for attack in attacks.into_iter().filter(|attack| attack.name.contains(word)) {
         let server = Server::start(&target, attack.setup)?;
         // The memory that is measured afterwards includes the one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
@@ -136,6 +136,7 @@ impl Server {
             Setup::PoolWithKey => _ = shell.args(["--api-key", pool::KEY]),
             Setup::Isolated => _ = shell.args(["--isolated", "--silent", "5"]),
             Setup::Reranker => _ = shell.arg("--reranker").arg(models.join("reranker.gguf")),
+            Setup::Sees => _ = shell.arg("--mmproj").arg(models.join("mmproj.gguf")),
         }
         let (process, address) = Running::server(shell.stderr(Stdio::null()))?;
         Ok(Self { process, address })
@@ -203,5 +204,21 @@ impl Server {
         for worker in workers.unwrap_or_default().split_whitespace() {
             let _ = output(Command::new("kill").args(["-STOP", worker]));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ATTACKS, grammars, media, pool};
+
+    #[test]
+    fn the_attacks_have_names_of_their_own_and_the_program_that_writes_their_models() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        assert!(std::path::Path::new(root).join("test-support/examples/models.rs").is_file());
+        let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
+        let mut names: Vec<&str> = attacks.iter().map(|attack| attack.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), attacks.len());
     }
 }

@@ -8,6 +8,7 @@ use super::bodies::{BODY, OBJECT, TEXT, at_once, held, list, messages, objects, 
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
 
+#[derive(Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
     /// The MiB of memory that the server may use for the attack, beyond those of an idle server.
@@ -29,6 +30,8 @@ pub(super) enum Setup {
     FillInTheMiddle,
     /// The demo model, and a reranker.
     Reranker,
+    /// The demo model with a projector of images.
+    Sees,
     /// The demo model under three names of a pool.
     Pool,
     /// The demo model under three names of a pool, with a key.
@@ -38,7 +41,7 @@ pub(super) enum Setup {
 }
 
 /// Sends all bodies at once.
-fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
+pub(super) fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let sent: Vec<_> = bodies.iter().map(|body| scope.spawn(|| send(body))).collect();
         let mut said: Vec<String> = sent.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
@@ -343,6 +346,26 @@ pub(super) const ATTACKS: &[Attack] = &[
             let tools = format!(r#"{{{}, "tools": [{tool}]}}"#, messages("\"a\""));
             let mut said = at_once(8, || server.post("/apply-template", &tools));
             said.push(server.post("/apply-template", &format!("{{{}}}", messages(&text("a", BODY)))));
+            said.sort();
+            said
+        },
+    },
+    Attack {
+        name: "`/lora-adapters`: 16 MiB of scales and of names; prompts of 16 MiB to be counted, and responses by long ids",
+        most: 256,
+        answers: &["400", "404", "503"],
+        setup: Setup::Plain,
+        run: |server| {
+            let long = text("a", BODY);
+            let bodies = [
+                ("/lora-adapters", list(r#"{"id":0,"scale":1e9},"#, BODY)),
+                ("/lora-adapters", format!(r#"[{{"id": {long}, "scale": 1}}]"#)),
+                ("/v1/chat/completions/input_tokens", format!("{{{}}}", messages(&long))),
+                ("/v1/responses/input_tokens", format!(r#"{{"input": {long}}}"#)),
+            ];
+            let mut said: Vec<String> =
+                bodies.iter().flat_map(|(path, body)| at_once(4, || server.post(path, body))).collect();
+            said.extend([1_000, 60_000].map(|length| server.get(&format!("{RESPONSES}/resp_{}", "0".repeat(length)))));
             said.sort();
             said
         },

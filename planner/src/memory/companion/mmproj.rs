@@ -19,7 +19,7 @@ use super::error::{Error, file};
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
-    ("gemma3 minicpmv4_6", 0, 4, false),
+    ("gemma3 minicpmv4_6 step3vl", 0, 4, false),
     ("phi4 dots_ocr", 0, 1, true),
     ("paddleocr glm5v exaone4_5 mimovl", 0, 2, true),
     ("lfm2", 256, 1, false),
@@ -28,11 +28,17 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("gemma4v", 1120, 3, false),
     ("qwen2vl_merger qwen2.5vl_merger qwen3vl_merger qwen2.5o ling3vl glm4v", 4096, 2, false),
     ("kimik25", 4096, 1, true),
+    // llama.cpp's limit is 62,500. The limit of a load is this one (autoplace, `load/mmproj.rs`).
+    ("youtuvl", 4096, 2, false),
     ("hunyuanvl", 16384, 2, true),
 ];
 
 /// Image projectors that cut an image into slices of many shapes.
 const SLICED: &str = "resampler minicpmv4_6";
+
+/// Pixels of a side of Step3-VL's tiles, beside which an image of `image_size` is encoded (mtmd-image.h,
+/// `default_image_crop_size`).
+const STEP3_TILE: u64 = 504;
 
 /// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
@@ -218,7 +224,10 @@ impl Encoder {
             ("vision", Some(&(_, tokens, merge, reads_max_pixels))) => {
                 let stated = optional("projector.scale_factor")?.or(optional("spatial_merge_size")?);
                 let merge = stated.unwrap_or(merge);
-                let (side, image) = (size("patch_size")?, size("image_size")?);
+                let (side, mut image) = (size("patch_size")?, size("image_size")?);
+                if projector == "step3vl" {
+                    image = image.max(STEP3_TILE);
+                }
                 let longest = optional("preproc_image_size")?.filter(|_| projector == "lightonocr");
                 let stated =
                     optional("image_max_pixels")?.filter(|_| reads_max_pixels).map(|pixels| pixels / side / side);
