@@ -17,8 +17,8 @@ What the promises came to on real cards, and on simulated ones where none was at
 `run.sh` measures it, on any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` does without a card.
 
 - *identical*: greedy text of the demo model at every split beside the CPU's. Devices round differently, so texts may part.
-- *bytes*: planned bytes (of the accepted plan, so a probe's) and allocated ones must be equal; *context* is what opening the card takes of it, *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
-  after the load and at the end, where the headroom must hold it.
+- *bytes*: planned bytes (those of the accepted plan, so a probe's) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp
+  counts (workspaces, pools), after the load and at the end. The loss at the end must not exceed the headroom.
 - *ballast*: another process leaves so much of the card free; the model is planned, loaded, and computed with to the last position of its context.
   *More* are whole layers beyond the plan's that came as far with no headroom at all.
 - *cliff*: tokens per second over `n_gpu_layers`. *peers*: beside llama.cpp's own loop and its own fit.
