@@ -456,8 +456,8 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of a rest of a sequence: of one at a checkpoint, or of the one at its end. Adds the rest
-    /// when it is complete.
+    /// Reads the next bytes of a *rest* (the part of a state that belongs to all tokens together): the rest at a
+    /// checkpoint of the sequence, or the rest at its end. Adds the rest when it is complete.
     fn next_rest(
         &mut self,
         context: &mut Context,

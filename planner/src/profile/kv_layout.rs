@@ -46,7 +46,7 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 pub(super) struct Windows {
     /// Tokens of each window.
     pub(super) tokens: u32,
-    /// For each block, including those that predict, whether it has a window.
+    /// For each block, including the blocks that predict further tokens (MTP), whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 

@@ -215,7 +215,7 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin that makes the sum 15 %.
+        // The margin with which driver, growth and margin together are 15 % of the card.
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
             // One percent of the free memory, with a floor and a ceiling.

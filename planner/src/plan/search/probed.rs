@@ -64,8 +64,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             let better = fits.filter(|_| asks).or(with_slack);
             let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.constraints));
             let nearest = nearest.transpose()?.flatten();
-            // Under [`Policy::MostLayers`], the next better placement is always probed, because such plans include
-            // models whose memory the estimate does not know.
+            // Under [`Policy::MostLayers`], the next better placement is also probed, because models whose memory the
+            // estimate does not know are planned under this policy too.
             let close =
                 nearest.clone().filter(|near| asks && by_layers && !self.constraints.known.contains(&near.path));
             let mut next = better.or(close);

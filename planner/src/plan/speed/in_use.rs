@@ -17,7 +17,7 @@ use super::work::{Cache, LayerWork, Matrices};
 const MIN_DOMINANT_SHARE: f64 = 0.7;
 /// The largest factor of one correction. A larger difference has a cause other than the rate.
 const MAX_FACTOR: f64 = 16.0;
-/// The largest weight of earlier use, in tokens, so that a change of the machine shows soon.
+/// Earlier use counts as at most this many tokens in a correction, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
 /// A time observed in real use: of generated tokens, or of a prompt.

@@ -276,7 +276,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} "(" {list} ")""#, self.text(&tool.name)))
     }
 
-    /// Writes `call:f{a:<|"|>x<|"|>,n:1}`.
+    /// The grammar of a call in the form `call:f{a:<|"|>x<|"|>,n:1}`.
     fn gemma(&mut self, begin: &str, quote: &str, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -318,7 +318,7 @@ impl Writer<'_> {
         Ok(format!("{prefix}_first_0"))
     }
 
-    /// Writes `<function=f><parameter=a>1</parameter></function>`.
+    /// The grammar of a call in the form `<function=f><parameter=a>1</parameter></function>`.
     fn tags(&mut self, tags: &WrittenTags, tool: &CallableTool) -> Result<String, Unenforced> {
         let quoted = |name: &str, is_quoted: bool| if is_quoted { format!("\"{name}\"") } else { name.to_owned() };
         let [open, name_end, close] = tags.call;

@@ -307,8 +307,8 @@ impl Buffers {
         self.buffer(bytes, unsure, self.gpus[gpu], view)
     }
 
-    /// Bytes of a borrowed weight and its step. The weight takes the gap of the previous weight, and the step's result
-    /// also takes it if it fits.
+    /// Bytes that the first GPU needs for a weight that it borrows from the host, and for the step that computes with
+    /// this weight. The weight takes the gap of the previous weight, and the step's result also takes it if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (u128_of(host.up), u128_of(host.down));
         let rises = 2 * self.hidden + up + if up < self.hidden { self.hidden } else { 0 };
