@@ -76,7 +76,8 @@ pub(crate) fn cheapest_of(state: &PoolState, choices: Vec<Vec<Choice>>, first: &
         let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
         (!first.contains(&option.model), std::cmp::Reverse(held), option.model)
     });
-    let least: Vec<f64> = options.iter().map(|it| it.choices.first().map_or(f64::INFINITY, |it| it.price)).collect();
+    let cheapest = |options: &Options| options.choices.first().map_or(f64::INFINITY, |choice| choice.price);
+    let least: Vec<f64> = options.iter().map(cheapest).collect();
     let mut to_go = vec![0.0; options.len() + 1];
     for index in (0..options.len()).rev() {
         to_go[index] = to_go[index + 1] + least[index];
@@ -195,12 +196,24 @@ fn choices(
     let model = &state.models[index];
     let (machine, now) = (&state.machine, state.now);
     let load = model.load_seconds(machine);
-    let expected = model.expected(now);
+    let expected =
+        model.expected(now) + if wanted == Some(index) { crate::knob("ASK", 0.0) * model.priority } else { 0.0 };
     let rungs = model.ladder.rungs();
-    let fastest = rungs.first().map_or(0.0, |rung| model.demand.seconds(&rung.plan));
+    // Texts of other models take their share of the processors, and a slower text takes its share of theirs for longer.
+    let is_crowded = crate::knob("CROWD", 1.0) > 0.0;
+    let (all, others) = if is_crowded { (state.busy(None), state.busy(Some(index))) } else { (0.0, 0.0) };
+    let with_queue = |rung: &Rung| {
+        let seconds = model.demand.seconds(&rung.plan);
+        let queue = model.demand.queue_seconds(seconds / (1.0 - others), rung.sequences(), now);
+        seconds / (1.0 - all).powi(2) + queue
+    };
+    let fastest = rungs.first().map_or(0.0, with_queue);
+    let of_waiting = rungs.first().map_or(0.0, |rung| model.seconds_of_waiting(rung));
     // A placement serves the requests that wait now and those that are expected.
-    let requests = expected + f64::from(model.waiting) * model.priority;
-    let slower = |rung: &Rung| requests * (model.demand.seconds(&rung.plan) - fastest).max(0.0);
+    let slower = |rung: &Rung| {
+        let now = model.priority * (model.seconds_of_waiting(rung) - of_waiting).max(0.0);
+        now + expected * (with_queue(rung) - fastest).max(0.0)
+    };
     let ends_in = if model.texts > 0 { model.ends_in.as_secs_f64() } else { 0.0 };
     let mut choices = Vec::new();
     let must_be_loaded = together.contains(&index);
@@ -213,14 +226,20 @@ fn choices(
             let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
             for other in rungs.iter().filter(|other| other.held != rung.held) {
                 let waits = model.texts > 0 && !model.moves;
+                if !waits && model.texts.min(rung.sequences()) > other.sequences() {
+                    // Running texts would have no place there.
+                    continue;
+                }
                 // During a move, the running texts wait, and so do requests that arrive.
-                let stalled = 1.0 + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
+                let base = if wanted.is_none() && state.is_within() { crate::knob("BASE", 1.0) } else { 1.0 };
+                let stalled = base + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
                 let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
                 choices.push(Choice { rung: Some(other.clone()), is_change: true, waits, price });
             }
             // A model is unloaded only if its memory is needed; the manager unloads it after its idle time.
             let is_needed = wanted.is_some() || !state.is_within();
-            if is_needed && !model.keep && !must_be_loaded && model.waiting == 0 {
+            let is_free = !is_needed && model.texts == 0 && crate::knob("FREE", 1.0) > 0.0;
+            if (is_needed || is_free) && !model.keep && !must_be_loaded && model.waiting == 0 {
                 // Both models are loaded again each time that requests alternate between them.
                 let turns = model.demand.turns(now);
                 let (swaps, swap) = match wanted {
@@ -228,12 +247,21 @@ fn choices(
                         turns.min(state.models[wanted].demand.turns(now)),
                         state.reload_seconds(index, wanted) + state.reload_seconds(wanted, index),
                     ),
+                    None if is_free => {
+                        let others =
+                            state.models.iter().filter(|other| other.loaded.is_some() && other.name != model.name);
+                        let longest = others.map(|other| other.load_seconds(machine)).fold(0.0, f64::max);
+                        (unforced * turns.max(0.5), load + longest)
+                    }
                     None => (turns, load),
                 };
                 let bare = Room::new(machine);
                 let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
-                let served = back.map_or(0.0, |rung| expected * (model.demand.seconds(&rung.plan) - fastest).max(0.0));
-                let price = model.priority * swaps * swap + served + ends_in;
+                let served = back.map_or(0.0, |rung| expected * (with_queue(rung) - fastest).max(0.0));
+                let delayed = wanted.map_or(1, |wanted| state.models[wanted].waiting.max(1));
+                let price = crate::knob("SWAP", 1.0) * model.priority * swaps * swap
+                    + served
+                    + ends_in * if crate::knob("DELAYED", 0.0) > 0.0 { f64::from(delayed) } else { 1.0 };
                 choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
             }
         }

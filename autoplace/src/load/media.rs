@@ -1,8 +1,7 @@
-//! Pictures and sounds of a loaded model: media flow in; tokens and encoded rows flow out.
+//! Encodes the pictures and sounds of a loaded model. In: media. Out: tokens and encoded rows.
 //!
-//! A [`MediaEncoder`] is the projector beside the native model. Prepared and encoded media are found by the hash of
-//! their pixels or samples ([`MediaTable`]), so that a later turn, or another text, need neither prepare nor encode a
-//! medium again.
+//! A [`MediaEncoder`] is the projector beside the native model. A [`MediaTable`] keeps prepared and encoded media by
+//! the hash of their pixels or samples, so that later turns and other texts need not prepare or encode them again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -42,7 +41,7 @@ pub(crate) struct PreparedMedia {
     work: Mutex<Work>,
 }
 
-/// The text that numbers a picture of a prompt, counted from 0 (mtmd.cpp, `add_media`, `use_image_id`).
+/// The text with the number of a picture in its prompt, from 0 (mtmd.cpp, `add_media`, `use_image_id`).
 pub(crate) fn number(index: usize) -> String {
     format!("<image_id>{index}</image_id>")
 }
@@ -61,13 +60,14 @@ pub(crate) enum PreparedPart {
 pub(crate) struct Rows {
     /// Index among llama.cpp's chunks.
     chunk: usize,
-    /// Number of rows. Each takes a cell of the KV cache.
+    /// Number of rows. Each row takes a cell of the KV cache.
     pub(crate) len: usize,
     /// Number of positions: the next part begins this many positions later.
     pub(crate) n_positions: usize,
     /// Whether each row attends to all others, so that all are computed at once.
     pub(crate) is_non_causal: bool,
-    /// The positions of all rows if the first is at 0, and how much each is later if the first is one later.
+    /// For each position of the rows: its value if the first row is at 0, and its increase if the first row is one
+    /// later.
     positions: Vec<(Position, Position)>,
 }
 
@@ -101,10 +101,10 @@ impl Rows {
     }
 }
 
-/// The computed parts of a medium.
+/// The results for one medium.
 #[derive(Debug)]
 struct Work {
-    /// Scaled pixels, until all rows are encoded.
+    /// The scaled pixels, kept until all rows are encoded.
     chunks: Option<MediaChunks>,
     /// The rows of each chunk.
     rows: Vec<Option<Arc<Vec<f32>>>>,
@@ -113,13 +113,13 @@ struct Work {
 }
 
 impl PreparedMedia {
-    /// Bytes of its rows.
+    /// Bytes of the encoded rows.
     fn bytes(&self) -> u64 {
         let work = lock(&self.work);
         work.rows.iter().flatten().map(|rows| size_of_val(&***rows) as u64).sum()
     }
 
-    /// Number of its tokens and rows in a prompt.
+    /// Number of tokens and rows in a prompt.
     pub(crate) fn tokens(&self) -> usize {
         let of = |part: &PreparedPart| match part {
             PreparedPart::Tokens(tokens) => tokens.len(),
@@ -128,7 +128,7 @@ impl PreparedMedia {
         self.parts.iter().map(of).sum()
     }
 
-    /// Forgets its rows, which are encoded again if a text needs them. Returns their bytes.
+    /// Forgets the encoded rows and returns their bytes. If a text needs the rows, they are encoded again.
     fn forget_rows(&self) -> u64 {
         let bytes = self.bytes();
         let mut work = lock(&self.work);
@@ -232,8 +232,8 @@ impl MediaEncoder {
         Ok(table.add(PreparedMedia { hash, parts, numbered, work }))
     }
 
-    /// The number of tokens and rows of a picture by its size alone, before it is scaled. `None` for a sound, and where
-    /// mtmd cannot tell.
+    /// The number of tokens and rows of a picture, computed from its size before it is scaled. `None` for a sound, and
+    /// if mtmd cannot compute the number.
     pub(crate) fn count(&self, media: &Media) -> Option<usize> {
         let (width, height, _) = media.rgb()?;
         let projector = lock(&self.projector);
@@ -241,7 +241,7 @@ impl MediaEncoder {
         (0..chunks.len()).map(|index| Some(chunks.get(&projector, index).ok()?.len())).sum()
     }
 
-    /// The rows of a prepared medium, and whether they were encoded for this call.
+    /// The rows of a prepared medium, and whether this call encoded them.
     pub(crate) fn encode(
         &self,
         media: &Media,
@@ -269,7 +269,7 @@ impl MediaEncoder {
             return projector.tokenize(&[MediaPart::Image { width, height, rgb }], false);
         }
         let Some(rate) = self.sample_rate else {
-            // llama.cpp's refusal names the file.
+            // The projector takes no sound. llama.cpp's error for this names the file.
             return projector.tokenize(&[MediaPart::Sound(&[])], false);
         };
         let samples = media.samples_at(rate).unwrap_or_else(|| Ok(Vec::new()));
@@ -278,7 +278,7 @@ impl MediaEncoder {
     }
 }
 
-/// The media that a model has seen, least recently used first. It outlives a re-placement.
+/// The media that a model has seen, least recently used first. The table stays when the model is re-placed.
 #[derive(Debug, Default)]
 pub(crate) struct MediaTable {
     known: Mutex<VecDeque<Arc<PreparedMedia>>>,
@@ -293,7 +293,7 @@ impl MediaTable {
         Some(found)
     }
 
-    /// Adds a medium, unless another thread has added it since.
+    /// Adds a medium, unless another thread has added it meanwhile.
     fn add(&self, prepared: PreparedMedia) -> Arc<PreparedMedia> {
         if let Some(found) = self.find(&prepared.hash) {
             return found;
@@ -350,7 +350,7 @@ mod tests {
     use crate::store::MediaRows;
     use crate::sync::lock;
 
-    /// A medium of two parts, each with rows of 400 bytes that are encoded.
+    /// A medium of two parts, each with 400 bytes of encoded rows.
     fn medium(number: u8) -> PreparedMedia {
         let part = |chunk| {
             let (positions, n_positions) = (Vec::new(), 1);
@@ -364,14 +364,14 @@ mod tests {
     #[test]
     fn rows_of_running_texts_count_among_those_that_are_kept() {
         let table = MediaTable::default();
-        // Running texts hold all of them.
+        // Running texts hold all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
         let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
         table.keep_within(&running[0], 2000);
         assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);
         assert_eq!(lock(&running[1].work).left, 2, "both parts are to be encoded again");
-        // All media stay known, so that the next text need not prepare them.
+        // All media stay in the table, so that the next text need not prepare them.
         assert!((0..8).all(|number| table.find(&[number; 32]).is_some()));
         table.keep_within(&running[3], 0);
         assert_eq!(bytes(), [0; 8]);

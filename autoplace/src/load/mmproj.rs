@@ -1,8 +1,8 @@
-//! The projector (mmproj), loaded beside the model in the room that the plan left for it; and projectors that lie
-//! beside a model's file.
+//! Loads the projector (mmproj) beside the model, in the memory that the plan reserves for it. Also finds projectors in
+//! the folder of a model's file.
 //!
-//! In: a model that is loaded and judged, and its plan. Out: the same with a [`MediaEncoder`], whose bytes are compared
-//! with the plan. If memory runs short, both are released and planned again.
+//! In: a model that is loaded and judged, and its plan. Out: the same model with a [`MediaEncoder`], whose bytes are
+//! compared with the plan. If memory runs short, both are released and planned again.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -104,8 +104,8 @@ impl LoadOptions {
         }
     }
 
-    /// The projector of this load as a companion of its plan, with the bytes that llama.cpp counts for it on each GPU
-    /// of the machine that is here, and on the host.
+    /// The projector of this load as a companion of its plan. llama.cpp counts its bytes for each GPU of the machine
+    /// that is present in this process, and for the host.
     pub(super) fn projector(&self, header: &Header, machine: &Machine) -> Result<Option<Companion>, super::Error> {
         let Some(path) = &self.mmproj else { return Ok(None) };
         if !llama_sys::has_media() {
@@ -131,8 +131,7 @@ impl LoadOptions {
                     let bytes = counted(&memory.bytes, params.device.as_ref(), largest);
                     mmproj = mmproj.counted(name.as_deref(), self.request.params.flash_attn, bytes);
                 }
-                // The bound stands in for a device that cannot be asked. The load itself says what is wrong with the
-                // file.
+                // The bound replaces llama.cpp's count. If something is wrong with the file, the load reports it.
                 Err(error) => tracing::warn!("llama.cpp does not count the projector's bytes: {error}"),
             }
         }
@@ -140,8 +139,9 @@ impl LoadOptions {
     }
 }
 
-/// The bytes of a projector on this device, or on the host alone. Beside a GPU, each tensor of up to `largest` bytes
-/// passes through the host's memory, before the host's buffers are used (clip.cpp, `load_tensors`).
+/// The bytes of a projector on this device, or on the host alone. On its way to a GPU, each tensor passes through the
+/// host's memory; the largest tensor has `largest` bytes. This happens before the host's compute buffers are used
+/// (clip.cpp, `load_tensors`).
 fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> CompanionBytes {
     let mut counted = CompanionBytes::default();
     for bytes in bytes {
@@ -157,9 +157,9 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
     counted
 }
 
-/// Why the rows of an image depend on the tokens before it. Images are prepared apart from their prompts, so that a
-/// known one is used again anywhere. DeepSeek 4 gets padding, so that its text model compresses whole groups of four
-/// tokens (mtmd.cpp, `lead_pad`).
+/// The reason why a projector is not supported: the rows of an image depend on the tokens before it. Here, images are
+/// prepared without their prompts, so that they can be reused anywhere. DeepSeek 4 pads images so that its text model
+/// compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
     Ok((projector_type(header)? == Some("deepseek4v")).then(reason))
@@ -185,12 +185,12 @@ fn projector_type(header: &Header) -> Result<Option<&str>, crate::gguf::Error> {
 /// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).
 const STACKED: [&str; 3] = ["ultravox", "voxtral", "meralion"];
 
-/// Frames of a sound that are encoded at once: 30 seconds. The encoder makes one row of two.
+/// Number of frames of a sound that are encoded at once, which are 30 seconds. The encoder makes one row of two frames.
 const FRAMES: u32 = 3000;
 
-/// Why an encoder makes another number of rows than llama.cpp counts, which ends the process (clip.cpp,
-/// `clip_encode`: "Invalid number of output tokens"). The graph stacks rows and rounds up
-/// (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
+/// The reason why a projector is not supported: its encoder makes another number of rows than llama.cpp counts.
+/// llama.cpp would then end the process (clip.cpp, `clip_encode`: "Invalid number of output tokens"). The graph stacks
+/// rows and rounds up (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
 fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let projector = header.str("clip.audio.projector_type")?.or(header.str("clip.projector_type")?);
     let stack = header.u32("clip.audio.projector.stack_factor")?.unwrap_or(0);
@@ -203,8 +203,9 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     Ok((made != counted).then(reason))
 }
 
-/// The projector that lies beside a model: a file `*mmproj*.gguf` in its folder that llama.cpp would take for it, the
-/// largest of several that is not of F32. `None` if there is none, or the folder cannot be read.
+/// The projector in the folder of a model's file: a file `*mmproj*.gguf` that llama.cpp would choose for this model. Of
+/// several, it is the largest one whose type is not F32. `None` if there is no such file, or if the folder cannot be
+/// read.
 pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
     let model = model.as_ref();
     let header = Header::open(model).ok()?;
@@ -232,7 +233,7 @@ mod tests {
     use test_support::synthetic::mmproj;
 
     #[test]
-    fn a_projector_whose_rows_llama_cpp_counts_wrongly_is_known_before_it_is_loaded() {
+    fn a_projector_with_miscounted_rows_is_found_before_it_is_loaded() {
         let reason = |name: &str| unequal_rows(&mmproj::named(name).header().unwrap()).unwrap();
         let ultravox = reason("Ultravox 0.5").unwrap();
         assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows and counts 187"), "{ultravox}");
