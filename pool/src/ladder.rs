@@ -200,8 +200,7 @@ fn worth_a_choice(mut rungs: Vec<Rung>) -> Vec<Rung> {
     });
     let mut worth: Vec<Rung> = Vec::new();
     for rung in rungs {
-        let is_no_worse =
-            |faster: &Rung| faster.sequences() >= rung.sequences() && faster.held.is_within(&rung.held);
+        let is_no_worse = |faster: &Rung| faster.sequences() >= rung.sequences() && faster.held.is_within(&rung.held);
         if !worth.iter().any(is_no_worse) {
             worth.push(rung);
         }

@@ -245,7 +245,15 @@ fn dev() {
                 read += pool.read;
                 read_other += best.read;
             }
-            println!("{kind} {caching:?} {ratios:.2?} waited {waited:.0}: load {:.0} queue {:.0} slower {:.0} shared {:.0}; read {} of {}", parts.load, parts.queue, parts.slower, parts.shared, read / 1_000_000_000, read_other / 1_000_000_000);
+            println!(
+                "{kind} {caching:?} {ratios:.2?} waited {waited:.0}: load {:.0} queue {:.0} slower {:.0} shared {:.0}; read {} of {}",
+                parts.load,
+                parts.queue,
+                parts.slower,
+                parts.shared,
+                read / 1_000_000_000,
+                read_other / 1_000_000_000
+            );
             all[index].extend(ratios);
         }
     }
@@ -267,8 +275,15 @@ fn debug_one() {
         println!("{}", model.name);
         for rung in model.ladder.rungs() {
             let speed = rung.plan.speed.as_ref().unwrap();
-            println!("  {} texts, {} layers +{}, {:.0} t/s, prompt {:.0} t/s, {:?} MiB", rung.sequences(), rung.plan.n_gpu_layers, rung.plan.split_blocks,
-                speed.tokens_per_second, speed.prompt.tokens_per_second, rung.held.gpus.iter().chain([&rung.held.host]).map(|it| it >> 20).collect::<Vec<_>>());
+            println!(
+                "  {} texts, {} layers +{}, {:.0} t/s, prompt {:.0} t/s, {:?} MiB",
+                rung.sequences(),
+                rung.plan.n_gpu_layers,
+                rung.plan.split_blocks,
+                speed.tokens_per_second,
+                speed.prompt.tokens_per_second,
+                rung.held.gpus.iter().chain([&rung.held.host]).map(|it| it >> 20).collect::<Vec<_>>()
+            );
         }
     }
     let caching = if args[2] == 0 { Caching::Nothing } else { Caching::Pages };

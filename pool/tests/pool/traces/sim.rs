@@ -236,8 +236,11 @@ impl System {
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {
         let others = self.loaded.iter().enumerate().filter(|(other, _)| *other != model);
-        let held: Vec<_> =
-            others.filter_map(|(_, loaded)| loaded.as_ref()).map(|loaded| &loaded.rung.held).chain([&rung.held]).collect();
+        let held: Vec<_> = others
+            .filter_map(|(_, loaded)| loaded.as_ref())
+            .map(|loaded| &loaded.rung.held)
+            .chain([&rung.held])
+            .collect();
         let gpus = self.machine.gpus.iter().enumerate();
         let are_gpus =
             gpus.into_iter().all(|(index, gpu)| held.iter().map(|held| held.gpus[index]).sum::<u64>() <= gpu.free);
