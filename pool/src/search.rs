@@ -220,8 +220,7 @@ impl<'s> Prices<'s> {
     /// processors, and a slower text takes its share of theirs for longer.
     fn seconds(&self, rung: &Rung) -> f64 {
         let seconds = self.model.demand.seconds(&rung.plan);
-        let crowd = knob("CROWD", 1.0);
-        let (all, others) = (crowd * self.state.busy(None), crowd * self.state.busy(Some(self.index)));
+        let (all, others) = (self.state.busy(None), self.state.busy(Some(self.index)));
         let queue = self.model.demand.queue_seconds(seconds / (1.0 - others), rung.sequences(), self.state.now);
         seconds / (1.0 - all).powi(2) + queue
     }
@@ -280,7 +279,7 @@ impl<'s> Prices<'s> {
         let bare = Room::new(&state.machine);
         let back = model.ladder.rungs().iter().find(|rung| bare.with(&rung.held).is_some());
         let served = back.map_or(0.0, |rung| self.expected_slower(rung));
-        let price = knob("SWAP", 1.0) * model.priority * swaps + served + self.ends_in();
+        let price = model.priority * swaps + served + self.ends_in();
         Choice { rung: None, is_change: true, waits: model.texts > 0, price }
     }
 }
@@ -323,8 +322,4 @@ fn choices(
     };
     choices.sort_by(|one, other| one.price.total_cmp(&other.price));
     choices
-}
-
-fn knob(name: &str, default: f64) -> f64 {
-    std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
 }

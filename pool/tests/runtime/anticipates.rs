@@ -14,7 +14,7 @@ use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room
 const LOAD: Duration = Duration::from_millis(400);
 
 /// The pause between two requests, in which a load fits.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(1200);
 
 /// Long enough for a load that was decided.
 const LONG: Duration = Duration::from_millis(1500);
