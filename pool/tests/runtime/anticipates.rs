@@ -110,8 +110,12 @@ pub(crate) fn killed() -> Result<(), Failed> {
                 0 => residence == Residence::Loaded,
                 _ => residence == Residence::Loading || residence == Residence::Loaded,
             };
-            until(|| is_far_enough(state(&pool, next)));
-            workers().into_iter().for_each(kill);
+            until(|| {
+                let workers = if is_far_enough(state(&pool, next)) { workers() } else { Vec::new() };
+                let is_any = !workers.is_empty();
+                workers.into_iter().for_each(kill);
+                is_any
+            });
         }
     }
     assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());
