@@ -164,7 +164,7 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         let run = |rule: &mut dyn Rule| sim::run(trace, caching, rule);
         let pool = run(&mut Ours::new((machine, models), false));
         let moving = run(&mut Ours::new((machine, models), true));
-        let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
+        let rivals = [run(&mut LlamaSwap), run(&mut Ollama::default()), run(&mut Router)];
         let row = |trace: &str, rule: &str, report: &Report| {
             println!(
                 "| {trace} | {rule} | {:.0} s | {:.2} | {:.0} s | {:.0} s | {:.0} s | {:.0} s | {:.0} GB | {:.2} | {} \
@@ -185,6 +185,9 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
+        if models.iter().any(|model| model.sequences > 1) {
+            row("", "Ollama, choosing its number of texts", &run(&mut Ollama { chooses_texts: true }));
+        }
         row("", "the pool, told the next two requests", &run(&mut Ours::clairvoyant((machine, models))));
         row("", "bound: room for all models", &bounds::with_room_for_all(trace));
         if let Some(fixed) = bounds::best_fixed(trace) {
@@ -252,7 +255,7 @@ fn twenty_five_traces_held_out() {
                 let Trace { machine, models, wishes, name: of_kind } = kind(seed);
                 let trace = (&machine, &models[..], &wishes[..]);
                 let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
-                let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama, &mut Router];
+                let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
                 let rivals = rivals.map(|rule| sim::run(trace, caching, rule));
                 let best = rivals.into_iter().min_by(|one, other| one.waited.total_cmp(&other.waited)).unwrap();
                 ratios.push(format!("{:.2}", pool.waited / best.waited));
