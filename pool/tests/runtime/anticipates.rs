@@ -28,13 +28,19 @@ fn alternating(card: &Card) -> Result<Pool, Failed> {
     // Neither is placed smaller beside the other.
     let whole = |name| spec(name).request(request().n_gpu_layers(GpuLayers::All));
     let pool = pool.model(whole("a")).model(whole("b")).start()?;
+    alternate(&pool)?;
+    Ok(pool)
+}
+
+/// Requests for the one and for the other, with time between them.
+fn alternate(pool: &Pool) -> Result<(), Failed> {
     for _ in 0..5 {
         for name in ["a", "b"] {
-            answered(&pool, name)?;
+            answered(pool, name)?;
             thread::sleep(PAUSE);
         }
     }
-    Ok(pool)
+    Ok(())
 }
 
 /// A request for this model is answered with the text of the model alone.
@@ -78,9 +84,8 @@ pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
     // A request for `b` that comes while `a` is loaded in its place is answered all the same.
     until(|| state(&pool, "a") != Residence::Unloaded);
     answered(&pool, "b")?;
-    answered(&pool, "a")?;
-    answered(&pool, "b")?;
     // A model that somebody has unloaded is loaded for a request alone.
+    alternate(&pool)?;
     until(|| state(&pool, "a") == Residence::Loaded);
     pool.unload("a")?;
     until(|| state(&pool, "a") == Residence::Unloaded);
