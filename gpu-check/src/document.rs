@@ -1,4 +1,4 @@
-//! Makes `docs/hardware.md` from the stored results: one section for each machine, the newest first.
+//! Makes `docs/hardware.md` from the stored results. It has one section for each machine, the newest first.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,12 +34,12 @@ struct Results {
     has_curve: bool,
 }
 
-/// The whole document, from the folders below `root` with a `machine.json`.
+/// The whole document, made from the folders below `root` that have a `machine.json`.
 pub(crate) fn document(root: &Path) -> Result<String> {
     let entries = std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     folders.retain(|folder| folder.join("machine.json").is_file());
-    // Folder names begin with the date.
+    // The names of the folders begin with the date.
     folders.sort();
     let mut text = HEAD.to_owned();
     let mut real = 0;
@@ -86,7 +86,7 @@ impl Results {
         gpus.filter_map(|gpu| gpu["name"].as_str())
     }
 
-    /// Whether the results come from a real card: not a simulation, and not Mesa's driver on the processor.
+    /// Whether the results come from a real card, not from a simulation or Mesa's driver on the processor.
     fn is_of_a_card(&self) -> bool {
         self.machine["simulated"] == false && !self.gpus().any(|gpu| gpu.contains("llvmpipe"))
     }
@@ -101,7 +101,7 @@ impl Results {
             _ if machine["simulated"] != false => {
                 lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
             }
-            // The first line names the columns.
+            // The first line contains the names of the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
             None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
             None => {

@@ -1,4 +1,4 @@
-//! LoRA adapters by number, as in llama-server: `lora` of a request, and `/lora-adapters`.
+//! LoRA adapters by number, as in llama-server: the parameter `lora` of requests, and the path `/lora-adapters`.
 
 use autoplace::load::Adapter;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use super::error::ApiError;
 /// Maximum entries of a list of adapters.
 pub(super) const MAX_ADAPTERS: usize = 256;
 
-/// Adapters by their names in the library, with scales. All others are off.
+/// The adapters in use, by their names in the library, with their scales. All other adapters are off.
 pub(super) type Set = Vec<(String, f32)>;
 
 /// An entry of a list of adapters.
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     scale: f32,
 }
 
-/// An adapter by number, in the order of the load, or by name.
+/// An adapter by its name, or by its number in the order of the load.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -27,12 +27,12 @@ enum Id {
     Name(String),
 }
 
-/// The adapters that these entries name. The last scale of a repeated adapter counts. Errors name `place`.
+/// The adapters that these entries name. If an adapter is repeated, its last scale counts. Errors name `place`.
 pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Result<Set, ApiError> {
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {
             Id::Number(number) => (adapters.get(*number), number.to_string()),
-            Id::Name(name) => (adapters.iter().find(|it| it.name == *name), format!("`{name}`")),
+            Id::Name(name) => (adapters.iter().find(|adapter| adapter.name == *name), format!("`{name}`")),
         };
         let unknown = || {
             let has = match adapters.len() {
@@ -53,12 +53,16 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     entries.iter().enumerate().map(named).collect()
 }
 
-/// The adapters of a model with the scales of this set, or with those of the load.
+/// The adapters of a model with the scales of this set, or with those of the load. Their paths are names of files: no
+/// client sees the machine's folders.
 pub(super) fn list(adapters: &[Adapter], set: Option<&Set>) -> Value {
     let scale = |adapter: &Adapter| match set {
         Some(set) => set.iter().rev().find(|(name, _)| *name == adapter.name).map_or(0.0, |(_, scale)| *scale),
         None => adapter.scale,
     };
-    let entry = |(id, adapter): (usize, &Adapter)| json!({"id": id, "name": adapter.name, "path": adapter.path, "scale": scale(adapter)});
+    let entry = |(id, adapter): (usize, &Adapter)| {
+        let file = adapter.path.file_name().unwrap_or_default().to_string_lossy();
+        json!({"id": id, "name": adapter.name, "path": file, "scale": scale(adapter)})
+    };
     adapters.iter().enumerate().map(entry).collect()
 }

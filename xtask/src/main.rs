@@ -1,7 +1,7 @@
-//! `cargo xtask <verb>`: the tasks of visitors, contributors, the CI and releases. One file for each verb.
+//! `cargo xtask <verb>`: the tasks of visitors, contributors, the CI and releases. Each verb has its own file.
 //!
-//! A verb first installs its requirements (`setup`), then runs cargo. It has no knowledge beyond cargo and the build
-//! scripts, so everything can also be done without it.
+//! A verb first installs its requirements (`setup`), and then runs cargo. It knows nothing that cargo and the build
+//! scripts do not know, so everything can also be done without it.
 
 mod attack;
 mod bindings;
@@ -130,7 +130,8 @@ cargo xtask conformance [--write]   compares the estimate with llama.cpp over a 
 cargo xtask attack [PROGRAM [WORD]] what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cited FOLDER            what the pinned llama.cpp has otherwise than the one in this folder: functions that a comment cites, and new assertions
-cargo xtask clients [MODEL] [--write] programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
+cargo xtask clients [MODEL] [--write] [--only PROGRAM]
+                                    programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
 cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask conversations MODEL [CONVERSATIONS]
                                     what 200 conversations on eight places cost, beside the pinned llama.cpp's llama-server (compiles it)

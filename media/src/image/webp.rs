@@ -1,5 +1,5 @@
-//! Checks that the WebP decoder does not make before it allocates: every chunk lies in the file, and no frame is larger
-//! than the canvas.
+//! Checks a WebP file before the decoder allocates memory for it: every chunk must lie in the file, and no frame may be
+//! larger than the canvas. The decoder itself does not check this.
 
 use super::decode::Input;
 use crate::Error;

@@ -1,11 +1,13 @@
-//! Texts that llama.cpp's published grammars hold, token by token, beside llama-server's.
+//! Texts that llama.cpp's published grammars hold: token by token beside llama-server's, and by llama.cpp's own parser.
 
 use std::path::{Path, PathBuf};
 
+use autoplace::Model;
 use autoplace::generate::{Constraint, Prompt};
+use autoplace::llama_sys::{self, Candidates, Sampler};
 use serde_json::{Value, json};
 
-use crate::greedy::greedy;
+use crate::greedy::{greedy, tokens};
 use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 use crate::texts::PROMPTS;
@@ -17,17 +19,25 @@ const TOKENS: usize = 48;
 /// The context of both sides.
 const N_CTX: u32 = 4096;
 
-/// Texts for each grammar.
+/// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
-/// Without the grammars or llama.cpp's programs nothing is compared.
+/// Maximum tokens of a sampled text. Most texts of most grammars end by themselves before.
+const SAMPLED_TOKENS: usize = 160;
+
+/// Without the grammars nothing is compared, and without llama-server only with llama.cpp's own parser.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
-    let Some(folder) = setting.grammars.as_deref().filter(|_| setting.is_whole()) else {
+    let Some(folder) = setting.grammars.as_deref() else {
         return Ok(Vec::new());
     };
     let model = setting.load(N_CTX)?;
-    let server = LlamaServer::start(setting)?.ok_or("llama-server is not there")?;
     let mut rows = Vec::new();
+    for path in grammars(folder)? {
+        rows.push(sampled(&model, &std::fs::read_to_string(&path)?, &name(&path))?);
+    }
+    let Some(server) = LlamaServer::start(setting)? else {
+        return Ok(rows);
+    };
     for path in grammars(folder)? {
         let grammar = std::fs::read_to_string(&path)?;
         let mut differ = Vec::new();
@@ -40,24 +50,75 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
                 "cache_prompt": false, "return_tokens": true,
             });
             let answer: Value = server.ask("/completion", &body)?;
-            let vocab = model.native()?.vocab();
+            let native = model.native()?;
             let mut theirs: Vec<i32> = serde_json::from_value(answer["tokens"].clone())?;
-            theirs.retain(|token| !vocab.is_eog(*token));
+            theirs.retain(|token| !native.vocab().is_eog(*token));
             if ours != theirs {
-                let read = |tokens: &[i32]| -> Outcome<String> {
-                    let mut text = Vec::new();
-                    for token in tokens {
-                        vocab.append_piece(*token, true, &mut text)?;
-                    }
-                    Ok(String::from_utf8_lossy(&text).into_owned())
-                };
-                differ.push(format!("{text:?}: {:?} here, {:?} there", read(&ours)?, read(&theirs)?));
+                let (ours, theirs) = (read(&native, &ours)?, read(&native, &theirs)?);
+                differ.push(format!("{text:?}: {ours:?} here, {theirs:?} there"));
             }
         }
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        rows.push(Row::compared(format!("texts of {name}, beside llama-server"), TEXTS, differ));
+        rows.push(Row::compared(format!("texts of {}, beside llama-server", name(&path)), TEXTS, differ));
     }
     Ok(rows)
+}
+
+/// Samples texts with the grammar, and gives each to llama.cpp's own parser of grammars.
+fn sampled(model: &Model, grammar: &str, name: &str) -> Outcome<Row> {
+    let native = model.native()?;
+    let mut refused = Vec::new();
+    let (mut whole, mut lengths) = (0, 0);
+    for (seed, text) in (1..).zip(&PROMPTS[..TEXTS]) {
+        let generate = model.generate(*text).constraint(Constraint::gbnf(grammar));
+        let generate = generate.temp(1.0).seed(seed).max_tokens(SAMPLED_TOKENS);
+        let text = tokens(model, generate)?;
+        let is_whole = text.len() < SAMPLED_TOKENS;
+        whole += usize::from(is_whole);
+        lengths += text.len();
+        if let Some(at) = first_refused(&native, grammar, &text, is_whole)? {
+            refused.push(format!("seed {seed}: {:?} is refused at token {at}", read(&native, &text)?));
+        }
+    }
+    let mut row = Row::compared(format!("sampled texts of {name}, by llama.cpp's parser"), TEXTS, refused);
+    row.result += &format!("; {lengths} tokens, {whole} ended by themselves");
+    Ok(row)
+}
+
+/// The first token that llama.cpp's grammar does not allow. The place after the last token stands for an end that it
+/// does not allow.
+fn first_refused(native: &llama_sys::Model, grammar: &str, text: &[i32], is_whole: bool) -> Outcome<Option<usize>> {
+    let vocab = native.vocab();
+    let mut parser = Sampler::chain(native)?.grammar(grammar, "root")?.greedy()?;
+    let mut candidates = Candidates::default();
+    let logits = vec![0.0; vocab.n_tokens() as usize];
+    for at in 0..=text.len() {
+        candidates.set(&logits, None);
+        parser.apply(&mut candidates)?;
+        let mut allowed = candidates.iter().filter(|candidate| candidate.logit() > f32::NEG_INFINITY);
+        let is_allowed = match text.get(at) {
+            Some(token) => allowed.any(|candidate| candidate.token() == *token),
+            None => !is_whole || allowed.any(|candidate| vocab.is_eog(candidate.token())),
+        };
+        if !is_allowed {
+            return Ok(Some(at));
+        }
+        if let Some(token) = text.get(at) {
+            parser.accept(*token)?;
+        }
+    }
+    Ok(None)
+}
+
+fn read(native: &llama_sys::Model, tokens: &[i32]) -> Outcome<String> {
+    let mut text = Vec::new();
+    for token in tokens {
+        native.vocab().append_piece(*token, true, &mut text)?;
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The files of the folder, sorted by name.

@@ -4,10 +4,10 @@ use super::bodies::{BODY, TEXT, at_once, text};
 use super::rows::{Attack, Setup};
 use super::{MODEL, Server};
 
-/// The key of the server that has one.
+/// The key for the server with a key.
 pub(super) const KEY: &str = "secret";
 
-/// A pool's file with this many models, from `m0` on.
+/// The file of a pool with this many models, named `m0`, `m1` and so on.
 pub(super) fn file(models: usize) -> String {
     (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{MODEL}\"\nctx = 256\n")).collect()
 }
@@ -21,7 +21,7 @@ fn named(model: &str) -> String {
     format!(r#"{{"model": "{model}"}}"#)
 }
 
-/// Names that are paths, or that a careless program would open.
+/// Names that are paths, or names that a careless program would open.
 const PATHS: [&str; 8] = [
     "/etc/passwd",
     "../../../../etc/passwd",
