@@ -366,8 +366,8 @@ impl Cache {
         }
     }
 
-    /// Stores the rows of an idle sequence that is about to be displaced, as far as the store lacks them: all of them
-    /// if no text waits for its next token, and otherwise as much as the others can wait for.
+    /// Stores the rows of an idle sequence that is about to be displaced, unless the store holds them already: all of
+    /// them, or, if a text waits for its next token meanwhile, as much as it can wait for.
     fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
         let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };

@@ -73,7 +73,7 @@ impl Model {
         Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, projector, key })
     }
 
-    /// The store of what a draft model's context holds. `None` without a store, and if the file cannot be read.
+    /// The store for the texts in a draft model's context. `None` without a store, or if the file cannot be read.
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
         let file = self.file_key(&store, path);
@@ -165,18 +165,18 @@ impl Model {
     }
 }
 
-/// Whether a state has a part that belongs to all of its tokens together: windows and recurrent states are written
-/// whole, with the number of caches.
+/// Whether a state has a part that belongs to all of its tokens together. Windows and recurrent states are stored as a
+/// whole, and their format contains the number of caches.
 fn needs_rest(model: &llama_sys::Model) -> bool {
     model.n_swa() > 0 || model.is_recurrent() || model.is_hybrid()
 }
 
-/// Identifies who wrote the bytes of a piece: our format, and llama.cpp's.
+/// The versions that the bytes of a piece depend on: of our format, and of llama.cpp.
 fn versions(format: u32) -> String {
     format!("pieces {format}; llama.cpp {}", llama_sys::build_info().llama_cpp)
 }
 
-/// Bytes that a plan leaves of the host.
+/// Bytes of host memory that a plan leaves free.
 pub(crate) fn host_margin(host: &Host) -> u64 {
     Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
 }

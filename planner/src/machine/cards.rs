@@ -63,7 +63,7 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
         gpu.driver.clone_from(&card.driver);
         gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
-    // It is unverified what the driver's clock means for the host's memory (LPDDR), so an integrated GPU uses the data
+    // The meaning of the driver's clock for the host's memory (LPDDR) is unverified, so an integrated GPU uses the data
     // sheet.
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);

@@ -133,8 +133,8 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, Some(windows)))
 }
 
-/// A window in every block, including those that predict, and the tokens before it compressed at two ratios
-/// (llama-kv-cache-dsv4.cpp, the constructor).
+/// Every block keeps a window, including the blocks that predict, and the tokens before the window, compressed at two
+/// ratios (llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let hparams = facts.hparams;
     let index = facts.keys.required("attention.indexer.key_length")?;

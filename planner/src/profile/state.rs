@@ -73,7 +73,7 @@ pub enum Part {
     /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values beside index keys, which nothing reads.
+    /// Values that are stored with index keys and never read.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
     /// (`n_embd_s`), or tokens that are still to be compressed.

@@ -85,8 +85,8 @@ impl Heads {
         Ok(restored)
     }
 
-    /// What the block needs to go on after the known tokens of a sequence that no text uses: the hidden state for the
-    /// next token. The block's context holds all of these tokens on return. `None` if the block has not followed the
+    /// The hidden state for the next token, with which the block can continue after the known tokens of a sequence that
+    /// no text uses. The block's context holds all of those tokens on return. `None` if the block has not followed the
     /// text from its second token on, or if its context has no room for the tokens that wait.
     pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
         let width = self.width();

@@ -149,8 +149,8 @@ impl Drafters {
         }
     }
 
-    /// Stores the next pieces of what the drafters' contexts hold of a sequence that no text uses. Returns whether more
-    /// is left.
+    /// Stores the next pieces of a sequence in the drafters' contexts that no text uses. Returns whether more pieces
+    /// are left.
     pub(crate) fn store_part(&mut self, is_running: impl Fn(SeqId) -> bool) -> bool {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
             && stored.store_part(draft, &is_running)

@@ -1,10 +1,10 @@
-//! The prompt store of the drafters: the states of a text in their contexts are stored beside that of the model's
-//! context.
+//! The link between the drafters' contexts and the prompt store. A drafter's part of a text is stored beside the
+//! model's own part.
 //!
-//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
-//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
-//! from any place, and one with windows or recurrent states where a text has ended. A block for multi-token prediction
-//! goes on there too, because it needs the model's hidden state of the last token, which is stored there.
+//! In: a drafter's context, and its tokens of each sequence. Out: the beginning of a text, restored into that context,
+//! so that the first draft of a restored text does not wait for the whole prompt. A draft model can continue at any
+//! place, and one with windows or recurrent states only at the end of an earlier text. So can a block for multi-token
+//! prediction, because it needs the model's hidden state of the last token, which is stored there.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) struct StoredDrafter {
     scales: Scales,
     /// Whether the context's state belongs to all of its tokens together. It is then stored when the text has ended.
     needs_rest: bool,
-    /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
+    /// For each sequence, whether the store holds all of it, or cannot hold more of it.
     is_stored: Vec<bool>,
 }
 
@@ -98,7 +98,7 @@ impl StoredDrafter {
         from: usize,
         width: usize,
     ) -> Result<Option<Followed>, Error> {
-        // The last token is for the search, which leaves one to be computed.
+        // The search ignores the last token, so this includes one token more than is restored.
         let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
             return Ok(None);
         };

@@ -1,4 +1,4 @@
-//! The conditions of a rate measurement: whether other work used the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
 //! Counters of Linux (`/proc`, `/sys`), read before and after a measurement, flow in; [`RateConditions`], stored with
 //! each figure, flow out. The averages of `/proc/pressure/cpu` cover ten seconds and change every two, too slowly for a

@@ -231,7 +231,7 @@ mod tests {
             let points = points(deep, slope);
             let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
             let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // The last token before a move may lose more than what is missing to the time of a move.
+            // The last token before a move may carry the lost time beyond the time of a move.
             let last = trace.last().unwrap().seconds(&points)[0];
             prop_assert!(moves <= 1);
             prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
@@ -255,7 +255,7 @@ mod tests {
                 })
                 .collect();
             let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // With each move, one step may lose more than what is missing to the time of a move.
+            // At each move, one step may carry the lost time beyond the time of a move.
             let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
             let most = most.fold(0.0, f64::max);
             let moves = (best - least) / moving + 2.0;

@@ -162,7 +162,7 @@ pub struct Rate {
     pub recurrence: f64,
     /// Seconds to start on weights that lie apart from their block: the host's threads wake up and wait for each other.
     pub wake_up: f64,
-    /// Output elements of matrices for which the other operations of a prompt are computed per second; `None` if they
+    /// The speed of the other operations of a prompt, in output elements of the matrices per second; `None` if they
     /// take no time.
     pub activations: Option<f64>,
     /// Bytes per second from the host's memory to the device.

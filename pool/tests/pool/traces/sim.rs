@@ -229,9 +229,13 @@ impl System {
 
     /// The fastest rung of a model, for as many texts at once as were asked for, that fits beside the loaded models.
     pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
-        let traced = &self.models[model];
-        let mut whole = traced.ladder.rungs().iter().filter(|rung| rung.sequences() as usize == traced.sequences);
-        whole.find(|rung| self.fits(model, rung))
+        self.fitting_for(model, self.models[model].sequences)
+    }
+
+    /// The fastest rung for so many texts at once that fits beside the loaded models.
+    pub(crate) fn fitting_for(&self, model: usize, texts: usize) -> Option<&Rung> {
+        let mut rungs = self.models[model].ladder.rungs().iter().filter(|rung| rung.sequences() as usize == texts);
+        rungs.find(|rung| self.fits(model, rung))
     }
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {
