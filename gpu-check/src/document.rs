@@ -49,7 +49,7 @@ pub(crate) fn document(root: &Path) -> Result<String> {
         results.write(&mut text)?;
     }
     if real == 0 {
-        text.push_str("\nNo real card has been measured yet: the planner's table of headroom (`memory/headroom/known.rs`) stands on published figures alone.\n");
+        text.push_str("\nNo real card has been measured yet: the planner's table of headroom (`memory/headroom/known.rs`) rests on published figures alone.\n");
     }
     Ok(text)
 }
@@ -96,10 +96,10 @@ impl Results {
         let machine = &self.machine;
         let host = &machine["machine"]["host"];
         let mut lines = Vec::new();
-        let says_nothing = "as the host does, so that speeds say nothing of a card";
+        let says_nothing = "as the host does, so the speeds say nothing about a card";
         match machine["nvidia"].as_str() {
             _ if machine["simulated"] != false => {
-                lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
+                lines.push(format!("simulated cards with CUDA's rules of allocation; they compute {says_nothing}"));
             }
             // The first line contains the names of the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
