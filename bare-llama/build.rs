@@ -1,5 +1,5 @@
-//! Compiles llama.cpp's own fit from the source that `llama-sys` builds, because its libraries leave `common` out
-//! (feature `fit`).
+//! Compiles llama.cpp's own fit for the feature `fit`. The libraries of `llama-sys` leave out `common`, so this build
+//! script compiles it from the same source.
 
 #[path = "../llama-sys/build/source.rs"]
 mod source;
@@ -21,13 +21,13 @@ fn main() {
         .std("c++17")
         .opt_level(2)
         .debug(false)
-        // llama.cpp's own programs are built with this.
+        // llama.cpp's own programs are built with this definition.
         .define("NDEBUG", None)
         .warnings(false)
         .include(source.join("include"))
         .include(source.join("ggml/include"))
         .include(&common)
-        // nlohmann/json.hpp, for the fit's table of memory.
+        // The fit needs nlohmann/json.hpp for its table of memory.
         .include(source.join("vendor"))
         .file(common.join("fit.cpp"))
         .file(common.join("json.cpp"))

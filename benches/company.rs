@@ -1,11 +1,11 @@
 //! The time of a text beside other programs, with different ways in which the CPU's threads wait for each other. Prints
-//! a table of seconds: the medians of the rounds, in which the ways take turns.
+//! a table of seconds. They are the medians of rounds in which the ways take turns.
 //!
 //!     cargo xtask company [MODEL|2GiB...]
 //!
-//! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text runs in a
-//! process of its own, which loads the model beside the other programs. The time is that of the prompt and the
-//! generation, without the load.
+//! The command builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this benchmark. Each
+//! text runs in its own process, which loads the model beside the other programs. The time covers the prompt and the
+//! generation, but not the load.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,20 +20,23 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autop
 const PROMPT: &str = "Tell me a long story about the sea.";
 /// The role of a process of this program: `text MODEL TOKENS`; `texts MODEL`, without end; or `busy`.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
-/// The folder of the other programs: `openmp/loop` and `pool/loop`. Without it they are left out.
+/// The folder of llama.cpp programs to compare with: `openmp/loop` and `pool/loop`. Without the variable they are not
+/// run.
 const PEERS: &str = "AUTOPLACE_BENCH_PEERS";
-/// llama.cpp's source, whose headers a compiler reads as one of the other programs.
+/// llama.cpp's source. A compiler that reads its headers is one of the other programs.
 const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
-/// Tokens of the texts, and rounds, as `60,600` and `5`.
+/// The tokens of the texts and the number of rounds, such as `60,600` and `5`.
 const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
 const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
-/// Parts of the names of the ways to measure: `autoplace,passive,1 thread`. Without the variable all are measured.
+/// Parts of the names of the ways to measure, such as `autoplace,passive,1 thread`. Without the variable, all ways are
+/// measured.
 const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
-/// Maximum time for each token of a text. A text that takes longer is ended, and counts with the maximum.
+/// Maximum time for each token of a text. A slower text is ended, and counts with the maximum.
 const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
-/// The argument that stands for the model of [`WIDE`], which is written to a temporary folder.
+/// The argument that means the model of [`WIDE`], which is written to a temporary folder.
 const WIDE_MODEL: &str = "2GiB";
-/// The width of Llama 3.2 3B, with blocks for 2 GiB of Q8_0, which the CPU does not repack.
+/// The sizes of a model with the width of Llama 3.2 3B and blocks for 2 GiB of Q8_0. The CPU does not repack this type
+/// here.
 const WIDE: Dims =
     Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
 
@@ -58,7 +61,7 @@ fn end_with_parent() {
     });
 }
 
-/// The other program that only computes.
+/// Computes without end, as one of the other programs.
 fn compute_for_ever() -> ! {
     end_with_parent();
     let mut x = 1_u64;
@@ -67,7 +70,7 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// The other program, which generates one text after another.
+/// Generates one text after another, as one of the other programs.
 fn generate_for_ever(path: &str) -> ! {
     end_with_parent();
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
@@ -76,7 +79,7 @@ fn generate_for_ever(path: &str) -> ! {
     }
 }
 
-/// Loads, and returns the seconds from the prompt to the last token.
+/// Loads the model, and returns the seconds from the prompt to the last token.
 fn text(path: &str, tokens: usize) -> Duration {
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
     let begin = Instant::now();
@@ -87,7 +90,7 @@ fn text(path: &str, tokens: usize) -> Duration {
     begin.elapsed()
 }
 
-/// A process that ends with its handle.
+/// A process that is ended when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -97,14 +100,14 @@ impl Drop for Process {
     }
 }
 
-/// This program in another role.
+/// A command that runs this program in another role.
 fn role(role: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("its own path"));
     command.env(ROLE, role).args(arguments);
     command
 }
 
-/// The bare loop of the llama.cpp program `build`.
+/// A command that runs the bare loop of the llama.cpp program `build`.
 fn bare(peers: &Path, build: &str, model: &Path, tokens: usize, threads: u32, poll: i32) -> Command {
     let mut command = Command::new(peers.join(build).join("loop"));
     command.arg(model).arg(PROMPT).args([tokens.to_string(), threads.to_string(), poll.to_string()]);
@@ -157,7 +160,7 @@ fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static 
     companies
 }
 
-/// The seconds that a way reports, or `longest`.
+/// The seconds that a way reports, or `longest` if it takes longer.
 fn seconds(command: &mut Command, longest: Duration) -> f64 {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut process = Process(child.expect("another process"));
@@ -179,7 +182,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 fn measure(models: &[String]) {
-    // `cargo test` runs benches too, without peers. One short round then shows that this one works.
+    // `cargo test` also runs benches, without these programs. One short round then shows that this benchmark works.
     let peers = std::env::var_os(PEERS).map(PathBuf::from);
     let is_measured = peers.is_some();
     let list = std::env::var(TOKENS).unwrap_or_else(|_| if is_measured { "60,600" } else { "4" }.to_owned());
@@ -197,7 +200,7 @@ fn measure(models: &[String]) {
     for model in models.iter_mut().filter(|model| *model == Path::new(WIDE_MODEL)) {
         *model = two_gib(folder.path());
     }
-    let threads = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
+    let threads = autoplace::load::detect().map_or(1, |machine| machine.host.physical_cores.unwrap_or(1));
     println!("| model | tokens | company | way | seconds | rounds |\n|---|---|---|---|---|---|");
     for model in &models {
         let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -213,7 +216,7 @@ fn measure(models: &[String]) {
                 ways.retain(|(name, _)| wanted.split(',').any(|part| name.contains(part)));
                 let mut took = vec![Vec::new(); ways.len()];
                 for round in 0..rounds {
-                    // The order alternates, so that no program always runs after the same other one.
+                    // The order alternates, so that no program always runs after the same one.
                     let mut order: Vec<usize> = (0..ways.len()).collect();
                     if round % 2 == 1 {
                         order.reverse();

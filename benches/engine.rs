@@ -1,5 +1,5 @@
 //! The cost of an engine with eight texts on top of llama.cpp's own batched decoding. One side calls
-//! `engine.submit(..)` eight times. The other is a loop over the C API whose batch holds a token of each of eight
+//! `engine.submit(..)` eight times. The other side is a loop over the C API whose batch has one token of each of eight
 //! sequences, as in llama.cpp's `examples/batched`. Model, prompts, sampler chains, threads and context are the same,
 //! and the sides take turns in one process. Prints the ratio of the medians of the paired rounds.
 //!
@@ -24,7 +24,7 @@ fn main() {
     let path = model_path();
     for threads in [1, 2] {
         let mut request = Request::new().n_seq_max(SEQUENCES).n_ctx(SEQUENCES * 512);
-        // With these settings the text is the same in every shape of batch, so both sides generate the same number of
+        // With these settings the text is the same for every size of batch, so both sides generate the same number of
         // tokens.
         request.params.flash_attn = FlashAttention::Off;
         let model = Model::builder(&path).request(request).n_threads(threads).load().expect("the model loads");
@@ -67,17 +67,17 @@ fn ours(model: &Model, engine: &Engine) -> Run {
     (started.elapsed(), generated)
 }
 
-/// A text of llama.cpp's own.
+/// A text of the loop over the C API.
 struct Text {
     seq: raw::llama_seq_id,
     chain: *mut raw::llama_sampler,
     position: i32,
     generated: usize,
-    /// The index of its last token in the batch.
+    /// The index of the text's last token in the batch.
     output: i32,
 }
 
-/// One loop over all texts.
+/// Generates all texts in one loop.
 fn generate(bare: &mut Bare) -> Run {
     let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the
@@ -97,43 +97,43 @@ fn generate(bare: &mut Bare) -> Run {
             })
             .collect();
         let mut buffer = [0u8; 256];
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
         let mut generated = 0;
         while !texts.is_empty() {
             assert_eq!(raw::llama_decode(context, batch), 0);
             batch.n_tokens = 0;
-            texts.retain_mut(|it| {
-                let token = raw::llama_sampler_sample(it.chain, context, it.output);
+            texts.retain_mut(|text| {
+                let token = raw::llama_sampler_sample(text.chain, context, text.output);
                 let mut goes_on = !raw::llama_vocab_is_eog(vocab, token);
                 if goes_on {
                     let into = buffer.as_mut_ptr().cast();
                     let length = raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
-                    text.extend_from_slice(&buffer[..length]);
-                    it.generated += 1;
+                    bytes.extend_from_slice(&buffer[..length]);
+                    text.generated += 1;
                     generated += 1;
-                    goes_on = it.generated < most;
+                    goes_on = text.generated < most;
                 }
                 if goes_on {
-                    it.output = batch.n_tokens;
-                    add(&mut batch, token, it.position, it.seq, true);
-                    it.position += 1;
+                    text.output = batch.n_tokens;
+                    add(&mut batch, token, text.position, text.seq, true);
+                    text.position += 1;
                 } else {
-                    raw::llama_sampler_free(it.chain);
+                    raw::llama_sampler_free(text.chain);
                 }
                 goes_on
             });
         }
         raw::llama_batch_free(batch);
-        std::hint::black_box(text);
+        std::hint::black_box(bytes);
         (started.elapsed(), generated)
     }
 }
 
-/// As `common_batch_add`.
+/// Adds a token to a batch, as `common_batch_add` does.
 ///
 /// # Safety
 ///
-/// The batch has room for another token, and for one sequence of each.
+/// The batch has memory for another token, and for one sequence of each token.
 unsafe fn add(
     batch: &mut raw::llama_batch,
     token: raw::llama_token,

@@ -1,14 +1,15 @@
-//! Our plans beside llama.cpp's own fit, for models of every kind on cards of every size, by the seconds that the
-//! planner's speed model predicts for each.
+//! Compares our plans with llama.cpp's own fit, for models of every kind on cards of every size, by the seconds that
+//! the planner's speed model predicts for both.
 //!
 //!     cargo xtask fit-table [WORD...] [--host-parts=auto]
 //!     cargo xtask fit-table --caches
 //!
-//! With `--caches`, plans with a cache of experts beside plans without one, and beside the fit with a cache of a tenth
-//! of the experts.
+//! With `--caches`, compares plans with a cache of experts with plans without one, and with the fit plus a cache of a
+//! tenth of the experts.
 //!
-//! In: optional words of model names. Out: tables in Markdown; it fails if a plan is behind. Nothing is computed: the
-//! cards are simulated, and the models are headers only. Without `--bench`, as in `cargo test`, two models are compared.
+//! In: optional words of model names. Out: tables in Markdown. The program fails if a plan is slower than the fit.
+//! Nothing is computed: the cards are simulated, and the models are headers only. Without `--bench`, as in `cargo
+//! test`, only two models are compared.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,12 +40,12 @@ const MACHINES: [(&str, &[&str]); 7] = [
 ];
 /// Context lengths in tokens.
 const CONTEXTS: [u32; 2] = [4096, 32768];
-/// The host. It has room for the largest model, because the fit assumes unlimited host memory, and the nominal
-/// bandwidth of dual-channel DDR5.
+/// The host: bytes, bandwidth, cores. Its memory is enough for the largest model, because the fit assumes unlimited
+/// host memory. Its bandwidth is the nominal one of dual-channel DDR5.
 const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
-/// Live tokens at which generation is compared where a plan has two placements.
+/// Live tokens at which generation is compared if a plan has two placements.
 const DEPTHS: [u32; 3] = [2_000, 8_000, 30_000];
-/// A smaller difference is within the error of the speed model.
+/// Smaller differences are within the error of the speed model.
 const NOT_BEHIND: f64 = 0.99;
 
 /// The flag that lets parts of blocks stay on the host.
@@ -52,9 +53,10 @@ const AUTO_PARTS: &str = "--host-parts=auto";
 
 /// The flag that compares caches of experts.
 const CACHES: &str = "--caches";
-/// The models whose caches are compared: one of 3 billion active parameters, and one of 5 billion.
+/// The models for the comparison of caches: one with 3 billion active parameters, and one with 5 billion.
 const CACHED: [&str; 2] = ["Qwen3 30B A3B", "gpt-oss 120B"];
-/// The machines of that table: those with a single card of up to 24 GiB, all behind PCIe 4.0 x16.
+/// The number of machines for the comparison of caches: those with a single card of up to 24 GiB, all with PCIe 4.0
+/// x16.
 const CACHED_ON: usize = 4;
 
 /// The models of `cargo test`: one that fits on most cards, and one that fits on few.
@@ -74,14 +76,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Compares all models, or those whose names contain one of the words, and prints the tables. Returns whether every
-/// plan keeps up.
+/// Compares all models, or those whose names contain one of the words, and prints the tables. Returns whether no plan
+/// is slower than the fit.
 fn compare() -> Result<bool> {
     let is_measured = std::env::args().any(|argument| argument == "--bench");
     let words = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let (mut flags, mut words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
     if !is_measured {
-        // The flags are those of `cargo test`.
+        // `cargo test` passes its own flags, so the arguments are ignored.
         (flags, words) = (Vec::new(), TESTED.map(str::to_owned).to_vec());
     }
     let host_parts = match flags.as_slice() {
@@ -115,7 +117,7 @@ fn compare() -> Result<bool> {
     Ok(rows.iter().all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
 }
 
-/// Prints the table of caches of experts. Returns whether no plan with a cache is behind the plan without.
+/// Prints the table of caches of experts. Returns whether no plan with a cache is slower than the plan without.
 fn compare_caches() -> Result<bool> {
     let folder = tempfile::tempdir()?;
     load::detect()?;
@@ -141,7 +143,7 @@ fn compare_caches() -> Result<bool> {
     Ok(keeps_up)
 }
 
-/// A plan that may have a cache of experts, the plan without one, and the fit with one of a tenth of the experts.
+/// A plan that may have a cache of experts, the plan without one, and the fit with a cache of a tenth of the experts.
 struct CacheRow {
     cache: Option<PlannedMoeCache>,
     with: Score,
@@ -150,7 +152,7 @@ struct CacheRow {
 }
 
 impl CacheRow {
-    /// The speed of generation and of prompts, over those without a cache.
+    /// The speed of generation and of prompts, as multiples of the speeds without a cache.
     fn times(&self) -> [f64; 2] {
         [self.with.generation / self.without.generation, self.with.prompt / self.without.prompt]
     }
@@ -182,8 +184,8 @@ fn print_ratios(rows: &[Row]) {
     }
 }
 
-/// Prints the time of one token of the fit's placement over that of ours at each depth, where a plan has two placements
-/// and a loaded model moves between them.
+/// Prints the ratio of the fit's time for a token to ours at each depth, for plans with two placements. A loaded model
+/// moves between these.
 fn print_depths(rows: &[Row]) {
     let names = DEPTHS.map(|depth| depth.to_string()).join(" | ");
     println!("\n| model | machine | cross at | {names} |");
@@ -241,7 +243,7 @@ fn speeds(score: &Result<Score, String>) -> String {
     }
 }
 
-/// A model of which only the header exists.
+/// A model that exists only as a header.
 struct Model {
     name: &'static str,
     path: PathBuf,
@@ -253,8 +255,8 @@ struct Model {
 struct Cell {
     ours: Result<Score, String>,
     theirs: Result<Score, String>,
-    /// The crossing of our two placements, and the time of a token of theirs over that of ours at each depth; `None`
-    /// if our plan has one placement.
+    /// The crossing of our two placements, and the ratio of their time for a token to ours at each depth; `None` if our
+    /// plan has one placement.
     by_depth: Option<(u32, [f64; DEPTHS.len()])>,
     arithmetic_ms: f64,
     probed_ms: f64,
@@ -266,10 +268,10 @@ struct Cell {
 struct Score {
     /// Seconds for the workload.
     seconds: f64,
-    /// Tokens per second in the middle of the reply, and of the prompt.
+    /// Tokens per second in the middle of the reply, and tokens per second of the prompt.
     generation: f64,
     prompt: f64,
-    /// Seconds of a token at each depth that lies within the context.
+    /// Seconds of a token at each of [`DEPTHS`] within the context.
     tokens: [f64; DEPTHS.len()],
     placement: String,
 }
@@ -286,8 +288,8 @@ impl Model {
         })
     }
 
-    /// Gives all sides the same tokens and the same free bytes. The fit leaves room for its cache, of which it knows
-    /// nothing.
+    /// Gives all sides the same tokens and the same free bytes. The fit does not know caches of experts, so its margin
+    /// includes the bytes of the cache.
     fn compare_cache(&self, cards: &[&str], n_ctx: u32) -> Result<CacheRow> {
         let link = PcieRate::new(4, 16).map(PcieLink::new);
         let (machine, _registered) = simulated(cards, link)?;
@@ -329,7 +331,7 @@ impl Model {
         Ok(Cell { ours, theirs, by_depth, arithmetic_ms, probed_ms, fit_ms })
     }
 
-    /// The crossing of a plan's two placements, and their speed beside the fit's at each depth.
+    /// The crossing of a plan's two placements, and the ratio of the fit's time to theirs at each depth.
     fn by_depth(&self, machine: &Machine, plan: &Plan, theirs: &Score) -> Result<Option<(u32, [f64; DEPTHS.len()])>> {
         let Some(by_depth) = &plan.by_depth else { return Ok(None) };
         let mut ratios = [0.0; DEPTHS.len()];
@@ -393,7 +395,8 @@ impl Model {
     }
 }
 
-/// A machine with simulated cards of these names, which live as long as their handles. `link` replaces their own link.
+/// A machine with simulated cards of these names. The cards exist as long as their handles. `link` replaces the cards'
+/// own links.
 fn simulated(cards: &[&str], link: Option<PcieLink>) -> Result<(Machine, Vec<SimGpu>)> {
     let mut machine = Machine::new(host());
     let mut registered = Vec::new();
@@ -404,7 +407,7 @@ fn simulated(cards: &[&str], link: Option<PcieLink>) -> Result<(Machine, Vec<Sim
             .backend("CUDA")
             .rules(Rules::Cuda)
             .total(gpu.total)
-            // The driver's own memory.
+            // The taken bytes are the driver's own memory.
             .taken(gpu.total - gpu.free)
             .register()?;
         gpu.device = Some(card.device().name());
@@ -437,7 +440,7 @@ impl Cell {
     fn is_behind(&self) -> bool {
         match self.ratio() {
             Some(ratio) => ratio < NOT_BEHIND,
-            // If the fit finds nothing either, our side must at least find the host.
+            // If the fit also finds nothing, our side must at least find the host.
             None => self.ours.is_err(),
         }
     }

@@ -1,4 +1,4 @@
-//! The cost of a worker process: a model in this process and the same model in a worker take turns, with the same
+//! The cost of a worker process. A model in this process and the same model in a worker take turns, with the same
 //! prompt, seed, threads and context. Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench isolation

@@ -3,7 +3,7 @@
 //!     cargo bench -p autoplace-benches --bench layer_split
 //!     AUTOPLACE_BENCH_MODEL=model.gguf cargo bench -p autoplace-benches --bench layer_split
 //!
-//! On a machine without a GPU there is one group, the host's, with one point.
+//! On a machine without a GPU there is only the group of the host, with one point.
 
 #![allow(missing_docs, reason = "criterion's macros")]
 
@@ -32,7 +32,7 @@ fn layer_split(c: &mut Criterion) {
     }
 }
 
-/// Measures every split of `splits` that fits and returns the number of layers of the model.
+/// Measures every split of `splits` that fits, and returns the number of layers of the model.
 fn measure(
     c: &mut Criterion,
     device: &str,
@@ -60,7 +60,7 @@ fn measure(
     layers
 }
 
-/// The time to generate `tokens` tokens, without the prompts.
+/// The time to generate `tokens` tokens, not including the prompts.
 fn generate(model: &Model, tokens: u64) -> Duration {
     let mut done = 0;
     let mut time = Duration::ZERO;

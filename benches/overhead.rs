@@ -1,7 +1,7 @@
-//! The cost of the library on top of llama.cpp: `model.generate(..)` and the same loop over the C API take turns in one
+//! The cost of the library on top of llama.cpp. `model.generate(..)` and the same loop over the C API take turns in one
 //! process, with the same model, sampler chain, threads and context. Prints the ratio and the difference of the medians
-//! of the paired rounds, for the demo model and for the smallest model that llama.cpp loads, where a microsecond is
-//! visible.
+//! of the paired rounds. The models are the demo model and the smallest model that llama.cpp loads, with which even a
+//! microsecond is visible.
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
@@ -31,7 +31,7 @@ fn main() {
         });
         let mut bare = bare.expect("llama.cpp loads the model");
         let tokens = tokens();
-        let Paired { rounds, first, second, difference, speed_ratio, quickest_difference } =
+        let Paired { rounds, first, second, difference, speed_ratio, quickest_difference, .. } =
             paired(&mut bare, |_| ours(&model), generate);
         println!(
             "{name} model, {threads} thread(s), {rounds} rounds of up to {tokens} tokens: ours {first:.2} us/token, bare \
@@ -54,7 +54,7 @@ fn ours(model: &Model) -> Run {
     (elapsed, stream.statistics().generated_tokens - already)
 }
 
-/// The loop of llama.cpp's `examples/simple`.
+/// Generates with the loop of llama.cpp's `examples/simple`.
 fn generate(bare: &mut Bare) -> Run {
     let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most

@@ -1,11 +1,11 @@
-//! Predicted speeds beside those of llama.cpp's own loop, in one run. First the rates of this machine's processor are
-//! measured. With them the speeds of three models on the host are predicted, and then measured, each with two types of
-//! cache.
+//! Compares predicted speeds with those of llama.cpp's own loop, in one run. First the rates of this machine's
+//! processor are measured. From these rates the speeds of three models on the host are predicted. Then the speeds are
+//! measured, for each model with two types of cache.
 //!
-//! The files are made here: true widths, few blocks, random weights. `cargo bench -p autoplace-benches --bench
-//! prediction` prints the table of docs/speed-model.md; without `--bench`, as in `cargo test`, the same is done once
-//! with models of some megabytes. `-- MODEL.gguf...` compares the predictions of a load of these files, with the rates
-//! in the user's cache or those that the load measures.
+//! The benchmark writes the model files itself: real widths, few blocks, random weights. `cargo bench -p
+//! autoplace-benches --bench prediction` prints the table of docs/speed-model.md. Without `--bench`, as in `cargo
+//! test`, the same is done once with models of some megabytes. With `-- MODEL.gguf...`, it compares the predictions of
+//! loads of these files, by the rates in the user's cache or those that the load measures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,17 +26,17 @@ use test_support::dims::{self, Dims, Mixture};
 use test_support::synthetic::block::{Better, Block, Feed, QkNorms};
 use test_support::synthetic::{SMALL, Sketch};
 
-/// Every head has keys of its own: the attention of phi-3-mini (3.8B).
+/// The sizes of phi-3-mini (3.8B), in which every head has its own keys.
 const PHI3_MINI: Dims =
     Dims { n_layer: 32, n_embd: 3072, n_ff: 8192, n_head: 32, n_head_kv: 32, head_dim: 96, n_vocab: 32064 };
 
-/// Blocks of each model, so few that a deep context takes minutes and not hours.
+/// Blocks of each model. They are so few that a deep context takes minutes instead of hours.
 const BLOCKS: u64 = 4;
-/// Tokens that are generated at each depth and in each round; the median counts.
+/// The number of tokens generated at each depth in each round. The median of their times is used.
 const TOKENS: usize = 9;
-/// Tokens at each depth under a limit on processor time, enough for several periods of its quota.
+/// The number of tokens at each depth under a limit on processor time. They last for several periods of the quota.
 const LIMITED_TOKENS: usize = 48;
-/// Rounds, each with rates of its own; medians count.
+/// The number of rounds. Each round measures its own rates, and the medians over the rounds count.
 const ROUNDS: usize = 3;
 
 /// The extent of the measurement.
@@ -45,7 +45,7 @@ struct Shape {
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
-    /// The time for each rate, and the maximum bytes.
+    /// The time for each rate, and the maximum number of bytes.
     each: Duration,
     working_set: Option<u64>,
 }
@@ -66,7 +66,8 @@ fn main() {
         Shape { caches: &[KvType::F16], depths: &[16], prompt: 32, rounds: 1, each, working_set }
     };
     Backend::init().expect("llama.cpp starts");
-    let files: Vec<PathBuf> = std::env::args().skip(1).filter(|it| !it.starts_with('-')).map(PathBuf::from).collect();
+    let files: Vec<PathBuf> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).map(PathBuf::from).collect();
     if files.iter().any(|file| file.is_file()) {
         println!("| model | | predicted | measured | of {ROUNDS} rounds | predicted / measured |");
         println!("|---|---|--:|--:|--:|--:|");
@@ -86,7 +87,7 @@ fn main() {
     }
 }
 
-/// Three models: keys for each head, keys for four heads, and experts.
+/// Three models: one with keys for each head, one with keys for four heads, and one with experts.
 fn sketches(is_measured: bool) -> [Sketch; 3] {
     let width = |dims: Dims| match is_measured {
         true => Dims { n_layer: BLOCKS, ..dims },
@@ -108,13 +109,13 @@ fn sketches(is_measured: bool) -> [Sketch; 3] {
     [dense("3.8B, a key for each head", PHI3_MINI), dense("8B, a key for four heads", dims::LLAMA_8B), mixture]
 }
 
-/// As `llama-quantize` makes `Q4_K_M`.
+/// Adds blocks with the types that `llama-quantize` chooses for `Q4_K_M`.
 fn finish(sketch: &mut Sketch, change: impl FnOnce(Block) -> Block) {
     sketch.ends(T::Q4_K, Some(T::Q6_K));
     sketch.stack(&change(Block { better: Better::Half, ..Block::new(T::Q4_K, T::Q6_K) }));
 }
 
-/// Prints a line per depth, and one of a prompt.
+/// Prints a line for each depth, and one for a prompt.
 fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     let header = Header::open(path).expect("a header that was just written");
     let profile = ModelProfile::from_header(&header).expect("a model");
@@ -161,13 +162,13 @@ fn compare_real(path: &Path) {
     let host = Machine::detect().host;
     let mut bare = load(path, &plan.context, host.compute_threads().unwrap_or(1));
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    // In turns, because the speed of a shared machine changes within minutes.
+    // The measurements take turns, because the speed of a shared machine changes within minutes.
     let mut prompts = Vec::new();
     let mut tokens = vec![Vec::new(); speed.generation.len()];
     for _ in 0..ROUNDS {
         prompts.push(prompt(&mut bare, 512));
         for (at, seconds) in speed.generation.iter().zip(&mut tokens) {
-            // A quota stops some tokens and not others, so only their mean is the speed that a user sees.
+            // A quota stops some tokens but not others, so only the mean is the speed that a user observes.
             seconds.push(match host.cpu_limit {
                 Some(_) => mean_after(&mut bare, at.depth),
                 None => token_after(&mut bare, at.depth),
@@ -210,7 +211,7 @@ fn load(path: &Path, params: &ContextParams, threads: u32) -> Bare {
     bare.expect("llama.cpp loads the model")
 }
 
-/// Seconds of a prompt of this many tokens, after one that is not timed.
+/// Seconds of a prompt with this many tokens. A prompt before it is not timed.
 fn prompt(bare: &mut Bare, tokens: usize) -> f64 {
     let mut timed = || {
         bare.go_to(0).expect("the memory can be emptied");
@@ -220,13 +221,13 @@ fn prompt(bare: &mut Bare, tokens: usize) -> f64 {
     timed()
 }
 
-/// Seconds of a token after `depth` others: the median of some tokens.
+/// Seconds of a token after `depth` tokens: the median of some tokens.
 fn token_after(bare: &mut Bare, depth: u32) -> f64 {
     bare.go_to(depth as usize).expect("the context has room");
     median((0..TOKENS).map(|_| bare.step(1).expect("it computes").as_secs_f64()).collect())
 }
 
-/// Seconds of a token after `depth` others: the mean of many tokens.
+/// Seconds of a token after `depth` tokens: the mean of many tokens.
 fn mean_after(bare: &mut Bare, depth: u32) -> f64 {
     bare.go_to(depth as usize).expect("the context has room");
     (0..LIMITED_TOKENS).map(|_| bare.step(1).expect("it computes").as_secs_f64()).sum::<f64>() / LIMITED_TOKENS as f64

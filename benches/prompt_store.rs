@@ -1,12 +1,14 @@
-//! The savings and the cost of a prompt store, on one model in one run: the first token of a conversation that eight
-//! others have displaced, that was re-placed, and that goes on after a restart, each beside computing its prompt again;
-//! tokens per second of texts of which nothing is reused, beside a model without a store; and the longest wait for a
-//! token of a running text while another text is stored. Prints rows of a Markdown table.
+//! The savings and the cost of a prompt store, on one model in one run. It measures the first token of a conversation
+//! that eight others have displaced, of one that was re-placed, and of one that goes on after a restart, and compares
+//! each with computing the prompt again. It measures tokens per second of texts that reuse nothing, compared with a
+//! model without a store. It measures the longest wait for a token of a running text while another text is stored.
+//! Prints rows of a Markdown table.
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
-//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`.
+//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
+//! `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
 
@@ -22,9 +24,9 @@ use autoplace::{Model, ModelBuilder};
 use paired::{Paired, Run, is_measured, model_path, paired};
 use test_support::random_weights;
 
-/// Places of each engine. Eight other texts displace the one that was used least recently.
+/// Places of each engine. Eight other texts displace the least recently used text.
 const PLACES: u32 = 8;
-/// Tokens of an answer, and of the message after it.
+/// Tokens of an answer, and tokens of the message after the answer.
 const ANSWER: usize = 16;
 const MESSAGE: usize = 20;
 const MEMORY: u64 = 2 << 30;
@@ -34,20 +36,25 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let (path, name) = model(folder.path());
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let is_chosen = |part: &str| chosen.is_empty() || chosen.iter().any(|it| it == part);
+    let among = |names: &[&str], name: &str| {
+        let chosen: Vec<&String> = chosen.iter().filter(|name| names.contains(&name.as_str())).collect();
+        chosen.is_empty() || chosen.iter().any(|chosen| *chosen == name)
+    };
+    let is_chosen = |part: &str| among(&["first-token", "throughput", "stall"], part);
+    let has_store = |kind: &str| among(&["none", "memory", "full", "folder"], kind);
     let depth = depth();
     if is_chosen("first-token") {
         first_tokens(&path, &name, depth, &folder.path().join("first-token"));
     }
     if is_chosen("throughput") {
-        throughput(&path, &name, &folder.path().join("throughput"));
+        throughput(&path, &name, &folder.path().join("throughput"), has_store);
     }
     if is_chosen("stall") {
-        stall(&path, &name, depth, &folder.path().join("stall"));
+        stall(&path, &name, depth, &folder.path().join("stall"), has_store);
     }
 }
 
-/// The file and its name in the tables.
+/// The model's file, and its name in the tables.
 fn model(folder: &Path) -> (PathBuf, String) {
     let path = model_path();
     let arch = match path.as_str() {
@@ -59,7 +66,8 @@ fn model(folder: &Path) -> (PathBuf, String) {
             return (path, name);
         }
     };
-    let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).expect("a model of each kind");
+    let mut sketch =
+        random_weights::all().into_iter().find(|sketch| sketch.arch == arch).expect("a model of each kind");
     sketch.vocabulary();
     (random_weights::write(&sketch, folder), format!("random {arch}"))
 }
@@ -70,7 +78,7 @@ fn depth() -> usize {
 }
 
 fn builder(path: &Path, places: u32, each: usize) -> ModelBuilder {
-    // Without full windows a windowed model keeps only its windows, as by default.
+    // Without full windows, a windowed model keeps only its windows, which is the default.
     Model::builder(path).request(Request::new()).parallel(places, each as u32).swa_full(false)
 }
 
@@ -139,81 +147,104 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     drop(model);
     drop(kept);
     let model = builder(path, PLACES, each).prompt_store(store(folder)).load().expect("the model loads");
-    // The folder is opened with the engine.
+    // Opening the engine also opens the folder of the store.
     let opening = Instant::now();
     let engine = Engine::new(&model).expect("the context is free");
     let opening = opening.elapsed();
     let restarted = ask(&engine, &model, &replaced.history, 5);
     let prompt = [&restarted.history[..], &words(6, MESSAGE)].concat();
     let again = turn(&engine, greedy(&model, &prompt, ANSWER).cache_prompt(false), &prompt).first_token;
-    for (what, it, bar) in
+    for (what, measured, bar) in
         [("displaced by eight others", &displaced, 0.05), ("re-placed", &replaced, 0.1), ("restarted", &restarted, 0.1)]
     {
-        let first = it.first_token + if what == "restarted" { opening } else { Duration::ZERO };
+        let first = measured.first_token + if what == "restarted" { opening } else { Duration::ZERO };
         let ratio = first.as_secs_f64() / again.as_secs_f64();
         println!(
             "| {name} | {depth} tokens, {what} | {} restored | {:.1} ms | computed again {:.1} ms | {ratio:.4} (bar {bar}) |",
-            it.restored,
+            measured.restored,
             first.as_secs_f64() * 1e3,
             again.as_secs_f64() * 1e3,
         );
     }
 }
 
-/// Texts that share nothing, on eight places.
-fn texts(engine: &Engine, model: &Model, first: u32) -> Run {
-    let (count, prompt, n) = if is_measured() { (16, 128, 16) } else { (9, 20, 4) };
+/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and
+/// in its folder: otherwise the next run would pay for them.
+fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
+    let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
+    let before = store.map(|(store, _)| store.usage().copied_bytes);
     let begun = Instant::now();
     let streams: Vec<TokenStream> = (first..first + count)
         .map(|seed| engine.submit(greedy(model, &words(seed, prompt), n)).expect("the prompt fits"))
         .collect();
     let tokens = streams.into_iter().map(|stream| {
         let (_, statistics) = stream.into_text().expect("the model generates");
-        // Random texts may begin alike for a token or two.
+        // Random texts may share a token or two at the beginning.
         let (cached, restored) = (statistics.cached_tokens, statistics.restored_tokens);
         assert!(cached < 8 && restored == 0, "{cached} tokens are reused, {restored} of them from the store");
         statistics.prompt_tokens + statistics.generated_tokens
     });
     let tokens = tokens.sum();
+    if let (Some((store, copied)), Some(before)) = (store, before) {
+        let patience = Instant::now() + Duration::from_secs(5);
+        while store.usage().copied_bytes < before + copied && Instant::now() < patience {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        store.flush();
+    }
     (begun.elapsed(), tokens)
 }
 
-fn throughput(path: &Path, name: &str, folder: &Path) {
+fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let kinds = [
-        ("memory", PromptStore::new(MEMORY)),
-        // Each text evicts earlier ones.
-        ("memory, full", PromptStore::new(64 << 20)),
-        ("memory and a folder", store(folder)),
+        ("memory", "memory", PromptStore::new(MEMORY)),
+        // With this size, each text evicts earlier ones.
+        ("full", "memory, full", PromptStore::new(64 << 20)),
+        ("folder", "memory and a folder", store(folder)),
     ];
-    for (kind, store) in kinds {
-        let plain = builder(path, PLACES, 512).load().expect("the model loads");
-        let stored = builder(path, PLACES, 512).prompt_store(store).load().expect("the model loads");
+    // A model that tries other numbers of threads would differ from the other model for seconds.
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u32);
+    for (_, kind, store) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
+        let builder = || builder(path, PLACES, 512).n_threads(threads);
+        let plain = builder().load().expect("the model loads");
+        let stored = builder().prompt_store(store.clone()).load().expect("the model loads");
         let engines = [&plain, &stored].map(|model| Engine::new(model).expect("the context is free"));
         let mut seed = 1000;
         let mut next = || {
             seed += 100;
             seed
         };
-        let mut seeds = (next(), next());
-        let Paired { rounds, first, second, speed_ratio, .. } = paired(
-            &mut seeds,
-            |seeds| {
-                seeds.0 += 200;
-                texts(&engines[1], &stored, seeds.0)
+        let mut runs = (next(), next(), Duration::ZERO);
+        // Each run copies as many bytes as the first one, after which the store is left alone for a moment.
+        texts(&engines[1], &stored, 900, None);
+        std::thread::sleep(Duration::from_millis(300));
+        let before = store.usage();
+        let Paired { rounds, first, second, speed_ratio, interval: (low, high), .. } = paired(
+            &mut runs,
+            |runs| {
+                runs.0 += 200;
+                let run = texts(&engines[1], &stored, runs.0, Some((&store, before.copied_bytes)));
+                runs.2 += run.0;
+                run
             },
-            |seeds| {
-                seeds.1 += 200;
-                texts(&engines[0], &plain, seeds.1)
+            |runs| {
+                runs.1 += 200;
+                texts(&engines[0], &plain, runs.1, None)
             },
         );
+        let after = store.usage();
+        let copying = after.copying_time - before.copying_time;
+        let megabytes = (after.copied_bytes - before.copied_bytes) as f64 / 1e6;
         println!(
             "| {name} | nothing reused, store in {kind} | {rounds} rounds | {first:.1} us/token | without a store \
-             {second:.1} us/token | {speed_ratio:.4} of its speed (bar 0.99) |"
+             {second:.1} us/token | {speed_ratio:.4} of its speed, 95 % {low:.4} to {high:.4} (bar 0.99) | copying \
+             {megabytes:.0} MB took {:.2} % of the time |",
+            100.0 * copying.as_secs_f64() / runs.2.as_secs_f64(),
         );
     }
 }
 
-/// Waits for tokens of a text, from the moment at which another one ended.
+/// The waits for tokens of a text, measured from the moment at which another text ended.
 fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duration> {
     let generated = if is_measured() { 400 } else { 20 };
     let long = words(seed, depth);
@@ -224,7 +255,7 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     // The long text ends after its second token, and its sequence is idle from then on.
     turn(engine, greedy(model, &long, 2), &long);
     let mut waits = Vec::new();
-    // Pieces that were generated meanwhile arrive at once.
+    // Pieces that were generated in the meantime arrive at once.
     let mut last = Instant::now();
     for piece in pieces {
         piece.expect("the model generates");
@@ -234,29 +265,35 @@ fn waits(engine: &Engine, model: &Model, depth: usize, seed: u32) -> Vec<Duratio
     waits
 }
 
-fn stall(path: &Path, name: &str, depth: usize, folder: &Path) {
+fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let each = depth + 1024;
-    for (kind, kept) in [("none", None), ("memory", Some(PromptStore::new(MEMORY))), ("folder", Some(store(folder)))] {
+    let kinds = [("none", None), ("memory", Some(PromptStore::new(MEMORY))), ("folder", Some(store(folder)))];
+    for (kind, kept) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
-        // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
-        let engine = Engine::builder(&model).prompt_chunk(64).ahead(4096).start().expect("the context is free");
-        let rounds = if is_measured() { 3 } else { 1 };
+        // A text may run ahead of its reader by only a few tokens, so the measured waits are those of the engine.
+        let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");
+        let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+        let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };
         let mut all: Vec<Duration> = Vec::new();
         for round in 0..rounds {
             all.extend(waits(&engine, &model, depth, 100 * (round + 1)));
         }
         all.sort();
-        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |it| ms(*it));
-        let longest = all.last().map_or(0.0, |it| ms(*it));
+        let at = |part: f64| all.get((all.len() as f64 * part) as usize).or(all.last()).map_or(0.0, |wait| ms(*wait));
+        let longest = all.last().map_or(0.0, |wait| ms(*wait));
+        let usage = kept.map(|kept| kept.usage()).unwrap_or_default();
         println!(
             "| {name} | waits for a token while {depth} tokens are stored, store: {kind} | {} tokens | median {:.1} ms | \
-             99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) |",
+             99 % {:.1} ms | longest {longest:.1} ms, {:.1} ms beyond the median (bar 20) | copied {:.0} MB, at most {:.1} \
+             ms between two tokens |",
             all.len(),
             at(0.5),
             at(0.99),
             longest - at(0.5),
+            usage.copied_bytes as f64 / 1e6,
+            ms(usage.longest_pause),
         );
     }
 }

@@ -1,10 +1,10 @@
-//! The speed of generation by the number of threads, on a machine that other programs use: with one thread, with all,
-//! with all and passive waits of OpenMP, and with the library's own choice, while none, one or two other programs
-//! compute. Prints a table of tokens per second: the medians of the rounds.
+//! The speed of generation by the number of threads, on a machine with other programs. The ways are one thread, all
+//! threads, all threads with passive waits of OpenMP, and the library's own choice. Meanwhile none, one or two other
+//! programs compute. Prints a table of tokens per second, the medians of the rounds.
 //!
-//! Each way runs in a process of its own, because OpenMP reads its environment only once. The processes stay loaded and
-//! take turns. The library's own choice is measured twice: with a model that was loaded on the quiet machine, and with
-//! one that was loaded beside the other programs.
+//! Each way runs in its own process, because OpenMP reads its environment only once. The processes stay loaded and take
+//! turns. The library's own choice is measured twice: with a model that was loaded on the quiet machine, and with a
+//! model that was loaded beside the other programs.
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 
@@ -19,9 +19,10 @@ use autoplace::gguf::TensorType;
 use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-/// The role of a process: one of the ways, or another program.
+/// The role of a process: one of the ways, or one of the other programs.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
-/// The width of Llama 3.2 3B, with blocks for 2 GiB of Q8_0, which the CPU does not repack.
+/// The sizes of a model with the width of Llama 3.2 3B and blocks for 2 GiB of Q8_0. The CPU does not repack this type
+/// here.
 const WIDE: Dims =
     Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
 /// Maximum number of tokens of one text.
@@ -35,7 +36,7 @@ fn main() {
     }
 }
 
-/// The other program, which only computes until its parent ends it or is gone.
+/// Computes until its parent ends it or is gone, as one of the other programs.
 fn compute_for_ever() -> ! {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -47,8 +48,8 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// One way: loads the model. Each line of input is a number of milliseconds for which it generates; the answer is the
-/// tokens per second and the threads.
+/// Runs one way. It loads the model. Each line of input is the number of milliseconds to generate, and the answer is
+/// the tokens per second and the threads.
 fn serve(threads: &str) {
     let path = std::env::args().nth(1).expect("a model");
     let builder = Model::builder(path).n_ctx(512);
@@ -81,7 +82,7 @@ fn serve(threads: &str) {
     }
 }
 
-/// A process that ends with its handle.
+/// A process that is ended when this value is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -137,7 +138,7 @@ impl Way {
 }
 
 fn measure() {
-    // `cargo test` runs benches too, without this argument. Then one short round shows that this benchmark works.
+    // `cargo test` also runs benches, without this argument. One short round then shows that this benchmark works.
     let is_bench = std::env::args().any(|arg| arg == "--bench");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut models = vec![("demo", PathBuf::from(DEMO), 800)];
@@ -165,7 +166,7 @@ fn measure() {
 }
 
 fn situations(model: &str, path: &Path, slice: Duration, rounds: usize) {
-    let all = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
+    let all = autoplace::load::detect().map_or(1, |machine| machine.host.physical_cores.unwrap_or(1));
     let all = all.to_string();
     let mut ways = vec![
         Way::load("1 thread", "1", false, path),
@@ -191,7 +192,7 @@ fn situations(model: &str, path: &Path, slice: Duration, rounds: usize) {
             }
         }
         for way in &mut ways {
-            let rounds: Vec<String> = way.speeds.iter().map(|it| format!("{it:.1}")).collect();
+            let rounds: Vec<String> = way.speeds.iter().map(|speed| format!("{speed:.1}")).collect();
             let rounds = rounds.join(", ");
             way.speeds.sort_by(f64::total_cmp);
             let median = way.speeds[way.speeds.len() / 2];

@@ -1,5 +1,5 @@
-//! An answer as a value of a Rust type. The type's JSON schema constrains the text while it is generated, so that it
-//! always parses.
+//! Generates an answer as a value of a Rust type. The type's JSON schema constrains the text while it is generated, so
+//! that it can always be parsed.
 //!
 //!     cargo run --release --example json -- -m model.gguf -p "A recipe for bread, as JSON:"
 
@@ -12,7 +12,7 @@ use clap::Parser;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The requested value. Its bounds are part of the schema, so every answer keeps them.
+/// The requested value. The bounds are part of the schema, so every answer keeps them.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct Recipe {
     #[schemars(length(min = 1, max = 40))]

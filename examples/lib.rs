@@ -30,7 +30,7 @@ pub fn run<Args: Parser>(program: impl FnOnce(Args) -> anyhow::Result<ExitCode>)
 ///
 /// # Errors
 ///
-/// If `name` is neither a family nor a readable file, or the file is not a template.
+/// Fails if `name` is neither a family nor a readable file, or if the file is not a template.
 pub fn read_template(name: &str) -> anyhow::Result<ChatTemplate> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);

@@ -1,5 +1,6 @@
-//! An application as shipped to users: program, model and llama.cpp in one folder. Nothing is compiled or installed on
-//! the user's machine. docs/runtime.md explains how to turn such a folder into an AppImage, a package or an image.
+//! An application in the form for users: program, model and llama.cpp are in one folder. Nothing is compiled or
+//! installed on the user's machine. docs/runtime.md explains how to turn such a folder into an AppImage, a package or
+//! an image.
 //!
 //!     packed/bin/packed               this program, built with the feature `prebuilt-runtime`
 //!     packed/lib/autoplace-runtime/   a runtime: `cargo xtask runtime`

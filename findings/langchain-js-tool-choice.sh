@@ -2,11 +2,11 @@
 # LangChain for JavaScript leaves `tool_choice` out of a request for /v1/responses, unless it names a tool.
 #
 # Seen with @langchain/openai 1.5.8, @langchain/core 1.4.0 and Node 20: `bindTools(tools, { tool_choice })` with "any",
-# "required" or "none" sends what it says to /v1/chat/completions. With `useResponsesApi: true` the field is absent, without
-# a word, so the model is free to answer without a call, or to call where that was forbidden. "auto" is the default there
-# anyway, and a tool's name arrives.
+# "required" or "none" sends that value to /v1/chat/completions. With `useResponsesApi: true` the field is silently left
+# out, so the model may answer without a call, or call a tool although that was forbidden. "auto" is the default in that
+# API anyway, and the name of a tool is sent.
 #
-# A server of this script's own records the requests. Exits with 1 if this is no longer so.
+# The script starts a server that records the requests. It exits with 1 if the behaviour has changed.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# llguidance knows how long each month is, but not which years are leap years; and it lets every minute have a second 60.
+# llguidance knows the length of each month, but not which years are leap years. It also permits a second 60 in every
+# minute.
 #
-# Seen with llguidance 1.9.1 from PyPI: a JSON Schema with the format `date` rejects 2023-02-30 and 2023-04-31 and accepts
-# 2023-02-29 and 1900-02-29, which are no days. `time` accepts 12:00:60Z; RFC 3339 has a second 60 only where a leap
-# second was announced, at 23:59:60 UTC. `date-time` accepts both. A text that such a grammar has held is therefore not
-# always a date that a parser takes.
+# Seen with llguidance 1.9.1 from PyPI: a JSON Schema with the format `date` rejects 2023-02-30 and 2023-04-31, but
+# accepts 2023-02-29 and 1900-02-29, which do not exist. `time` accepts 12:00:60Z, although RFC 3339 permits a second 60
+# only for an announced leap second, at 23:59:60 UTC. `date-time` accepts both. So a text that such a grammar constrains
+# is not always a date that a parser accepts.
 #
-# Exits with 1 if this is no longer so.
+# Exits with 1 if the behaviour has changed.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -3,9 +3,9 @@
 #
 #   vendor/verify.sh [FOLDER [REPOSITORY [COMMIT]]]
 #
-# Prints the packaged files that upstream's commit has otherwise or not at all, and exits with 1 if there are any. What
-# the package leaves out is counted. Needs git, a network, and some hundred MB: upstream's history comes without its
-# files' contents.
+# Prints the packaged files that are different in upstream's commit, or missing from it, and exits with 1 if there are
+# any. Files that the package leaves out are only counted. Needs git, a network, and some hundred MB: upstream's history
+# is fetched without the contents of files.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 repository=${2:-https://github.com/ggml-org/llama.cpp}

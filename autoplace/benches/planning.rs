@@ -1,6 +1,6 @@
-//! The time of a plan, from the file to the answer: by arithmetic (limit 5 ms), and confirmed by llama.cpp on a
-//! simulated card of 24 GiB (150 ms) or on four of 8 GiB (400 ms). For a 70B file with a vocabulary of 128k tokens, and
-//! three others.
+//! Measures the time of a plan, from the file to the result. A plan by arithmetic has a limit of 5 ms. A plan that
+//! llama.cpp confirms has a limit of 150 ms on a simulated card of 24 GiB, and of 400 ms on four cards of 8 GiB. The
+//! files are a 70B model with a vocabulary of 128k tokens, and three other models.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 mod files;
@@ -85,7 +85,7 @@ fn on_cards(criterion: &mut Criterion, group: &str, n: usize, size: u64) {
     let simulated =
         || SimGpu::builder("RTX 4090").total(gib(size)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
     let cards: Vec<SimGpu> = (0..n).map(|_| simulated()).collect();
-    let machine = machine(cards.iter().map(|it| card(size).device(it.device().name())));
+    let machine = machine(cards.iter().map(|registered| card(size).device(registered.device().name())));
     let mut group = criterion.benchmark_group(group);
     group.sample_size(20);
     for model in files::ALL {

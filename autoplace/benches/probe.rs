@@ -1,5 +1,4 @@
-//! The time of llama.cpp's answer about the memory of a 70B model with a vocabulary of 128k tokens (limit 25 ms), and
-//! of its stages.
+//! Measures the time of a probe of a 70B model with a vocabulary of 128k tokens (limit 25 ms), and of its stages.
 //!
 //! The last line has the time without a skeleton: `no_alloc` with the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
@@ -29,7 +28,7 @@ fn model() -> Builder {
         .array_i32("tokenizer.ggml.token_type", &[1; TOKENS])
 }
 
-/// A card, and the planner's view of it.
+/// A card, and its description for the planner.
 fn card() -> (SimGpu, Gpu) {
     let sim = SimGpu::builder("SIM").total(gib(80)).rules(Rules::Cuda);
     let sim = sim.register().unwrap();

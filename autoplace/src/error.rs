@@ -43,7 +43,8 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-/// The inner errors of an error, whatever call returned it.
+/// The errors that may lie under an error of this crate, whatever call returned it: an error of a load, of llama.cpp,
+/// or of the worker process.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Underneath<'a> {
     pub(crate) load: Option<&'a load::Error>,
@@ -91,7 +92,7 @@ fn advice_of(error: &load::Error) -> Option<&Advice> {
     }
 }
 
-/// The queries that every error type of the crate answers.
+/// Methods of every error type of this crate.
 macro_rules! questions {
     ($($error:ty),+) => {$(
         impl $error {
@@ -108,8 +109,8 @@ macro_rules! questions {
                 self.underneath().is_bad_file()
             }
 
-            /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of
-            /// a load or a fetch.
+            /// Whether the caller aborted the call, with an [`AbortHandle`](crate::AbortHandle) or with a progress
+            /// callback of a load or a fetch.
             #[must_use]
             pub fn is_aborted(&self) -> bool {
                 self.underneath().is_aborted()
@@ -133,9 +134,9 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// Changes with which a model that fits nowhere would fit. Each change was planned; the message ends with
-            /// the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that fits in
-            /// part.
+            /// Changes that would make a model fit that fits nowhere. Each change was checked by a plan; the message
+            /// ends with the cheapest change. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice about
+            /// a model that fits partly.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {
                 self.underneath().advice()
@@ -205,7 +206,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     }
 }
 
-/// The device that lacks the most, in the placement that lacks the least.
+/// The device that lacks the most memory, in the placement that lacks the least.
 fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
     match error {
         plan::Error::DoesNotFit { devices, .. } => {
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_too_little_memory_is_one() {
+    fn every_lack_of_memory_is_recognised() {
         let (device, name) = (|| "CUDA0".to_owned(), || "RTX 4090".to_owned());
         let out = load::Error::OutOfMemory { device: device(), name: name(), needed: 7, free: 6 };
         let (planned, headroom, taken, difference) = (1, 2, 4, 1);
@@ -290,7 +291,7 @@ mod tests {
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
             assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
-            // The error of `load()` gives the same answers.
+            // The same methods of the error of `load()` have the same results.
             if let Error::Load(error) = &error {
                 assert!(error.is_out_of_memory() && !error.is_aborted(), "{error}");
                 assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_and_what_was_aborted_are_told_apart() {
+    fn bad_files_and_aborted_calls_are_distinguished() {
         let answered = |kind: &str| worker::Error::Answered { kind: kind.into(), message: "".into() };
         let gone = gguf::Error::NotAFile { path: "m".into() };
         let cancelled = llama_sys::Error::LoadCancelled { path: "m".into() };

@@ -1,4 +1,4 @@
-//! Generation: prompts in, text out.
+//! Generates text from prompts.
 //!
 //! ```no_run
 //! let model = autoplace::Model::load("model.gguf")?;
@@ -10,11 +10,11 @@
 //! ```
 //!
 //! A [`TokenStream`] is an iterator of text; dropping it cancels the generation. A [`Chat`] keeps a conversation. An
-//! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. The loop adds
-//! nothing to llama.cpp's own: one decode, one sample and one piece per token. The model can be re-placed between two
-//! tokens.
+//! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. Like
+//! llama.cpp's own loop, each token takes one decode, one sample and one piece, and nothing else. The model can be
+//! re-placed between two tokens.
 //!
-//! This module has the public names; the code is in the rooms `decode`, `run` and `conversation`.
+//! This module contains only public names. The code is in the rooms `decode`, `run` and `conversation`.
 
 pub use crate::chat::FinishReason;
 pub use crate::conversation::chat::Chat;

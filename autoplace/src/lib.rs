@@ -4,19 +4,19 @@
 //!
 //! The types that a first program needs are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`],
 //! [`ReplyPart`], [`Message`], [`Part`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature
-//! `constraints`. The rest is in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts,
-//! chats, sessions, sampling), [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own);
-//! and, from crates of their own, [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
+//! `constraints`. The other types are in these modules: [`load`] (options and report of a load), [`generate`] (texts,
+//! chats, sessions, sampling), [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in its own process). The
+//! modules [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`] come from separate crates.
 //!
 //! # Logging
 //!
-//! Events go to `tracing`; nothing is printed. Their targets:
+//! The crate prints nothing. Its events go to `tracing`, with these targets:
 //!
 //! - `autoplace::load`: a line for each load (`info`), and each failed attempt (`warn`);
 //! - `autoplace::generate`: chats that outgrow their context;
 //! - `autoplace::watch`: the sentinel's events;
 //! - `autoplace::worker`: the log lines of workers;
-//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines, its INFO lines appear at `debug`.
+//! - `llama`, `ggml`, `ggml::cuda` and so on: llama.cpp's own lines. llama.cpp's INFO lines have the level `debug`.
 //!
 //! Events have fields; there are no spans. The filter `autoplace=info` suits an application.
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
-/// Implements `Debug` with these fields alone, because the other fields have no `Debug`.
+/// Implements `Debug` with only these fields, because the other fields have no `Debug`.
 macro_rules! debug_with {
     ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {
         impl std::fmt::Debug for $name $(<$of>)? {
@@ -51,11 +51,11 @@ pub mod worker;
 
 #[doc(no_inline)]
 pub use autoplace_chat as chat;
-/// Models by name, for [`ModelBuilder::hub`] and [`ModelBuilder::preference`].
+/// Finds and fetches models by their names, for [`ModelBuilder::hub`] and [`ModelBuilder::preference`].
 #[cfg(feature = "hub")]
 #[doc(no_inline)]
 pub use autoplace_hub as hub;
-/// Decoded files of pictures and sounds.
+/// Decodes files of pictures and sounds.
 #[cfg(feature = "media")]
 #[doc(no_inline)]
 pub use autoplace_media as media;
@@ -80,7 +80,7 @@ pub use serve::read_frames;
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
 
-/// Libraries that are opened at run time instead of linked, and where they come from: see docs/runtime.md.
+/// llama.cpp's libraries, opened at run time instead of linked: their sources and versions. See docs/runtime.md.
 #[cfg(feature = "prebuilt-runtime")]
 #[doc(no_inline)]
 pub use llama_sys::runtime;
@@ -106,9 +106,9 @@ mod documentation {
 mod tests {
     use super::{AbortHandle, Embedder, Model, generate};
 
-    /// As docs/using.md states.
+    /// Checks which types can go to other threads, as stated in docs/using.md.
     #[test]
-    fn what_goes_to_other_threads() {
+    fn types_go_to_other_threads_as_documented() {
         fn is_sent<T: Send>() {}
         fn is_shared<T: Clone + Send + Sync>() {}
         is_shared::<(Model, generate::Engine, AbortHandle)>();

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// Creates the folder, which this user alone can use, unless something of this name is there.
+/// Creates the folder so that only this user can use it. Does nothing if something with this name exists.
 pub(crate) fn create(folder: &Path) -> io::Result<()> {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
     let mut options = fs::DirBuilder::new();
@@ -16,7 +16,7 @@ pub(crate) fn create(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the folder belongs to the user, and its mode grants others none of the bits `refused`.
+/// Whether the folder belongs to the user, and its mode grants none of the bits `refused` to others.
 #[cfg(unix)]
 pub(crate) fn is_of(there: &fs::Metadata, user: u32, refused: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -29,7 +29,7 @@ pub(crate) const fn is_of(_: &fs::Metadata, _: u32, _: u32) -> bool {
     true
 }
 
-/// The error with its file.
+/// The error with the path of its file.
 pub(crate) fn of_file(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

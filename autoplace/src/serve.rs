@@ -1,8 +1,8 @@
 //! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, and ends
 //! with its connection.
 //!
-//! In: requests of the application, read on a separate thread so that an abort takes effect during a computation. Out:
-//! replies. The [`Host`] sends the pieces of texts.
+//! In: requests of the application. A separate thread reads them, so that an abort takes effect during a computation.
+//! Out: replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -23,10 +23,9 @@ use crate::{embed, generate};
 
 /// Makes this process a worker if it was started as one; otherwise returns at once.
 ///
-/// Call this function in the first line of `main` in a program that loads models with
-/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which refuses to start a worker otherwise.
-/// A worker also runs the code of `main` before this call. It starts with the application's environment and without
-/// arguments.
+/// A program that loads models with [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable) must call
+/// this function in the first line of its `main`. Otherwise, no worker is started. A worker also runs the code of
+/// `main` before this call. The worker starts with the application's environment and without arguments.
 ///
 /// ```no_run
 /// use autoplace::{Isolation, Model, WorkerProcess};
@@ -42,7 +41,7 @@ use crate::{embed, generate};
 /// }
 /// ```
 ///
-/// In a worker the function does not return: the process ends with the application's connection.
+/// In a worker, this function does not return: the process ends when the application's connection ends.
 pub fn worker_main() {
     // A child process of a worker inherits the variable, but not the connection.
     if worker::guard()
@@ -67,7 +66,7 @@ pub fn read_frames(bytes: &[u8]) {
 }
 
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::Error>> {
-    // Fails if the program has installed a subscriber before; its lines then go there.
+    // This fails if the program has installed a subscriber before. The lines then go to that subscriber.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
     if !sender.send(&Hello { build: worker_build() })? {
         return Ok(());
@@ -77,14 +76,14 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     let listening = Arc::clone(&control);
     thread::Builder::new().name("autoplace-requests".into()).spawn(move || {
         listen(receiver, &listening, &tasks);
-        // Ends the queue if nothing is being computed.
+        // This ends the queue, unless something is being computed.
         drop(tasks);
         listening.close();
     })?;
     let (living, to, every) = (Arc::clone(&control), sender.clone(), worker::sign_every());
     thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to, every))?;
     let mut served = Served { model: None, user: ContextUser::Nothing, control, sender: sender.clone() };
-    // Ends with the connection, because its end drops the sender of the queue.
+    // The loop ends with the connection, because the end of the connection drops the sender of the queue.
     for task in queue {
         served.control.work(served.model.as_ref());
         if !served.carry_out(task)? {
@@ -127,7 +126,7 @@ impl Served {
             }
             Request::Loading(Loading::Plan { options }) => self.answer(options.only_plan()),
             Request::Loading(Loading::Look { options }) => self.answer(options.machine(false)),
-            // The listening thread has handled them.
+            // The listening thread has handled these requests.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
             Request::Text(TextCall::Session(call)) => self.session(call),
@@ -145,7 +144,7 @@ impl Served {
         let mut reported: Option<LoadProgress> = None;
         self.model = None;
         let progress = move |now: LoadProgress| {
-            // llama.cpp calls for every tensor; progress in steps of a hundredth is enough.
+            // llama.cpp reports the progress after every tensor, but steps of a hundredth are enough.
             let is_new = reported.is_none_or(|last| now.stage != last.stage || now.done - last.done >= 0.01);
             if wants_progress && (is_new || now.done >= 1.0) {
                 reported = Some(now);
@@ -238,8 +237,8 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
     }
 }
 
-/// Time that a computation may continue without a connection. A GPU finishes its part of a graph before an abort takes
-/// effect.
+/// Maximum time that a computation continues after the connection has ended. A GPU finishes its part of a graph before
+/// an abort takes effect.
 const LAST: Duration = Duration::from_secs(8);
 
 /// Requests that take effect during a computation.
@@ -266,7 +265,7 @@ impl Control {
         (state.is_working, state.counters) = (true, model.map(|model| Arc::clone(model.counters())));
     }
 
-    /// Sends signs of life, except while a single computation does not end.
+    /// Sends signs of life, unless a single computation takes longer than the interval.
     fn sign(&self, sender: &Sender, every: Duration) {
         let mut last = None;
         loop {
@@ -306,7 +305,7 @@ impl Control {
         !state.is_load_cancelled && !state.is_closed
     }
 
-    /// Reacts to the end of the application: aborts the computation. If it cannot be aborted, ends the process.
+    /// Aborts the computation after the application has ended. If the computation cannot be aborted, ends the process.
     fn close(&self) {
         let mut state = lock(&self.0);
         state.is_closed = true;

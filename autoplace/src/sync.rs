@@ -1,4 +1,4 @@
-//! Locks of the standard library, as this crate takes them.
+//! Locking of the standard library's mutexes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,5 +1,5 @@
-//! A program whose `main` begins with `worker_main` is its own worker. A program whose `main` does not gets an error
-//! and starts no other process.
+//! A program whose `main` begins with `worker_main` is its own worker. A program whose `main` begins otherwise gets an
+//! error and starts no other process.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -18,14 +18,15 @@ use test_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// In a worker: aborts in the middle of the load, once, or hangs there forever. A file records that it did.
+/// This variable makes a worker abort in the middle of its load, once, or hang there forever. A file records that it
+/// did.
 const IN_LOAD: &str = "AUTOPLACE_TEST_IN_LOAD";
 const MARK: &str = "AUTOPLACE_TEST_MARK";
 const ABORT: &str = "abort";
 const HANG: &str = "hang";
-/// The variable makes a process skip `worker_main`. Each such process writes a line to a file.
+/// This variable makes a process skip `worker_main`. Each such process writes a line to a file.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
-/// An application whose worker hangs.
+/// This variable makes a process an application whose worker hangs.
 const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 
 type Test = fn() -> Result<(), Failed>;
@@ -118,7 +119,7 @@ fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1).isolation(Isolation::Process(process))
 }
 
-/// In this program as its own worker.
+/// A load in a worker, which is this program itself.
 fn there() -> ModelBuilder {
     builder(WorkerProcess::own_executable())
 }
@@ -135,7 +136,7 @@ fn own() -> Result<(), Failed> {
     Ok(())
 }
 
-/// All experts on the host, with a cache on the card: here and in the worker.
+/// Loads a model with all experts on the host and a cache on the card, in this process and in the worker.
 fn experts() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let mut sketches = test_support::random_weights::all().into_iter();
@@ -146,7 +147,7 @@ fn experts() -> Result<(), Failed> {
     let request = request.overrides(vec![TensorOverride::new("_exps", Place::Host)]).moe_cache(MoeCache::Bytes(mib(9)));
     let load = |isolation| Model::builder(&path).request(request.clone()).n_threads(1).isolation(isolation).load();
     let text = |model: &Model| model.generate(vec![7, 300, 45, 12]).seed(3).temp(0.5).max_tokens(20).stream();
-    // One after the other: both would have the card to themselves.
+    // The loads run one after the other, because both need the whole card.
     let here = load(Isolation::None)?;
     let mut expected = text(&here)?;
     let words: Vec<String> = expected.by_ref().collect::<Result<_, _>>()?;
@@ -187,7 +188,7 @@ fn worker_without_guard() -> Result<(), Failed> {
 fn orphan() -> Result<(), Failed> {
     use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
 
-    // A process without a parent becomes a child of this process, which thus gets its exit status.
+    // A process that loses its parent becomes a child of this process, which can then read its exit status.
     set_child_subreaper(Some(getpid()))?;
     let dir = tempfile::tempdir()?;
     let mark = dir.path().join("mark");

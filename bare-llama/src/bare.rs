@@ -19,17 +19,17 @@ pub struct Bare {
     context: NonNull<raw::llama_context>,
     pub(super) n_ctx: usize,
     pub(super) n_batch: usize,
-    /// Tokens in the context, of sequence 0.
+    /// The number of tokens of sequence 0 in the context.
     pub(super) depth: usize,
     pub(super) dice: Dice,
 }
 
 impl Bare {
-    /// Loads a model with llama.cpp's defaults, except for the context's parameters that `set` changes.
+    /// Loads a model with llama.cpp's defaults, except for the parameters of the context that `set` changes.
     ///
     /// # Errors
     ///
-    /// llama.cpp loads no model, or makes no context.
+    /// llama.cpp does not load the model, or does not make a context.
     pub fn load(
         path: &Path,
         n_gpu_layers: u32,
@@ -48,12 +48,12 @@ impl Bare {
         unsafe { Self::open(path, model, context, threads) }
     }
 
-    /// Loads a model on these devices (`CUDA0`, `SIM0`) with the split of a plan. Without a device the whole model is
-    /// on the host.
+    /// Loads a model on these devices (`CUDA0`, `SIM0`) with the split of a plan. Without devices the whole model is on
+    /// the host.
     ///
     /// # Errors
     ///
-    /// There is no device of a name; llama.cpp loads no model, or makes no context.
+    /// No device has one of the names; llama.cpp does not load the model, or does not make a context.
     pub fn with_split(
         path: &Path,
         devices: &[String],
@@ -135,7 +135,7 @@ impl Bare {
         Ok(bare)
     }
 
-    /// The context, with an empty memory, for as long as this lives.
+    /// Empties the memory of the context and returns the context. The pointer is valid as long as this value lives.
     pub fn cleared(&mut self) -> *mut raw::llama_context {
         // SAFETY: the context lives.
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context.as_ptr()), true) };
@@ -147,7 +147,7 @@ impl Bare {
         self.context.as_ptr()
     }
 
-    /// The vocabulary, for as long as this lives.
+    /// The vocabulary. The pointer is valid as long as this value lives.
     pub fn vocab(&self) -> *const raw::llama_vocab {
         // SAFETY: the model lives.
         unsafe { raw::llama_model_get_vocab(self.model.as_ptr()) }
@@ -159,7 +159,7 @@ impl Bare {
     ///
     /// The text has more than 500 MiB.
     pub fn tokenize(&self, text: &str) -> Vec<raw::llama_token> {
-        // A text has at most a token for each byte, three for a space, and those around it.
+        // A text has at most one token for each byte and three for a space, plus the tokens around the text.
         let mut tokens = vec![0; 3 * text.len() + 8];
         // SAFETY: the vocabulary lives; both buffers have the stated lengths.
         let count = unsafe {
@@ -188,7 +188,7 @@ impl Drop for Bare {
     }
 }
 
-/// Without a progress callback, llama.cpp prints dots.
+/// llama.cpp prints dots if it gets no progress callback.
 unsafe extern "C" fn no_dots(_: f32, _: *mut std::ffi::c_void) -> bool {
     true
 }

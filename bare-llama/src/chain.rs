@@ -1,12 +1,12 @@
-//! llama.cpp's sampler chain, with the samplers that the library has by default.
+//! llama.cpp's sampler chain with the samplers that this library uses by default.
 
 use llama_sys::raw;
 
-/// The chain of the library's default sampling parameters.
+/// Makes the chain for the library's default sampling parameters.
 ///
 /// # Safety
 ///
-/// The caller frees it, once (`llama_sampler_free`).
+/// The caller must free the chain exactly once (`llama_sampler_free`).
 pub unsafe fn chain(seed: u32) -> *mut raw::llama_sampler {
     // SAFETY: plain numbers; the chain takes ownership of the samplers that are added to it.
     unsafe {

@@ -40,7 +40,7 @@ pub(super) fn memory_of(place: Place, devices: &[raw::ggml_backend_dev_t]) -> Re
     }
 }
 
-/// The place of a buffer type's memory.
+/// The place for a buffer type.
 #[cfg(feature = "fit")]
 pub(super) fn place_of(buft: raw::ggml_backend_buffer_type_t, devices: &[raw::ggml_backend_dev_t]) -> Result<Place> {
     // SAFETY: a function without arguments.
@@ -54,16 +54,16 @@ pub(super) fn place_of(buft: raw::ggml_backend_buffer_type_t, devices: &[raw::gg
     Ok(Place::Gpu(found.context("llama.cpp's fit puts weights into memory of no device that it was given")?))
 }
 
-/// A buffer on a device, which holds its memory and nothing else. Dropping it frees the memory.
+/// A buffer that takes memory on a device and is not used otherwise. Dropping it frees the memory.
 #[derive(Debug)]
 pub struct Buffer(NonNull<raw::ggml_backend_buffer>);
 
 impl Buffer {
-    /// Takes this many bytes of the device with this name. `None` if the device cannot allocate them at once.
+    /// Allocates this many bytes on the device with this name. `None` if the device cannot allocate them at once.
     ///
     /// # Errors
     ///
-    /// There is no device of this name.
+    /// No device has this name.
     pub fn allocate(device: &str, bytes: u64) -> Result<Option<Self>> {
         let devices = handles(&[device.to_owned()])?;
         let memory = memory_of(Place::Gpu(0), &devices)?;

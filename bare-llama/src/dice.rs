@@ -1,4 +1,4 @@
-//! Random tokens, as llama-bench computes them: the same in every process.
+//! Random tokens, as in llama-bench. They are the same in every process.
 
 use llama_sys::raw;
 
@@ -7,7 +7,7 @@ use llama_sys::raw;
 pub(super) struct Dice {
     state: u64,
     n_vocab: u64,
-    /// The token at the beginning of a text, if the vocabulary has one.
+    /// The token for the beginning of a text, if the vocabulary has one.
     first: Option<raw::llama_token>,
 }
 
@@ -16,9 +16,9 @@ impl Dice {
         Self { state: 1, n_vocab: u64::try_from(n_vocab).unwrap_or(0).max(1), first }
     }
 
-    /// The next token; `begins` asks for the token at the beginning of a text.
+    /// Returns the next token. If `begins` is true, it is the token for the beginning of a text, if there is one.
     pub(super) fn roll(&mut self, begins: bool) -> raw::llama_token {
-        // Knuth's linear congruential generator (MMIX). Its upper bits are the better ones.
+        // Knuth's linear congruential generator (MMIX). Its upper bits are more random than the lower ones.
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = (self.state >> 33) % self.n_vocab;
         let first = self.first.filter(|_| begins);
@@ -31,7 +31,7 @@ mod tests {
     use super::Dice;
 
     #[test]
-    fn a_text_begins_as_its_vocabulary_says_and_goes_on_by_chance() {
+    fn a_text_begins_with_the_token_of_its_vocabulary_and_goes_on_at_random() {
         let mut dice = Dice::new(50, Some(49));
         assert_eq!(dice.roll(true), 49);
         let rolls: Vec<i32> = (0..200).map(|_| dice.roll(false)).collect();

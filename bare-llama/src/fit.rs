@@ -1,4 +1,4 @@
-//! llama.cpp's own fit: a file, devices and a margin flow in; its chosen split flows out.
+//! llama.cpp's own fit. A file, devices and a margin flow in; the split that the fit chooses flows out.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::devices::{NO_OVERRIDE, handles, place_of};
 use crate::params::native_context;
 
 unsafe extern "C" {
-    /// native/fit.cpp
+    /// Defined in native/fit.cpp.
     fn bare_llama_fit(
         path: *const c_char,
         model: *mut raw::llama_model_params,
@@ -25,7 +25,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The input of llama.cpp's fit, which sees only these devices.
+/// The input of llama.cpp's fit, which can use only the listed devices.
 #[derive(Debug)]
 pub struct FitRequest<'a> {
     /// The model.
@@ -54,7 +54,7 @@ impl FitRequest<'_> {
     ///
     /// # Errors
     ///
-    /// The fit finds no split, or fails; there is no device of a name.
+    /// The fit finds no split or fails, or no device has one of the names.
     pub fn fit(&self) -> Result<Fit> {
         let path = CString::new(self.path.to_str().context("a path of UTF-8")?)?;
         let mut devices = handles(self.devices)?;
@@ -102,11 +102,11 @@ impl FitRequest<'_> {
         Ok(Fit { devices, n_gpu_layers: model.n_gpu_layers, tensor_split, overrides })
     }
 
-    /// The split that a fit has chosen.
+    /// Converts the result of a fit into a split.
     ///
     /// # Errors
     ///
-    /// The fit names memory of another device, or the file has no header that can be read.
+    /// The result names the memory of an unlisted device, or the header of the file cannot be read.
     pub fn read(&self, fit: Fit) -> Result<Split> {
         // A negative number means all layers.
         let layers = match u32::try_from(fit.n_gpu_layers) {

@@ -1,8 +1,8 @@
-//! llama.cpp's own API and nothing else, which benchmarks and the GPU check compare with the library.
+//! llama.cpp's own API without this library around it, for comparisons in benchmarks and in the GPU check.
 //!
 //! In: a file, and the placement of its layers. Out: [`Bare`], a model with its context, and its speed by the protocol
-//! of llama.cpp's llama-bench. Beside it: llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the library's
-//! defaults, and a [`Buffer`] that holds a device's memory.
+//! of llama.cpp's llama-bench. The crate also has llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the
+//! library's defaults, and a [`Buffer`] that takes memory of a device.
 
 mod bare;
 mod chain;

@@ -1,9 +1,9 @@
-//! A plan's context parameters, as llama.cpp takes them.
+//! Converts a plan's context parameters to llama.cpp's.
 
 use autoplace_planner::memory::{ContextParams, FlashAttention};
 use llama_sys::raw;
 
-/// The context parameters for llama.cpp, with its defaults where a plan sets nothing.
+/// The context parameters for llama.cpp. Parameters that a plan does not set keep llama.cpp's defaults.
 pub fn native_context(params: &ContextParams, threads: u32) -> raw::llama_context_params {
     // SAFETY: returns a plain struct.
     let mut native = unsafe { raw::llama_context_default_params() };

@@ -1,6 +1,6 @@
-//! Speeds, by the protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and
-//! `test_gen`), which the packaged source leaves out: random tokens in an empty memory, a prompt in batches, a
-//! generation of one token at a time without reading logits, and synchronization with the devices.
+//! Speeds by the protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`).
+//! The packaged source does not include llama-bench. The protocol has random tokens in an empty memory, a prompt in
+//! batches, a generation of one token at a time without reading logits, and synchronization with the devices.
 
 use std::time::{Duration, Instant};
 
@@ -50,11 +50,11 @@ impl Bare {
         Ok(self.n_ctx)
     }
 
-    /// Goes to this depth: forgets later tokens, and computes the missing ones.
+    /// Sets the depth: removes later tokens, and computes missing ones.
     ///
     /// # Errors
     ///
-    /// `llama_decode` fails, or the memory cannot be cut there.
+    /// `llama_decode` fails, or the memory cannot be cut at this depth.
     pub fn go_to(&mut self, depth: usize) -> Result<()> {
         if depth < self.depth {
             let from = i32::try_from(depth)?;

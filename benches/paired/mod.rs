@@ -1,4 +1,4 @@
-//! Runs two ways of doing the same work in turns in one process, and compares their times.
+//! Compares the times of two ways to do the same work, which take turns in one process.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ pub(crate) const PROMPT: &str = "And it came to pass";
 #[allow(dead_code, reason = "each benchmark reports what it is about")]
 pub(crate) const SEED: u32 = 42;
 
-/// Minimum and maximum number of rounds, and the time after which none begins. A difference of a microsecond needs many
-/// rounds. `AUTOPLACE_BENCH_ROUNDS` replaces the minimum, for models whose rounds take seconds.
+/// Minimum and maximum number of rounds, and the time after which no round begins. A difference of a microsecond needs
+/// many rounds. `AUTOPLACE_BENCH_ROUNDS` replaces the minimum, for models whose rounds take seconds.
 const ROUNDS: (usize, usize, Duration) = (60, 2000, Duration::from_secs(30));
 
-/// Whether the bench measures. `cargo test` runs each bench too, for one round, to show that it works.
+/// Whether the bench measures. `cargo test` also runs each bench, for one round, to show that it works.
 pub(crate) fn is_measured() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
@@ -23,16 +23,16 @@ pub(crate) fn tokens() -> usize {
     if is_measured() { 200 } else { 20 }
 }
 
-/// A time, and the number of tokens that it took.
+/// A time, and the number of tokens that were generated in it.
 pub(crate) type Run = (Duration, usize);
 
-/// The model to measure with: the demo's, or the one that `AUTOPLACE_BENCH_MODEL` names.
+/// The model to measure with: the demo model, or the one in `AUTOPLACE_BENCH_MODEL`.
 pub(crate) fn model_path() -> String {
     std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
 }
 
-/// Medians over pairs of runs: microseconds per token of each way, the difference of the first to the second, and the
-/// ratio of their speeds.
+/// Medians over pairs of runs: the microseconds per token of each way, the difference of the first way to the second,
+/// and the ratio of their speeds.
 pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
@@ -40,8 +40,11 @@ pub(crate) struct Paired {
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
-    /// Microseconds by which the fastest round of the first way is slower than that of the second. Other work of the
-    /// machine can only slow both down.
+    /// The 95 % confidence interval of the ratio (Wilcoxon's signed ranks).
+    #[allow(dead_code, reason = "each benchmark reports what it is about")]
+    pub(crate) interval: (f64, f64),
+    /// The difference in microseconds between the fastest rounds of both ways; positive if the first way is slower.
+    /// Other work on the machine can only slow a round down.
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }
@@ -51,7 +54,7 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
     let (least, most, longest) = if is_measured() { ROUNDS } else { (1, 1, Duration::ZERO) };
     let given = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let least = given.filter(|_| is_measured()).unwrap_or(least);
-    // The first runs warm the caches and the code paths.
+    // The first runs warm up the caches and the code paths.
     assert_eq!(first(of).1, second(of).1, "both generate the same number of tokens");
     let mut pairs = Vec::new();
     let began = Instant::now();
@@ -59,7 +62,7 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
         if round >= least && began.elapsed() > longest {
             break;
         }
-        // The first way of a round alternates, so that a drifting clock speed favours neither.
+        // The order alternates from round to round, so that a drifting clock speed favours neither way.
         let (a, b) = if round % 2 == 0 {
             let a = first(of);
             (a, second(of))
@@ -79,6 +82,7 @@ pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl 
         second: median(pairs.iter().map(|pair| pair.1)),
         difference: median(pairs.iter().map(|pair| pair.0 - pair.1)),
         speed_ratio: median(pairs.iter().map(|pair| pair.1 / pair.0)),
+        interval: interval(&pairs.iter().map(|pair| pair.1 / pair.0).collect::<Vec<_>>()),
         quickest_difference: quickest(|pair| pair.0) - quickest(|pair| pair.1),
     }
 }
@@ -92,4 +96,18 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// The 95 % confidence interval of the centre of these values: the means of all pairs, without the most extreme ones,
+/// as many as Wilcoxon's signed ranks allow (normal approximation).
+fn interval(values: &[f64]) -> (f64, f64) {
+    let mut means: Vec<f64> = Vec::new();
+    for (at, one) in values.iter().enumerate() {
+        means.extend(values[..=at].iter().map(|other| (one + other) / 2.0));
+    }
+    means.sort_by(f64::total_cmp);
+    let n = values.len() as f64;
+    let extreme = n * (n + 1.0) / 4.0 - 1.96 * (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
+    let at = (extreme.max(0.0) as usize).min(means.len() / 2);
+    (means[at], means[means.len() - 1 - at])
 }

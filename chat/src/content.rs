@@ -1,4 +1,4 @@
-//! The content of a message: text, and pictures and sounds in it.
+//! The content of a message: a text, with pictures and sounds at places in it.
 
 use std::borrow::Cow;
 
@@ -46,13 +46,13 @@ impl Part {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attached {
-    /// Bytes of the text before it.
+    /// The length in bytes of the text before it.
     pub at: usize,
     /// The picture or the sound.
     pub media: Media,
 }
 
-/// The content of a message: a text, or [`Part`]s. Whatever is a `String` is a content.
+/// The content of a message: a text, or [`Part`]s. Every type that converts to a `String` also converts to a content.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Content {
     pub(crate) text: String,
@@ -60,7 +60,7 @@ pub struct Content {
 }
 
 impl FromIterator<Part> for Content {
-    /// Texts that follow each other are separate lines, as llama.cpp joins them (common/chat.cpp,
+    /// Texts that follow each other are joined by a line break, as in llama.cpp (common/chat.cpp,
     /// `common_chat_msg::to_json_oaicompat`).
     fn from_iter<T: IntoIterator<Item = Part>>(parts: T) -> Self {
         let mut content = Self::default();
@@ -119,7 +119,7 @@ mod tests {
     use super::{Content, Part};
 
     #[test]
-    fn texts_are_lines_and_every_kind_of_string_is_a_content() {
+    fn consecutive_texts_are_joined_by_line_breaks_and_every_string_is_a_content() {
         let joined = |parts: &[&str]| parts.iter().map(|text| Part::text(*text)).collect::<Content>().text;
         assert_eq!((joined(&["a", "b"]), joined(&["", "b"]), joined(&[])), ("a\nb".into(), "b".into(), "".into()));
         let owned = "a".to_owned();

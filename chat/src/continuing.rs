@@ -1,10 +1,10 @@
-//! Prompts that end inside the last message, for the model to continue: transformers' `continue_final_message`.
+//! Prompts that end inside the last message, so that the model continues it: transformers' `continue_final_message`.
 
 use serde_json::Value;
 
 use super::error::Error;
 
-/// Marks the end of the last message, to find that end in the prompt (`chat_template_utils.py`,
+/// A mark that is appended to the last message, to find the message's end in the prompt (`chat_template_utils.py`,
 /// `render_jinja_template`).
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
@@ -30,7 +30,7 @@ pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Finds the mark in the prompt. Returns the prompt's length in bytes up to the end of the last message.
+/// Finds the mark in the prompt. Returns the number of bytes in the prompt up to the end of the last message.
 pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     let mut messages = messages.to_vec();
     let text = final_text(&mut messages).map(|text| text.trim().to_owned());

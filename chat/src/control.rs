@@ -1,10 +1,10 @@
-//! Keeps control tokens in users' texts from becoming control tokens: finds them before a template runs, and again in
-//! its output.
+//! Keeps texts in users' messages that look like control tokens from becoming control tokens. It finds these texts
+//! before a template runs, and again in the template's output.
 //!
-//! The first character of each such place is replaced by a stand-in from Unicode's private planes that occurs nowhere
-//! else, a different one for each first character. A template treats the stand-in like `<`, so cutting, padding,
-//! counting and indenting work as before. The stand-ins that remain in the prompt are found and replaced back. The same
-//! happens where a text ends inside a token, because another text may complete that token.
+//! The first character of each such text is replaced by a stand-in: a character from Unicode's private planes that
+//! occurs nowhere else. Each distinct first character has its own stand-in. A template treats a stand-in like `<`, so
+//! cutting, padding, counting and indenting work as before. In the prompt, the stand-ins are replaced by the original
+//! characters. The same is done if a text ends inside a token, because another text may complete that token.
 
 use std::collections::HashSet;
 
@@ -44,7 +44,7 @@ impl FromIterator<String> for ControlTokens {
 }
 
 impl ControlTokens {
-    /// The length of the longest control token at the start of a text.
+    /// The length in bytes of the longest control token at the start of a text.
     fn at(&self, text: &str) -> Option<usize> {
         let is_token = |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
         self.lengths.iter().copied().filter(is_token).max()
@@ -56,7 +56,8 @@ impl ControlTokens {
         is_short && !text.is_empty() && self.texts.iter().any(|token| token.starts_with(text))
     }
 
-    /// Byte positions of control tokens, overlapping ones included, and of a token that the end of the text cuts off.
+    /// The byte positions of control tokens in a text, including overlapping ones and a token that the end of the text
+    /// cuts off.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let begins = |(at, c): &(usize, char)| {
             let rest = &text[*at..];
@@ -111,7 +112,7 @@ impl ControlTokens {
         protected.collect()
     }
 
-    /// Restores the original characters and marks where the stand-ins were.
+    /// Restores the original characters, and marks the places of the stand-ins as text.
     pub(super) fn restore(&self, text: &str, stand_ins: &StandIns) -> Rendered {
         let mut rendered = Rendered::default();
         // The end of the current control token. Other tokens may begin inside it.
@@ -120,7 +121,7 @@ impl ControlTokens {
         let prompt: String = text.chars().map(original).collect();
         for (c, (at, original)) in text.chars().zip(prompt.char_indices()) {
             if c != original {
-                // 0 if no other text completed the token, or the template cut it.
+                // The length is 0 if no other text completed the token, or if the template cut the token.
                 let length = self.at(&prompt[at..]).unwrap_or(0);
                 end = end.max(at + length);
             }
@@ -142,7 +143,7 @@ pub(super) fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// The stand-in of each first character, for one rendering.
+/// The stand-in for each first character, for one rendering.
 pub(super) struct StandIns(Vec<(char, char)>);
 
 impl StandIns {

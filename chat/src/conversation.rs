@@ -18,7 +18,7 @@ use super::message::{Message, Tool, ToolCall};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     pub(super) messages: Vec<Value>,
-    /// Whether the messages may be reshaped. JSON messages stay as the application wrote them.
+    /// Whether the messages may be reshaped to suit the template. JSON messages stay as the application wrote them.
     pub(super) typed: bool,
     pub(super) tools: Option<Vec<Value>>,
     pub(super) documents: Option<Vec<Value>>,
@@ -39,7 +39,7 @@ impl Conversation {
         // Mistral's templates require nine characters; others accept them.
         let messages = with_ids(messages, |number| format!("{number:09}"));
         let mut marks = Marks::new(&messages);
-        let messages = messages.iter().map(|it| message(it, &mut marks)).collect();
+        let messages = messages.iter().map(|typed| message(typed, &mut marks)).collect();
         Self { typed: true, media: marks.set, ..Self::from_json(messages) }
     }
 
@@ -64,10 +64,10 @@ impl Conversation {
         }
     }
 
-    /// Sets the content of message number `index` of [`new`](Self::new) in parts. A template that mentions one of the
-    /// parts' own keys (TranslateGemma's `source_lang_code`) receives the parts; any other template receives the
-    /// message's text. Of a part with a picture or a sound (`image_url`, `input_audio`) the own keys alone are taken:
-    /// the message has the picture, and the part becomes a text at its place.
+    /// Sets the content, as parts, of the message with this index among those of [`new`](Self::new). A template
+    /// receives the parts if it mentions a key that only some parts have (TranslateGemma's `source_lang_code`), and
+    /// otherwise the message's text. A part with a picture or a sound (`image_url`, `input_audio`) becomes a text at
+    /// its place and keeps only such keys, because the message has the picture or sound itself.
     pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
         self.parts.push((index, parts));
         self
@@ -107,13 +107,13 @@ impl Conversation {
     }
 
     /// Sets a variable of the template, such as `enable_thinking` or `reasoning_effort`. It overrides a built-in
-    /// variable of that name.
+    /// variable of the same name.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// Sets the time that the template sees. Default: the time of the rendering.
+    /// Sets the time that the template gets. Default: the time of the rendering.
     pub fn at(mut self, now: LocalTime) -> Self {
         self.now = Some(now);
         self
@@ -133,7 +133,7 @@ impl Conversation {
 
 /// A message in the form that templates expect. Absent fields are left out.
 fn message(message: &Message, marks: &mut Marks) -> Value {
-    // A template sees marks, and no pixels.
+    // A template gets marks instead of pixels.
     let mut object = match message.media.is_empty() {
         true => json!(message),
         false => json!(Message { content: marks.content(message), media: Vec::new(), ..message.clone() }),

@@ -4,8 +4,8 @@ use autoplace_planner::gguf;
 
 use super::jinja::Limit;
 
-/// A chat template is missing or gives no prompt. Lines are lines of the template's source, from 1; 0 concerns the
-/// whole template.
+/// A chat template is missing, or did not make a prompt. `line` is a line of the template's source, counted from 1; 0
+/// means the whole template.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("the chat template was stopped at {limit} (line {line})")]
     Limit { limit: Limit, line: u32 },
     /// The conversation has tools, but the template does not show them, and
-    /// [`describe_tools`](super::ChatTemplate::describe_tools) is off. The model could not know the tools.
+    /// [`describe_tools`](super::ChatTemplate::describe_tools) is off. The model would not know of the tools.
     #[error(
         "the chat template shows no tools, so the model would not know of the {tools} given: let them be described in the system's message \
          (`describe_tools`, the default), use another template of the model's (`chat_with`, `--template FILE`) or a model whose own template \
@@ -57,7 +57,7 @@ pub enum Error {
          model's (`chat_with`, `--template FILE`)"
     )]
     MediaNotShown { media: usize, shown: usize },
-    /// The last message should be continued, but the template does not show it unchanged.
+    /// The model should continue the last message, but the template does not show that message unchanged.
     #[error("the last message cannot be continued: {reason}")]
     Continue { reason: &'static str },
 }

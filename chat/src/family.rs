@@ -1,12 +1,12 @@
 //! Built-in templates by family name, for models that ship none.
 //!
-//! They are our own wording of formats that the publishers describe. A model's own template supports more (tools,
+//! We wrote them from the publishers' descriptions of the formats. A model's own template supports more (tools,
 //! reasoning).
 
 use super::error::Error;
 use super::special::SpecialTokens;
 
-/// Name, source, the tokens before and behind a conversation, and further control tokens.
+/// A family: its name, the template's source, the tokens before and behind a conversation, and further control tokens.
 type Family = (&'static str, &'static str, Option<&'static str>, &'static str, &'static [&'static str]);
 
 macro_rules! families {

@@ -1,6 +1,6 @@
-//! Tools for a template that shows none: the system message describes them, and calls and results become text.
+//! Tools for templates that do not show tools: the system message describes them, and calls and results become text.
 //!
-//! The format is that of Hermes, known to many models: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
+//! The format is that of Hermes, which many models know: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
 
 use serde_json::{Value, json};
 

@@ -10,7 +10,8 @@ use super::jinja::LocalTime;
 use super::message::{Message, Role, no_parameters};
 
 /// Gives an id to each call without one, from the call's number (1 for the first), and fills in the ids of results. A
-/// result with a tool name answers the next open call of that tool; a result without one answers the next open call.
+/// result with a tool's name answers the next open call of that tool. A result without a name answers the next open
+/// call of any tool.
 #[doc(hidden)]
 pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Message> {
     let mut messages = messages.to_vec();
@@ -52,7 +53,7 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     let mut shaped = conversation.clone();
     let source = wants.source;
     with_own_parts(&mut shaped, source);
-    // Templates write a built-in date unless these variables are set: `common_chat_extra_context`.
+    // Templates write a fixed date unless these variables are set (llama.cpp, `common_chat_extra_context`).
     let now = *shaped.now.get_or_insert_with(LocalTime::now);
     for (name, format) in [("datetime", "%b %d %Y"), ("date_string", "%d %b %Y")] {
         let date = || now.format(format).unwrap_or_default().into();
@@ -71,7 +72,7 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     if source.contains("block['type'] == 'thinking'") {
         messages.iter_mut().filter(|message| message["role"] == "assistant").for_each(with_thoughts_within);
     }
-    // Gemma 4's template did not look for results itself in older versions.
+    // Older versions of Gemma 4's template do not look for results themselves.
     let has = |text: &str| source.contains(text);
     if has("<|tool_call>call:") && has("tool_responses") && !has("{#- OpenAI Chat Completions:") {
         with_results_within(messages);
@@ -84,11 +85,11 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     shaped
 }
 
-/// Keys of a part that say where its picture or sound is. The message has it already.
+/// The keys of a part that contain its picture or sound, which the message already has.
 const OF_MEDIA: [&str; 4] = ["audio", "image", "image_url", "input_audio"];
 
 /// Replaces texts by their parts if the template mentions one of the parts' own keys. A part with a picture or a sound
-/// becomes a text with its mark, and keeps its own keys.
+/// becomes a text with its mark, and keeps its other keys.
 fn with_own_parts(conversation: &mut Conversation, source: &str) {
     for (index, mut parts) in mem::take(&mut conversation.parts) {
         let fields = parts.iter().filter_map(Value::as_object).flatten().map(|(key, _)| key.as_str());
@@ -96,7 +97,7 @@ fn with_own_parts(conversation: &mut Conversation, source: &str) {
         let is_named = own.any(|key| source.contains(key));
         let Some(message) = conversation.messages.get_mut(index).filter(|_| is_named) else { continue };
         let text = message["content"].as_str().unwrap_or_default();
-        let mut marks = text.chars().filter(|c| conversation.media.iter().any(|it| it.mark == *c));
+        let mut marks = text.chars().filter(|c| conversation.media.iter().any(|medium| medium.mark == *c));
         for part in parts.iter_mut().filter_map(Value::as_object_mut) {
             let is_medium = part.get("type").and_then(Value::as_str).is_some_and(|kind| OF_MEDIA.contains(&kind));
             if is_medium && let Some(mark) = marks.next() {
@@ -120,12 +121,12 @@ fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> boo
     if roles.len() < 2 || takes_all(&roles) {
         return;
     }
-    let texts: Vec<&str> = messages[..roles.len()].iter().filter_map(|it| it["content"].as_str()).collect();
+    let texts: Vec<&str> = messages[..roles.len()].iter().filter_map(|message| message["content"].as_str()).collect();
     messages[0]["content"] = texts.join("\n\n").into();
     messages.drain(1..roles.len());
 }
 
-/// Adds a text before or behind a content, which is a text or a list of parts.
+/// Adds a text at the beginning or the end of a content, which is a text or a list of parts.
 pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     match content {
         Value::Array(parts) => {
@@ -139,13 +140,14 @@ pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     }
 }
 
-/// Writes calls' arguments as JSON text, for templates that append them to other texts (functionary 3.2). `false` if
-/// nothing changed.
+/// Writes calls' arguments as JSON text, for templates that append them to other texts (functionary 3.2). Returns
+/// `false` if nothing changed.
 pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     let mut is_changed = false;
     for message in messages {
         for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
-            if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|it| !it.is_string()) {
+            if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|arguments| !arguments.is_string())
+            {
                 *arguments = arguments.to_string().into();
                 is_changed = true;
             }
@@ -154,12 +156,12 @@ pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     is_changed
 }
 
-/// Adds an empty description and an empty schema to tools without them: templates that show both fail otherwise.
-/// `false` if nothing changed.
+/// Adds an empty description and an empty schema to tools that lack them, because templates that show both would fail.
+/// Returns `false` if nothing changed.
 pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
     let mut is_changed = false;
     for tool in tools {
-        // A tool may also be given as its function alone.
+        // A tool may also be given as its function, without the object around it.
         let tool = match tool.get("function").is_some_and(Value::is_object) {
             true => &mut tool["function"],
             false => tool,
@@ -171,7 +173,7 @@ pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
                 is_changed = true;
             }
         }
-        // `{}` stands for any arguments, but templates look for `properties`.
+        // The schema `{}` permits any arguments, but templates look for `properties`.
         if let Some(Value::Object(schema)) = fields.get_mut("parameters")
             && !schema.contains_key("properties")
         {
@@ -246,8 +248,8 @@ pub(super) fn without_system(messages: &mut Vec<Value>) {
     }
 }
 
-/// Splits messages with several calls into one message for each call and its result, for templates that support single
-/// calls only. `false` if no message has several calls.
+/// Splits messages with several calls into one message for each call and its result, for templates that support only
+/// single calls. Returns `false` if no message has several calls.
 pub(super) fn with_calls_apart(messages: &mut Vec<Value>) -> bool {
     let is_several = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| calls.len() > 1);
     if !messages.iter().any(is_several) {

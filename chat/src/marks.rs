@@ -1,8 +1,8 @@
-//! Marks: characters that stand for pictures and sounds while a template runs.
+//! Marks: the characters that represent pictures and sounds while a template runs.
 //!
-//! A template treats a mark like a letter, and so puts a picture where it puts the text around it, as llama.cpp's
-//! server does. The marks are from a private plane of Unicode and occur in no message. The prompt must show each
-//! exactly once, so that no text of a user becomes a picture.
+//! A template treats a mark like a letter, so the picture stays at its place in the text, as in llama.cpp's server. The
+//! marks come from a private plane of Unicode and occur in no message. The prompt must show each of them exactly once,
+//! so that no text of a user becomes a picture.
 
 use std::collections::HashSet;
 
@@ -13,14 +13,14 @@ use super::error::Error;
 use super::message::Message;
 use super::rendered::Rendered;
 
-/// The marks, from the last private plane but one. `control` takes its stand-ins from the last.
+/// The characters for marks, from the second to last plane. `control` takes its stand-ins from the last plane.
 const MARKS: std::ops::RangeInclusive<u32> = 0xf_0000..=0xf_fffd;
 
 /// A picture or a sound of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mark {
     pub(super) mark: char,
-    /// The text that a prompt shows in its place.
+    /// The text that a shown prompt has in its place.
     pub(super) shown: String,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Finds a mark for each picture and sound of these messages.
+    /// Finds characters for marks that occur in none of these messages.
     pub(super) fn new(messages: &[Message]) -> Self {
         let needed = messages.iter().map(|message| message.media.len()).sum();
         let mut used = HashSet::new();
@@ -50,19 +50,20 @@ impl Marks {
         Self { free, set: Vec::new() }
     }
 
-    /// The content of a message with marks for its pictures and sounds.
+    /// The content of a message, with marks at the places of its pictures and sounds.
     pub(super) fn content(&mut self, message: &Message) -> String {
         let mut content = String::with_capacity(message.content.len() + 4 * message.media.len());
         let mut from = 0;
         for attached in &message.media {
-            // An application may have edited the text.
+            // The position may lie outside the text if the application has edited it.
             let mut at = attached.at.clamp(from, message.content.len());
             while !message.content.is_char_boundary(at) {
                 at += 1;
             }
             content.push_str(&message.content[from..at]);
             from = at;
-            // Marks run out only if the messages contain nearly all 65,534 characters: the picture is then not shown.
+            // Marks run out only if the messages contain nearly all 65,534 characters. Then the picture is not shown,
+            // which is an error later.
             let mark = self.free.pop().unwrap_or(char::REPLACEMENT_CHARACTER);
             content.push(mark);
             self.set.push(Mark { mark, shown: attached.media.shown() });
@@ -72,7 +73,7 @@ impl Marks {
     }
 }
 
-/// The prompt with the pictures and sounds in place of their marks.
+/// The prompt with its marks replaced by the pictures and sounds.
 pub(super) fn placed(rendered: Rendered, marks: &[Mark]) -> Result<Rendered, Error> {
     if marks.is_empty() {
         return Ok(rendered);
@@ -82,7 +83,7 @@ pub(super) fn placed(rendered: Rendered, marks: &[Mark]) -> Result<Rendered, Err
         if !MARKS.contains(&u32::from(c)) {
             return None;
         }
-        let index = marks.iter().position(|it| it.mark == c)?;
+        let index = marks.iter().position(|known| known.mark == c)?;
         times[index] += 1;
         Some((index, marks[index].shown.as_str()))
     };

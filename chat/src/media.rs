@@ -7,12 +7,12 @@ use serde::{Serialize, Serializer};
 
 /// A picture or a sound of a message. Clones share the pixels and the samples.
 ///
-/// Decoded files are taken with the feature `media`: `Media::from(Image::open("photo.jpg")?)`. In JSON the pixels and
-/// samples are text (base64).
+/// With the feature `media`, it is made from a decoded file: `Media::from(Image::open("photo.jpg")?)`. In JSON, the
+/// pixels and samples are base64.
 #[derive(Clone, PartialEq)]
 pub struct Media(Kind);
 
-/// Without the feature `media` there is none.
+/// Without the feature `media` this type has no values.
 #[derive(Clone, PartialEq)]
 enum Kind {
     #[cfg(feature = "media")]
@@ -36,7 +36,8 @@ impl From<autoplace_media::Sound> for Media {
 }
 
 impl Media {
-    /// The hash of the pixels or of the samples, and of their size or rate. Equal media have equal hashes.
+    /// A hash of the pixels and the size of a picture, or of the samples and the rate of a sound. Equal media have
+    /// equal hashes.
     pub fn hash(&self) -> [u8; 32] {
         match self.0 {
             #[cfg(feature = "media")]
@@ -46,8 +47,8 @@ impl Media {
         }
     }
 
-    /// The width, the height and the pixels of a picture: red, green and blue of each, row by row from the top left.
-    /// `None` for a sound.
+    /// The width, the height and the pixels of a picture. Each pixel has a byte for red, green and blue; they are
+    /// stored row by row from the top left. `None` for a sound.
     pub fn rgb(&self) -> Option<(u32, u32, &[u8])> {
         match self.0 {
             #[cfg(feature = "media")]
@@ -57,8 +58,8 @@ impl Media {
         }
     }
 
-    /// The samples of a sound at `rate` samples per second, or the reason why it cannot have that rate. `None` for a
-    /// picture.
+    /// The samples of a sound at `rate` samples per second, or the reason why it cannot be converted to that rate.
+    /// `None` for a picture.
     pub fn samples_at(&self, rate: u32) -> Option<Result<Vec<f32>, String>> {
         let _ = rate;
         match self.0 {
@@ -72,7 +73,7 @@ impl Media {
         }
     }
 
-    /// A picture as a PNG file. `None` for a sound, and for a picture that is too large for one.
+    /// A picture as a PNG file. `None` for a sound, and for a picture that is too large for a PNG file.
     pub fn to_png(&self) -> Option<Vec<u8>> {
         match self.0 {
             #[cfg(feature = "media")]
@@ -82,7 +83,7 @@ impl Media {
         }
     }
 
-    /// A sound as a WAV file. `None` for a picture, and for a sound that is too long for one.
+    /// A sound as a WAV file. `None` for a picture, and for a sound that is too long for a WAV file.
     pub fn to_wav(&self) -> Option<Vec<u8>> {
         match self.0 {
             #[cfg(feature = "media")]
@@ -92,9 +93,10 @@ impl Media {
         }
     }
 
-    /// Whether both are clones of one: they share their pixels or samples, which are not compared.
+    /// Whether both are clones of the same medium and share its pixels or samples. The pixels and samples are not
+    /// compared.
     pub fn is_clone_of(&self, other: &Self) -> bool {
-        // Without the feature there is nothing to compare.
+        // Without the feature, `other` is not used.
         let _ = other;
         match self.0 {
             #[cfg(feature = "media")]
@@ -123,17 +125,17 @@ impl Media {
         }
     }
 
-    /// The placeholder of this picture or sound in a prompt that is shown. Different media have different placeholders.
+    /// The text that stands for this picture or sound in a shown prompt. Different media have different texts.
     pub(crate) fn shown(&self) -> String {
         let hash: String = self.hash().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("<{self} {hash}>")
     }
 }
 
-/// `picture of 640 x 480 pixels`, `sound of 3.2 s`.
+/// Writes `picture of 640 x 480 pixels` or `sound of 3.2 s`.
 impl fmt::Display for Media {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the feature nothing is written.
+        // Without the feature, `f` is not used.
         let _ = &f;
         match self.0 {
             #[cfg(feature = "media")]
@@ -195,7 +197,7 @@ fn from_saved(saved: Saved) -> Result<Media, String> {
     Err(format!("{what}: this build takes no media (feature `media`)"))
 }
 
-/// Bytes that are base64 where people may read them.
+/// Bytes that are written as base64 in formats for people, and as bytes in others.
 struct Bytes(Vec<u8>);
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -214,7 +216,7 @@ fn to_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text in base64; `None` for another text.
+/// Decodes a text in base64; `None` if it is not valid.
 fn from_base64(text: &str) -> Option<Vec<u8>> {
     let (fours, []) = text.as_bytes().as_chunks::<4>() else { return None };
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
@@ -287,7 +289,7 @@ mod tests {
     use super::{from_base64, to_base64};
 
     #[test]
-    fn base64_is_read_back_and_nothing_else_is_read() {
+    fn base64_is_decoded_and_other_texts_are_refused() {
         // RFC 4648, section 10.
         let known =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];

@@ -16,7 +16,7 @@ pub struct Role(Cow<'static, str>);
 impl Role {
     /// The application's instructions, which the model reads first.
     pub const SYSTEM: Self = Self(Cow::Borrowed("system"));
-    /// [`SYSTEM`](Self::SYSTEM) under the name that some templates use.
+    /// The role of [`SYSTEM`](Self::SYSTEM) messages under the name that some templates use.
     pub const DEVELOPER: Self = Self(Cow::Borrowed("developer"));
     /// The person.
     pub const USER: Self = Self(Cow::Borrowed("user"));
@@ -128,8 +128,8 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// The tool's name.
     pub name: String,
-    /// The arguments, an object. If a limit cut a constrained call short and the text so far is not a whole object,
-    /// that text.
+    /// The arguments, an object. If a limit cut a constrained call short before the object was complete, the text so
+    /// far.
     pub arguments: Value,
 }
 

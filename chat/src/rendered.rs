@@ -1,4 +1,4 @@
-//! A rendered prompt and its parts that must not be read as control tokens.
+//! A rendered prompt, in which some parts must not be read as control tokens.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ enum Kind {
     Media(usize),
 }
 
-/// A part of a prompt, with its way of tokenizing.
+/// A part of a prompt, with the way to tokenize it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptPart<'a> {
     /// Control tokens are recognised.
@@ -54,8 +54,8 @@ impl Rendered {
         }
     }
 
-    /// The same prompt with the pictures and sounds that `place` knows by their characters: the number of each, and the
-    /// text that is shown in its place.
+    /// The same prompt with pictures and sounds in place of some characters. For such a character, `place` returns the
+    /// number of the picture or sound and the text that is shown for it.
     pub(super) fn with_media<'m>(&self, mut place: impl FnMut(char) -> Option<(usize, &'m str)>) -> Self {
         let mut placed = Self::default();
         for part in self.parts() {

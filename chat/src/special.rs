@@ -6,13 +6,13 @@ use autoplace_planner::gguf::{Error, Header};
 
 use super::control::ControlTokens;
 
-/// Tokens that control generation: the metadata key of the id, llama.cpp's default for an SPM vocabulary
-/// (llama-vocab.cpp, `llama_vocab::impl::load`), and the transformers name, if templates see the token.
+/// Tokens that control generation. For each: the metadata key of its id, the id that llama.cpp assumes for an SPM
+/// vocabulary (llama-vocab.cpp, `llama_vocab::impl::load`), and its name in transformers if templates get it.
 const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("bos", Some(1), Some("bos_token")),
     ("eos", Some(2), Some("eos_token")),
     ("unknown", Some(0), Some("unk_token")),
-    // The format's own spelling.
+    // GGUF spells the key like this.
     ("seperator", None, Some("sep_token")),
     ("padding", None, Some("pad_token")),
     ("cls", None, Some("cls_token")),
@@ -27,10 +27,10 @@ const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("fim_sep", None, None),
 ];
 
-/// Token types that a user's text never becomes (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and `_CONTROL`).
+/// The types of tokens that a user's text must never become (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and `_CONTROL`).
 const CONTROL_TYPES: [u32; 2] = [2, 3];
 
-/// The special tokens that templates see, by their names in transformers: `bos_token`, `eos_token`.
+/// The special tokens that templates get, by their names in transformers: `bos_token`, `eos_token`.
 pub type SpecialTokens = BTreeMap<String, String>;
 
 /// Reads the special tokens from a header's vocabulary.

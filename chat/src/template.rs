@@ -22,10 +22,10 @@ const KEY: &str = "tokenizer.chat_template";
 /// The variant that transformers prefers if there are tools.
 const TOOL_USE: &str = "tool_use";
 
-/// The template that a model was trained with: turns messages into a prompt.
+/// The template that a model was trained with, which turns messages into a prompt.
 ///
-/// Its output equals that of Hugging Face's transformers, character by character. Templates are code that comes with a
-/// model, from anybody. They see only the conversation, and [`Limits`] bound their resources.
+/// Its output equals that of Hugging Face's transformers, character by character. A template is code that comes with a
+/// model, which may come from anybody. It gets only the conversation, and [`Limits`] bound its resources.
 ///
 /// ```
 /// use autoplace_chat::{ChatTemplate, Conversation, Message};
@@ -40,7 +40,7 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    /// The template's variants by name. One is named `default`.
+    /// The template's variants by name. One of them is named `default`.
     variants: Arc<Vec<Variant>>,
     /// The name of the selected variant.
     chosen: Option<String>,
@@ -56,7 +56,7 @@ struct Variant {
     name: String,
     source: String,
     template: Template,
-    // Facts that [`ChatTemplate`] finds out on first use.
+    // Facts about the template, which are found out on first use.
     wants_parts: OnceLock<bool>,
     shows_tools: OnceLock<bool>,
     takes_system: OnceLock<bool>,
@@ -112,8 +112,8 @@ impl ChatTemplate {
         Ok(Self { control, ..Self::from_sources(sources, special)? })
     }
 
-    /// A template from its source and the special tokens that it sees: `bos_token`, `eos_token`. They are also its
-    /// control tokens, unless [`with_control_tokens`](Self::with_control_tokens) sets others.
+    /// A template from its source and the special tokens that it gets, such as `bos_token` and `eos_token`. They are
+    /// also its control tokens, unless [`with_control_tokens`](Self::with_control_tokens) sets others.
     ///
     /// # Errors
     ///
@@ -210,19 +210,20 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether the template itself shows tools to the model. None of the [`FAMILIES`](super::FAMILIES) does.
+    /// Whether the template itself shows tools to the model. The built-in templates of [`FAMILIES`](super::FAMILIES) do
+    /// not.
     pub fn supports_tools(&self) -> bool {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }
 
-    /// Whether the system message describes tools if the template [shows none](Self::supports_tools), with calls in
-    /// Hermes' format. Default: true. If false, such tools are [`Error::ToolsNotShown`].
+    /// Sets whether the system message describes tools if the template [shows none](Self::supports_tools). Calls are
+    /// then in Hermes' format. Default: true. If false, tools for such a template are [`Error::ToolsNotShown`].
     pub fn describe_tools(mut self, describe: bool) -> Self {
         self.describes_tools = describe;
         self
     }
 
-    /// Whether the model sees the tools of a conversation: the template shows them, or the system message
+    /// Whether the model sees the tools of a conversation, because the template shows them or the system message
     /// [describes](Self::describe_tools) them. Otherwise tools are [`Error::ToolsNotShown`].
     pub fn presents_tools(&self) -> bool {
         self.describes_tools || self.supports_tools()
@@ -251,8 +252,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether the template shows contents in parts but not texts: some templates for images only iterate over parts.
-    /// llama.cpp tests this in the same way.
+    /// Whether the template shows contents in parts but not contents that are texts, because some templates for images
+    /// only iterate over parts. llama.cpp tests this in the same way.
     fn wants_parts(&self, variant: &Variant) -> bool {
         let shows = |content: Value| {
             let message = json!({"role": "user", "content": content});
@@ -263,7 +264,7 @@ impl ChatTemplate {
         *variant.wants_parts.get_or_init(look)
     }
 
-    /// Whether the template shows a system message. Assumed if it does not even show a user message.
+    /// Whether the template shows a system message. True is assumed if the template does not even show a user message.
     fn takes_system(&self, variant: &Variant) -> bool {
         let shows = |messages: &[Message]| self.shows_needle(variant, &Conversation::new(messages)) == Some(true);
         let look = || shows(&[Message::system(NEEDLE), Message::user("Hello!")]) || !shows(&[Message::user(NEEDLE)]);
@@ -333,16 +334,19 @@ impl ChatTemplate {
         self.render_as(variant, &shaped).or_else(|error| self.render_otherwise(variant, &shaped, error))
     }
 
-    /// Renders a conversation that the template refused or failed on in other shapes, with as few changes as possible.
-    /// Changes without effect are skipped. If no shape works, the original error is returned.
+    /// Renders a conversation in other shapes after the template has refused it or failed, with as few changes as
+    /// possible. Changes without effect are skipped. If no shape works, the original error is returned.
     fn render_otherwise(&self, variant: &Variant, given: &Conversation, error: Error) -> Result<Rendered, Error> {
         if !matches!(error, Error::Refused { .. } | Error::Failed { .. }) {
             return Err(error);
         }
         type Shape = fn(&mut Conversation) -> bool;
-        let whole_tools: Shape = |it| it.tools.as_mut().is_some_and(|tools| history::with_whole_tools(tools));
-        let as_text: Shape = |it| it.typed && history::with_arguments_as_text(&mut it.messages);
-        let calls_apart: Shape = |it| it.typed && history::with_calls_apart(&mut it.messages);
+        let whole_tools: Shape =
+            |conversation| conversation.tools.as_mut().is_some_and(|tools| history::with_whole_tools(tools));
+        let as_text: Shape =
+            |conversation| conversation.typed && history::with_arguments_as_text(&mut conversation.messages);
+        let calls_apart: Shape =
+            |conversation| conversation.typed && history::with_calls_apart(&mut conversation.messages);
         let shapes = [whole_tools, as_text, calls_apart];
         let mut sets: Vec<u32> = (1..1 << shapes.len()).collect();
         sets.sort_by_key(|set| set.count_ones());

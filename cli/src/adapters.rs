@@ -68,7 +68,7 @@ impl AdapterArgs {
         if self.control_vectors().next().is_some() { probe.control_vector() } else { probe }
     }
 
-    /// The corresponding arguments of llama.cpp's programs; `None` if a path is not valid text.
+    /// The same adapters and control vectors as arguments of llama.cpp's programs; `None` if a path is not valid text.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let mut words = Vec::new();
         let files = self.lora().map(|file| ("--lora", file));
@@ -92,7 +92,7 @@ fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
     split.ok_or_else(|| format!("`{text}` is not FILE:SCALE, such as style.gguf:0.5"))
 }
 
-/// Parses `10-20`, or `10,20`: llama.cpp's flag takes two words, which arrive joined by a comma.
+/// Parses `10-20` or `10,20`. llama.cpp's flag takes two words, which arrive here joined by a comma.
 fn range(text: &str) -> Result<(u32, u32), String> {
     let split = text.split_once(['-', ',']);
     let range = split.and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));

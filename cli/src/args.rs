@@ -78,7 +78,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// The shell's completion script, without the last line break like all answers.
+/// The shell's completion script, without the last line break, which `print` adds.
 pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);
@@ -93,7 +93,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn what_is_said_replaces_what_a_program_has_and_the_rest_stays() {
+    fn arguments_replace_the_programs_settings_and_other_settings_stay() {
         let over = |said: &[&str]| {
             let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
             let Verb::Plan(args) = args.verb else { unreachable!() };

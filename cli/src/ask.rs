@@ -1,4 +1,4 @@
-//! The request for a plan: the arguments that all verbs share that plan or load.
+//! The request for a plan: the arguments that are common to all verbs that plan or load.
 
 use autoplace::machine::ParseError;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
@@ -11,8 +11,8 @@ use crate::values::{MAX_TOKENS, gpu_layers, one_of};
 /// The request for a plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
-    /// Tokens of context; `8192+` is at least 8192, and as many more as cost no layer; `auto` is `4096+`; 0 is the
-    /// model's training context [default: at least 4096, and up to 32768 if that costs no layer and leaves half of the
+    /// Tokens of context; `8192+` is at least 8192, and more if they cost no layer; `auto` is `4096+`; 0 is the model's
+    /// training context [default: at least 4096, and up to 32768 if that costs no layer and leaves half of the
     /// remaining memory free]
     #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
@@ -47,8 +47,8 @@ pub(crate) struct AskArgs {
     /// `auto` is experts, or feed-forward matrices for a model without experts
     #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
     pub(crate) host_parts: HostParts,
-    /// A cache on the GPU for recently used experts of those that stay on the host: `auto` has one where it makes the
-    /// workload faster by a tenth, as large as is best; or its size over all GPUs (`4GiB`) [default: auto]
+    /// A cache on the GPU for recently used experts of those that stay on the host: `auto` has one of the best size if
+    /// that makes the workload faster by a tenth; or its size over all GPUs (`4GiB`) [default: auto]
     #[arg(long, value_name = "auto|off|SIZE", value_parser = moe_cache)]
     pub(crate) moe_cache: Option<MoeCache>,
     /// The workload that should take the least time: tokens of a prompt and of its reply [default: 1024+256 in a
@@ -69,9 +69,9 @@ pub(crate) struct AskArgs {
     /// share of its total (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
-    /// Host memory for earlier prompts and answers, so that a conversation continues without computing them again after
-    /// other texts took its place: `auto` is half of the memory that the plan leaves free, and at most 8 GiB; a size is
-    /// kept free by the plan [default: auto for `serve` of one model, otherwise off]
+    /// Host memory for earlier prompts and answers, so that a conversation need not compute them again after other
+    /// texts took its place: `auto` is half of the memory that the plan leaves free, and at most 8 GiB; a size is kept
+    /// free by the plan [default: auto for `serve` of one model, otherwise off]
     #[arg(long, value_name = "SIZE|auto|off", value_parser = cache_ram)]
     pub(crate) cache_ram: Option<CacheRam>,
     /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token
@@ -140,7 +140,7 @@ impl AskArgs {
     }
 }
 
-/// The value of `--kv`: a type of keys and values, or the widest type and the permitted alternatives.
+/// The value of `--kv`: a type of keys and values, or for `auto` the widest type and the permitted alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kv {
     ty: KvType,
@@ -163,7 +163,7 @@ pub(crate) enum CacheRam {
     Bytes(u64),
 }
 
-/// What `--ubatch` says.
+/// The value of `--ubatch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ubatch {
     Tokens(u32),
@@ -232,7 +232,7 @@ fn context(text: &str) -> Result<Context, String> {
         Some(number) => (number, Context::AtLeast),
         None => (text, Context::Tokens),
     };
-    // One token of context has no room for an answer.
+    // A context of one token would have no room for an answer.
     let tokens = number.parse().ok().filter(|tokens| (2..=MAX_TOKENS).contains(tokens));
     tokens.map(of).ok_or_else(|| format!("write 2 to {MAX_TOKENS} tokens (with a `+`: at least that many), or `auto`"))
 }

@@ -1,4 +1,4 @@
-//! The verb `cache`: the contents of a folder of `--cache-dir`.
+//! The verb `cache`: lists or removes the prompts in a folder of `--cache-dir`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) fn run(verb: &CacheVerb) -> Result<String, Box<dyn Error>> {
     if !folder.is_dir() {
         return Err(format!("{}: there is no such folder", folder.display()).into());
     }
-    // No bound, so that looking removes nothing.
+    // The store has no limit, so that opening it removes nothing.
     let store = PromptStore::open(StoreOptions::new(u64::MAX).folder(folder, u64::MAX))?;
     let usage = store.usage();
     let size = Bytes(usage.folder_bytes);

@@ -1,5 +1,5 @@
-//! The verb `devices`: shows the devices of this machine, the programs that hold their memory, and writes the machine
-//! to a file.
+//! The verb `devices`: shows the devices of this machine and the programs that hold their memory, and can write the
+//! machine to a file.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(crate) struct DevicesArgs {
     pub(crate) machine: Option<PathBuf>,
 }
 
-/// Maximum number of programs listed by name; the rest is counted.
+/// Maximum number of programs that are listed by name. The others are only counted.
 const LISTED: usize = 8;
 
 /// Describes this machine, or one from a file, as text or JSON.
@@ -78,7 +78,7 @@ fn describe(lines: &mut Vec<String>, gpu: &Gpu) {
     lines.extend(known.into_iter().filter_map(|(what, value)| Some(fact(what, value?))));
     lines.extend(gpu.rates.iter().flat_map(rates::describe));
     let programs = gpu.processes.as_deref().unwrap_or_default();
-    // Windows lists every program with a window here, without memory figures.
+    // Windows lists every program that has a window, without its memory.
     let holders = programs.iter().filter_map(|program| Some((program, program.bytes?)));
     let listed: Vec<(&GpuProcess, u64)> = holders.take(LISTED).collect();
     for (program, bytes) in &listed {

@@ -1,4 +1,4 @@
-//! The verb `doctor`: a machine and an optional model flow in; a verdict with its evidence flows out.
+//! The verb `doctor`. In: a machine, and an optional model. Out: a verdict with its evidence.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(crate) struct DoctorArgs {
 
 /// Prints the verdict. The exit code is 3 if there are findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // Before anything is loaded here. A report for others names no models of this machine.
+    // The loaded models are listed before this process loads one. A report about another machine does not list them.
     let is_here = args.machine.is_none() && args.gpu.is_empty();
     let loaded = if is_here { loaded_models(&Leases::user()) } else { Vec::new() };
     let (mut evidence, cards) = match &args.machine {
@@ -96,12 +96,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if healthy { printed } else { ExitCode::from(3) })
 }
 
-/// Reads a report, or a plain machine description.
+/// Reads a report, or the description of a machine.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
     let text = files::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
-        // Reports the error of the form that the file resembles.
+        // The file resembles a report, so the error of parsing a report is the right one.
         Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
         Err(_) => Ok(Evidence::new(Machine::read(file)?)),
     }
@@ -127,7 +127,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
         }
         lines.extend(model.running.as_ref().map(running_words));
         lines.extend(model.measured.map(|measured| {
-            let predicted = model.predicted.map_or("nothing".to_owned(), |it| format!("{it:.1}"));
+            let predicted = model.predicted.map_or("nothing".to_owned(), |speed| format!("{speed:.1}"));
             format!("{:.1} tok/s measured, {predicted} predicted", measured.median)
         }));
     }
@@ -152,7 +152,7 @@ fn loaded_words(model: &LoadedModel) -> String {
 
 /// Describes the inspected program, and what could not be found out.
 fn running_words(running: &Running) -> String {
-    let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
+    let layers = running.n_gpu_layers.map_or("?".to_owned(), |layers| layers.to_string());
     let facts = [
         running.pid.map(|pid| format!(" (process {pid})")),
         Some(format!(": {layers} layers on GPUs")),

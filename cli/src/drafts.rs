@@ -1,4 +1,4 @@
-//! Options of a draft model that are otherwise left to the plan.
+//! Options of a draft model. The plan chooses those that are not given.
 
 use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
@@ -35,7 +35,7 @@ impl DraftOptionArgs {
         options
     }
 
-    /// The same as flags of llama.cpp.
+    /// These options, written as llama.cpp's flags.
     pub(crate) fn words(&self) -> Vec<String> {
         let ty = |ty: KvType| ty.tensor_type().name().to_lowercase();
         let options = self.options();
@@ -68,7 +68,7 @@ mod tests {
     use super::{DraftOptionArgs, GpuLayers, KvType, gpu_layers, number};
 
     #[test]
-    fn what_is_said_of_a_draft_is_said_to_llama_cpp_in_its_words() {
+    fn options_of_a_draft_become_flags_of_llama_cpp() {
         assert_eq!(DraftOptionArgs::default().words(), [""; 0]);
         let args = DraftOptionArgs {
             draft_cache_type_k: Some(KvType::Q8_0),

@@ -1,5 +1,5 @@
-//! The verb `extract`: a file with a model and its projector flows in; a file with the model alone, which llama.cpp
-//! accepts, flows out.
+//! The verb `extract`. In: a file with a model and its projector. Out: a file with the model alone, which llama.cpp
+//! accepts.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(crate) struct ExtractArgs {
     pub(crate) to: PathBuf,
 }
 
-/// Writes the text model, if llama.cpp accepts it. Checks that before writing.
+/// Writes the text model. Checks first whether llama.cpp accepts it.
 pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {
     let header = Header::open(&args.model)?;
     let others = header.tensors().filter(|tensor| is_of_projector(tensor.name())).count();

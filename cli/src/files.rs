@@ -1,4 +1,4 @@
-//! Files that a person names: their text, and errors that name the file.
+//! Reads files that the user names. Errors name the file.
 
 use std::fmt::Display;
 use std::fs;

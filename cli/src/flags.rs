@@ -1,4 +1,4 @@
-//! Parses flags of llama.cpp's programs, from a script or a running server, to a [`Request`] with the same placement.
+//! Parses flags of llama.cpp's programs, from a script or a running server, into a [`Request`] with the same placement.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,10 @@ use autoplace::plan::{Context, GpuLayers, HostParts, Request};
 
 use crate::llama_cpp::{self, Row, Value, is_no, is_yes};
 
-/// A flag that affects placement, from the [table](llama_cpp), with its environment variable after `LLAMA_ARG_`.
+/// A flag that affects placement, from the [table](llama_cpp), and its environment variable without the prefix
+/// `LLAMA_ARG_`.
 struct Setting {
-    /// The spelling used as the flag's name here.
+    /// The spelling that is the flag's name here.
     name: &'static str,
     variable: &'static str,
 }
@@ -24,7 +25,7 @@ impl Setting {
     }
 }
 
-/// The value of a flag among the following words, and the rest. Without a value, the value is empty.
+/// The value of a flag, which is empty if the flag has none, and the words behind it.
 fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
     match (row.value, behind) {
         (Value::One, [value, behind @ ..]) => (value, behind),
@@ -87,8 +88,8 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Parses a script, which must contain known flags only. Fails with an unknown word, or if a quotation mark is
-    /// missing.
+    /// Parses a script, which must contain only known flags. The error names an unknown word or a missing quotation
+    /// mark.
     pub(crate) fn of_script(text: &str) -> Result<Self, String> {
         let words = shlex::split(text).ok_or("a quotation mark is missing")?;
         let mut flags = Self::default();
@@ -101,7 +102,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Extracts the known flags of a server's arguments and environment variables. Arguments override variables.
+    /// Extracts the known flags from a server's arguments and environment variables. Arguments override variables.
     pub(crate) fn of_server<'a>(words: &[String], variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let mut flags = Self::default();
         let all = || SAID.iter().chain(&SERVED).chain(&OTHERS);
@@ -115,7 +116,7 @@ impl Flags {
         let mut rest = words;
         while let [word, behind @ ..] = rest {
             let taken = flags.take(all(), word, behind);
-            // The value of another flag is not a flag itself, whatever it looks like.
+            // The value of another flag is skipped, even if it looks like a flag.
             rest = taken.unwrap_or_else(|| llama_cpp::find(word).map_or(behind, |row| value(row, behind).1));
         }
         flags
@@ -132,7 +133,7 @@ impl Flags {
         let setting = settings.into_iter().find(|setting| row.spellings().any(|spelling| spelling == setting.name))?;
         let (value, behind) = value(row, behind);
         let turns_off = |name: &str| row.off.contains(&name);
-        // `-nr` turns something off but is a setting itself, so it applies where it is spelled.
+        // `-nr` turns something off, but is listed as a setting of its own, so it is not inverted.
         let is_off =
             setting.is_switch() && (turns_off(&word.replace('_', "-")) != turns_off(setting.name)) != is_no(value);
         self.put(setting, if is_off { "off" } else { value });
@@ -157,8 +158,8 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// The request of these flags, based on `asked`, with whole layers as in llama.cpp. The model has `all` layers.
-    /// Fails with the setting whose value is missing or invalid.
+    /// The request with these flags, based on `asked`, with whole layers as in llama.cpp. The model has `all` layers.
+    /// The error names the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {
@@ -198,7 +199,7 @@ impl Flags {
                 }
                 "-kvo" => request.params.offload_kqv = value != "off",
                 "--swa-full" => request.params.swa_full = value != "off",
-                // `-fit`, and settings of a server.
+                // `-fit` and the settings of a server are read elsewhere.
                 _ => {}
             }
         }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_that_a_server_was_started_with_what_places_its_model_is_taken() {
+    fn only_flags_that_affect_placement_are_read_from_a_server() {
         let line = "-m a.gguf --temp -1 --n_gpu_layers 4 --host ::1 -ot exps=CPU --swa-full -np 2 -kvu --no-kv-unified";
         let environment = [
             ("LLAMA_ARG_N_GPU_LAYERS", "9"),

@@ -1,5 +1,4 @@
-//! GPUs that this computer lacks: `NAME`, `NAME=TOTAL`, or a machine from a file flows in; a machine with exactly these
-//! GPUs flows out.
+//! Simulated GPUs. In: `NAME`, `NAME=TOTAL`, or a machine from a file. Out: a machine with exactly these GPUs.
 
 use std::error::Error;
 
@@ -28,10 +27,11 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let mut gpu = match total {
         Some(0) => return Err("a GPU must have more than 0 bytes".to_owned()),
         Some(total) => {
-            // The catalogue's speed with the given size. A GPU outside of the catalogue counts as a CUDA card.
+            // The catalogue has the speed, and the text the size. A GPU that is not in the catalogue counts as a CUDA
+            // card.
             let known = Gpu::named(&format!("{name} {}GiB", total >> 30)).or_else(|_| Gpu::named(name));
             let mut gpu = known.unwrap_or_else(|_| Gpu::new(name)).total(total).free(total);
-            // The name as given, maker included.
+            // The name stays as the user gave it, with the maker.
             name.clone_into(&mut gpu.name);
             gpu
         }
@@ -64,7 +64,7 @@ pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     }
 }
 
-/// The real host with exactly these GPUs.
+/// This computer's host with exactly these GPUs.
 pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     let (mut host, notes) = Host::detect();
     host.rates = MeasurementCache::user().host_rates(&host, &build_name());
@@ -74,24 +74,24 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine
 }
 
-/// The memory of the computer with this chip, and its bandwidth. Metal may use two thirds or three quarters of it.
+/// The memory of a computer whose GPU shares it, and its bandwidth. Metal may use two thirds or three quarters of it.
 pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     let [chip] = gpus else { return None };
     let memory = match &*chip.backend {
         "MTL" if chip.total < gib(24) => chip.total / 2 * 3,
         "MTL" => chip.total / 3 * 4,
-        // On a DGX Spark or a Jetson, the GPU's memory is all memory.
+        // On a DGX Spark or a Jetson, the GPU may use all of the memory.
         "CUDA" if chip.kind == GpuKind::Integrated => chip.total,
         _ => return None,
     };
-    Some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
+    Some((memory, chip.bandwidth.map(|bandwidth| bandwidth.bytes_per_second)))
 }
 
-/// A machine, and those of its GPUs that are llama.cpp devices during their lifetime.
+/// A machine, and its simulated GPUs, which are devices of llama.cpp until they are dropped.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory does not include a context yet, as
-/// in `nvidia-smi` beforehand.
+/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory is that before a context is created,
+/// as `nvidia-smi` shows it.
 pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();
@@ -107,7 +107,7 @@ pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error
 /// Assumed bandwidth of host and simulated GPUs before a measurement, in bytes per second: two channels of DDR4-3200.
 const UNMEASURED: u64 = 51_200_000_000;
 
-/// The real host with these GPUs as simulated devices, on which the processor computes.
+/// This computer's host with these GPUs as simulated devices, which compute on the processor.
 pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus))?;
     machine.host = machine.host.bandwidth(UNMEASURED);
@@ -135,7 +135,7 @@ mod tests {
     use autoplace::machine::gib;
 
     #[test]
-    fn a_gpu_is_a_name_a_total_and_what_is_free_of_it_or_a_name_of_the_catalogue() {
+    fn a_gpu_is_a_name_with_total_and_free_bytes_or_a_name_in_the_catalogue() {
         for (text, name, total, free) in [
             ("RTX 4090=24GiB", "RTX 4090", gib(24), gib(24)),
             ("RTX 4090=24GiB,free=22GiB", "RTX 4090", gib(24), gib(22)),

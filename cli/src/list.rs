@@ -34,7 +34,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
 }
 
-/// Plans each model with the host's rates for the weight types that would stay there. Missing rates are measured.
+/// Plans each model with the host's rates for the types of weights that would stay on the host. Missing rates are
+/// measured.
 fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, String>> {
     let request = Request::new();
     let mut missing = BTreeSet::new();
@@ -52,7 +53,7 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
         let machine = load::with_rates_of(machine, &types);
         models.iter().map(|model| row(model, &machine, &mut missing)).collect()
     };
-    // Asks llama.cpp last whether it accepts the file, only for models with a placement.
+    // llama.cpp is asked last whether it accepts the file, and only for models with a placement.
     let checked = |(model, row): (&LocalModel, Result<Row, String>)| {
         let row = row?;
         if row.placed().is_some() {
@@ -71,7 +72,7 @@ fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -
         model["mmproj"] = json!(projector.map(|file| file.to_string_lossy().into_owned()));
         let known = row.as_ref().map_or_else(|error| json!({ "refused": error }), |row| json!(row));
         for (key, value) in known.as_object().into_iter().flatten() {
-            // The header knows the quantisation that the name lacks.
+            // The quantisation comes from the header if the name lacks it.
             if key != "label" {
                 model[key] = value.clone();
             }
@@ -108,7 +109,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
             lines.push(format!("    {why}"));
         }
     }
-    // Every printed speed comes with its basis.
+    // The basis of the speeds is printed if any model has a speed.
     let placed = rows.iter().filter_map(|row| row.as_ref().ok()?.placed());
     if let Some(basis) = placed.filter_map(|placed| placed.basis).max() {
         lines.push(String::new());
@@ -121,7 +122,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The file's other names: tags, or repositories that share a blob.
+/// The other names of the file: tags, or repositories that share a blob.
 fn also(model: &LocalModel) -> String {
     let mut names: Vec<&str> = model.other_places.iter().map(|place| &place.name[..]).collect();
     names.retain(|name| *name != model.name);
@@ -133,8 +134,8 @@ fn cells(model: &LocalModel, row: &Result<Row, String>) -> Vec<String> {
     let row = row.as_ref().ok();
     let placed = row.and_then(Row::placed);
     let quant = row.and_then(|row| row.quant.clone()).or_else(|| model.quant.clone());
-    let layers = placed.map(|it| format!("{}/{}", it.n_gpu_layers, it.layers));
-    let speed = placed.and_then(|it| it.tokens_per_second).map(|speed| format!("{speed:.1}"));
+    let layers = placed.map(|placed| format!("{}/{}", placed.n_gpu_layers, placed.layers));
+    let speed = placed.and_then(|placed| placed.tokens_per_second).map(|speed| format!("{speed:.1}"));
     let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
     vec![model.name.clone(), or_dash(quant), Bytes(model.bytes).to_string(), or_dash(layers), or_dash(speed)]
 }

@@ -1,14 +1,15 @@
-//! `autoplace`: the library on the command line. `docs/cli.md` describes its arguments and output.
+//! The program `autoplace`, which offers the library on the command line. `docs/cli.md` describes its arguments and
+//! output.
 //!
-//! Arguments flow in: [`args`] has the verbs, each verb its own arguments, and [`ask`], [`settings`], [`adapters`] and
-//! [`drafts`] those that several verbs share; [`values`], [`sizes`] and [`gpu`] parse them; [`llama_cpp`] has
-//! llama.cpp's own flags, and [`flags`] reads those of others' scripts. A verb does its work ([`talk`] with a model,
-//! [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`] with [`running`] programs, [`extract`],
-//! [`template`], [`runtime`], [`cache`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings
-//! ([`emit`]) flow out.
+//! In: arguments. [`args`] lists the verbs, and each verb declares its own arguments. [`ask`], [`settings`],
+//! [`adapters`] and [`drafts`] have the arguments that several verbs share; [`values`], [`sizes`] and [`gpu`] parse
+//! values. [`llama_cpp`] has llama.cpp's own flags, and [`flags`] reads them from scripts and running servers. The
+//! verbs are [`talk`] (`run`, `chat` and `serve`), [`plan`], [`devices`], [`list`], [`ps`], [`measure`], [`doctor`]
+//! (with [`running`] programs), [`extract`], [`template`], [`runtime`] and [`cache`]. Out: text ([`terminal`]), JSON,
+//! pictures ([`picture`]) or another tool's settings ([`emit`]).
 //!
-//! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
-//! findings of `doctor`, and for `measure --ready` if no placement lasts; 130 after Ctrl-C.
+//! Exit codes: 1 for a failure, with one line on stderr; 2 for invalid arguments; 3 for findings of `doctor`, and for
+//! `measure --ready` if no placement lasts; 130 after Ctrl-C.
 
 mod adapters;
 mod args;
@@ -103,7 +104,7 @@ fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// Whether the reader of our output has closed it. The reader needs no more output.
+/// Whether the error is that the reader has closed our output, which is not a failure.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let error: Option<&io::Error> = error.downcast_ref();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

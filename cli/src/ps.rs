@@ -1,4 +1,4 @@
-//! The verb `ps`: lists the models that this user's processes have loaded, with their places.
+//! The verb `ps`: lists the models that this user's processes have loaded, with their placements.
 
 use std::time::SystemTime;
 
@@ -50,7 +50,7 @@ fn row(model: &LoadedModel) -> Vec<String> {
     ]
 }
 
-/// The program and its process: of a worker, the application's too.
+/// The program and its process. For a worker, the application's process is named too.
 pub(crate) fn process(model: &LoadedModel) -> String {
     match model.application {
         Some(application) => format!("{} {application}, worker {}", model.program, model.process),
@@ -58,7 +58,7 @@ pub(crate) fn process(model: &LoadedModel) -> String {
     }
 }
 
-/// The bytes of each device that has any.
+/// The bytes on each device that holds any of the model.
 pub(crate) fn memory(model: &LoadedModel) -> String {
     let devices = model.devices.iter().filter(|device| device.bytes > 0);
     devices.map(|device| format!("{} of {}", Bytes(device.bytes), device.name)).collect::<Vec<_>>().join(", ")

@@ -24,7 +24,7 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
 }
 
 /// The figures that decide a device's generation speed: bytes of weights per second, by type, with date and conditions.
-/// The other figures are only counted, with date and method; their values are in the JSON.
+/// Other figures are only counted, with date and method; the JSON has their values.
 pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     let how = match rates.threads {
         Some(1) => "with 1 thread".to_owned(),

@@ -99,8 +99,8 @@ fn which(choice: &Choice) -> String {
     lines.join("\n")
 }
 
-/// The runtime that a program opens. Only a program built with `prebuilt-runtime` can check what a backend needs from
-/// the system.
+/// The runtime that a program would open. Only a program that was built with `prebuilt-runtime` can check whether the
+/// system has the libraries that a backend needs.
 fn found() -> Result<Choice, autoplace_runtime::Error> {
     #[cfg(feature = "prebuilt-runtime")]
     return autoplace::runtime::find(None);

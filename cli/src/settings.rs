@@ -1,4 +1,5 @@
-//! Settings of a load under llama.cpp's names: of the context ([`SettingArgs`]), and of the devices ([`DeviceArgs`]).
+//! Settings of a load, under llama.cpp's names: those of the context ([`SettingArgs`]) and of the devices
+//! ([`DeviceArgs`]).
 
 use std::error::Error;
 
@@ -50,7 +51,7 @@ pub(crate) struct SettingArgs {
     yarn_beta_slow: Option<f32>,
 }
 
-/// The distribution over devices, with llama.cpp's flags. A setting is followed, or an error.
+/// The distribution of the model over devices, by llama.cpp's flags. A setting that cannot be followed is an error.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "llama.cpp's settings")]
 pub(crate) struct DeviceArgs {
@@ -85,7 +86,7 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Clone)]
 struct Proportions(Vec<f32>);
 
-/// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our engine treat it alike.
+/// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our engine of regular expressions match it alike.
 pub(crate) const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// common/common.h, `LLM_FFN_DENSE_REGEX`.
 pub(crate) const DENSE: &str = r"\.ffn_(up|down|gate)\.";
@@ -102,7 +103,7 @@ impl SettingArgs {
         rope.freq_base = self.rope_freq_base.or(rope.freq_base);
         rope.freq_scale = self.rope_freq_scale.or(rope.freq_scale);
         rope.yarn_orig_ctx = self.yarn_orig_ctx.filter(|&tokens| tokens > 0).or(rope.yarn_orig_ctx);
-        // llama.cpp's own default is a negative number.
+        // A negative number means llama.cpp's own default.
         let said = |factor: Option<f32>| factor.filter(|&factor| factor >= 0.0);
         rope.yarn_ext_factor = said(self.yarn_ext_factor).or(rope.yarn_ext_factor);
         rope.yarn_attn_factor = said(self.yarn_attn_factor).or(rope.yarn_attn_factor);
@@ -112,13 +113,13 @@ impl SettingArgs {
 }
 
 impl DeviceArgs {
-    /// A load of this request on this machine with these settings.
+    /// Sets up a load of this request on this machine with these settings.
     ///
     /// # Errors
     ///
-    /// Those of [`keep`](Self::keep) and [`over`](Self::over), and errors of asking for the machine's devices.
+    /// Those of [`keep`](Self::keep) and [`over`](Self::over), and those of the detection of devices.
     pub(crate) fn load(&self, builder: ModelBuilder, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
-        // A load detects the machine itself.
+        // If no setting depends on the machine's devices, they need not be detected: the load does that itself.
         let mut machine = if self.name_devices() { load::detect()? } else { Machine::new(Host::new(0)) };
         self.keep(&mut machine)?;
         let builder = builder.request(self.over(request, &machine)?);
@@ -132,7 +133,7 @@ impl DeviceArgs {
         !self.device.is_empty() || self.split_mode.as_deref() == Some("none") || rules.any(is_elsewhere)
     }
 
-    /// Removes the GPUs from the machine that may not be used.
+    /// Removes the GPUs that may not be used from the machine.
     ///
     /// # Errors
     ///
@@ -164,7 +165,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Adds this placement to a request, for a machine after [`keep`](Self::keep).
+    /// Adds these settings to a request. [`keep`](Self::keep) must have been applied to the machine before.
     ///
     /// # Errors
     ///
@@ -190,11 +191,11 @@ impl DeviceArgs {
     }
 }
 
-/// Keeps weights of the first blocks on the host, with a single pattern: llama.cpp compiles each pattern again for
-/// every tensor.
+/// Keeps weights of the first blocks on the host. All blocks share a single pattern, because llama.cpp compiles each
+/// pattern again for every tensor.
 fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
     let blocks = blocks.filter(|&blocks| blocks > 0)?;
-    // More blocks than any model has.
+    // No model has as many blocks as this limit.
     let numbers: Vec<String> = (0..blocks.min(512)).map(|block| block.to_string()).collect();
     Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
 }

@@ -1,10 +1,10 @@
-//! Parses sizes and shares. Text flows in, bytes flow out.
+//! Parses sizes, rates and shares.
 
 use autoplace::machine::bytes::decimal;
 use autoplace::machine::{Bytes, ParseError};
 use autoplace::memory::Headroom;
 
-/// Parses bytes as [`Bytes`] do.
+/// Parses a number of bytes, in the notation of [`Bytes`].
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     text.parse().map(|Bytes(bytes)| bytes).map_err(|error: ParseError| error.to_string())
 }

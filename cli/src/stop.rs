@@ -1,4 +1,4 @@
-//! Ctrl-C: the first ends the running computation. The next one, or one without a computation, ends the program.
+//! Ctrl-C. The first one ends the running computation. The next one, or one while nothing computes, ends the program.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,8 +19,8 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Installs the handler, and one that is called when the terminal or a service manager sends SIGHUP, where there is
-    /// such a signal. With [`listen`](Self::listen), SIGHUP ends the program.
+    /// Installs the handler, and on systems with SIGHUP also `hung_up`, which is called when the terminal or a service
+    /// manager sends that signal. With [`listen`](Self::listen), SIGHUP ends the program.
     #[cfg(unix)]
     pub(crate) fn listen_and_on_hangup(hung_up: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -70,7 +70,7 @@ impl Stop {
         flag
     }
 
-    /// The computation has ended. Returns whether Ctrl-C ended it.
+    /// Notes the end of the computation. Returns whether Ctrl-C ended it.
     pub(crate) fn end(&self) -> bool {
         self.running().take().is_none()
     }

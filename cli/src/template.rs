@@ -1,4 +1,4 @@
-//! The verb `template`: shows how a model sees a conversation.
+//! The verb `template`: prints a conversation as a model's chat template renders it.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// A name and a value, which is JSON or otherwise text.
+/// Parses a name and a value. The value is JSON, or a text if it is not valid JSON.
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
@@ -96,7 +96,7 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
             });
         }
     };
-    // Without a vocabulary, the tokens of most models.
+    // A text file has no vocabulary, so the special tokens are those of most models.
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
     Ok(ChatTemplate::new(&source, special.into())?)
@@ -106,7 +106,7 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
 ///
 /// # Errors
 ///
-/// If `name` is not one of these; the error lists the families.
+/// If `name` is none of these; the error lists the families.
 pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);

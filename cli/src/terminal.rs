@@ -21,7 +21,7 @@ pub(crate) fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
 }
 
-/// A message in one line without control characters: a model's name may contain any.
+/// A message in one line, without control characters. A model's name may contain any of them.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -48,7 +48,7 @@ pub(crate) fn fact(what: &str, value: impl Display) -> String {
 pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        // A name in a file may have any length.
+        // The width is limited, because a name in a file may have any length.
         cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0).min(200)
     };
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
@@ -64,7 +64,7 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_terminal_is_shown_nothing_that_it_would_obey() {
+    fn text_for_a_terminal_has_no_control_characters() {
         let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
         assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use autoplace::plan::GpuLayers;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-/// The maximum of llama_sys: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
-/// tokens with 32 signed bits.
+/// The longest context that llama_sys accepts: llama.cpp pads a context to a multiple of 256 tokens (llama-context.cpp,
+/// the constructor) and counts tokens with 32 signed bits.
 pub(crate) const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
 /// A value by its name, so that shells can complete it.

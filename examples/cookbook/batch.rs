@@ -1,5 +1,5 @@
-//! A batch job: runs many texts through one model, as many at a time as the engine has sequences. Results keep the
-//! input's order.
+//! A batch job: runs many texts through one model, as many at a time as the engine has sequences. The results have the
+//! order of the texts.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A command-line tool: shows the placement before it loads the model, prints the text as it arrives, ends well on
-//! Ctrl-C.
+//! A command-line tool: shows the placement before it loads the model, prints the text as it arrives, and ends properly
+//! on Ctrl-C.
 
 use std::io::{Write, stdout};
 use std::path::Path;

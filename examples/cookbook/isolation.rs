@@ -7,7 +7,7 @@ use anyhow::Result;
 use autoplace::{Isolation, Model, OnDeath, WorkerProcess};
 
 // fn main() {
-//     autoplace::worker_main(); // returns at once, but in the child
+//     autoplace::worker_main(); // returns at once, except in the child
 //     ...
 // }
 

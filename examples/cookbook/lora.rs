@@ -1,4 +1,4 @@
-//! LoRA adapters: loaded and planned with the model. Each request selects adapters and their scales.
+//! LoRA adapters: they are planned and loaded with the model. Each request selects adapters and their scales.
 
 use std::path::Path;
 

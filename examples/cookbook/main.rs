@@ -1,4 +1,4 @@
-//! Every recipe of the cookbook runs on the demo model and is short.
+//! Runs every recipe of the cookbook on the demo model, and checks that each recipe is short.
 
 #![allow(unreachable_pub, reason = "recipes are written as in an application")]
 
@@ -68,7 +68,8 @@ fn with_pictures(model: &Path) -> anyhow::Result<()> {
     let projector = folder.path().join("mmproj.gguf");
     test_support::synthetic::mmproj::named("Small LLaVA").write_sparse(&projector)?;
     test_support::random_weights::fill(&projector);
-    // The projector is not a picture, and is left out. The picture has two pixels of 24 bits.
+    // The folder also contains the projector, which is not a picture and is skipped. The picture has two pixels of 24
+    // bits.
     let mut picture = b"BM\x3e\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
     picture.resize(62, 0);
     fs::write(folder.path().join("dots.bmp"), picture)?;

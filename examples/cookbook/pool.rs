@@ -1,4 +1,4 @@
-//! A pool: several models on one machine. Each model is loaded when it is wanted. If the models do not fit together,
+//! A pool: several models on one machine. Each model is loaded when it is needed. If the models do not fit together,
 //! the pool makes room.
 
 use std::path::Path;

@@ -17,7 +17,7 @@ pub fn run(path: &Path) -> Result<()> {
             let (engine, model) = (&engine, &model);
             clients.spawn(move || -> Result<()> {
                 let request = model.generate(format!("{n}. And the king said")).max_tokens(12);
-                // Use `submit_async` in a task; `try_submit` refuses instead of waiting. Dropping a stream ends its
+                // In a task, use `submit_async`. `try_submit` refuses instead of waiting. Dropping a stream ends its
                 // text.
                 let (text, statistics) = engine.submit(request)?.into_text()?;
                 println!("{n}: {text:?}, {statistics}");

@@ -1,5 +1,5 @@
-//! Server-sent events: a handler of a web server answers with a chat's parts as they are generated. `say_async` gives a
-//! stream that owns its chat, so that it outlives the handler; a client that goes away ends its text.
+//! Server-sent events: a handler of a web server sends the parts of a chat's answer as they are generated. The stream
+//! of `say_async` owns its chat, so it outlives the handler. If the client goes away, the text ends.
 
 use std::path::Path;
 

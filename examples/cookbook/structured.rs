@@ -1,5 +1,5 @@
-//! Structured output: an answer that is a value of a Rust type. The type's schema constrains the text while it is
-//! generated, so that it always parses.
+//! Structured output: the answer is a value of a Rust type. The type's schema constrains the text while it is
+//! generated, so that it can always be parsed.
 
 use std::path::Path;
 

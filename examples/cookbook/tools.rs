@@ -1,5 +1,5 @@
-//! Tools: the model sees functions, calls one, and continues with its result. A template that cannot show tools gives
-//! an error, not a model that never calls.
+//! Tools: the model sees functions, calls one, and continues with its result. If a template cannot show tools, there is
+//! an error, instead of a model that never calls one.
 
 use std::path::Path;
 

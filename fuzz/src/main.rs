@@ -1,6 +1,8 @@
-//! Fuzzes every parser of untrusted bytes: it must accept the bytes or report an error, quickly and with little memory.
+//! Fuzzes every parser of untrusted bytes. A parser must accept the bytes or report an error, quickly and with little
+//! memory.
 //!
-//! `cargo xtask fuzz` runs one target in each process, named by `FUZZ_TARGET`. Without a name, this prints the targets.
+//! `cargo xtask fuzz` runs one target in each process, named by `FUZZ_TARGET`. Without a name, this program prints the
+//! targets.
 
 #![no_main]
 
@@ -30,7 +32,7 @@ fn plant() {
     }
     let abort = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        // llguidance catches its own panics, and the constraint then reports an error.
+        // A panic in llguidance is not a fault: llguidance catches it, and the constraint reports an error.
         if thread::current().name() != Some("autoplace-constraint") {
             abort(panic);
         }

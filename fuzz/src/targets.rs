@@ -1,5 +1,5 @@
-//! The fuzz targets and their seeds. Where possible, the code that writes such bytes makes the seeds, so that they stay
-//! valid.
+//! The fuzz targets and their seeds. Where possible, the seeds are made by the code that writes such bytes, so that
+//! they stay valid.
 
 use std::sync::LazyLock;
 
@@ -88,7 +88,7 @@ fn saved_plan() -> String {
     SavedPlan::new(plan, Request::default(), &header).unwrap().to_json().unwrap()
 }
 
-/// A parsed plan equals the plan read back from its own JSON, and it can be displayed.
+/// A parsed plan equals the plan that is read back from its own JSON, and can be displayed.
 fn plan(data: &[u8]) {
     let Some(saved) = str::from_utf8(data).ok().and_then(|text| SavedPlan::from_json(text).ok()) else {
         return;
@@ -97,7 +97,7 @@ fn plan(data: &[u8]) {
     let _ = (saved.plan.to_string(), saved.changes(&pc()));
 }
 
-/// A parsed machine equals the machine read back from its own JSON, and a model can be planned for it.
+/// A parsed machine equals the machine that is read back from its own JSON, and a model can be planned for it.
 fn machine(data: &[u8]) {
     static HEADER: LazyLock<Header> = LazyLock::new(|| Header::open(MODEL).unwrap());
     let Some(machine) = str::from_utf8(data).ok().and_then(|text| Machine::from_json(text).ok()) else {
@@ -109,7 +109,7 @@ fn machine(data: &[u8]) {
 
 /// Messages of a worker and an application, each with its length before it.
 fn frame_seeds() -> Vec<Vec<u8>> {
-    // The number of each variant, and its fields.
+    // Each message is the number of its variant, followed by its fields.
     let messages: [&[u8]; 6] = [
         &[0, 2, 1],          // Loading, Abort of run 1
         &[1, 0, 1, 8, 0],    // Text, Start of run 1, eight pieces ahead
@@ -182,7 +182,8 @@ const TEMPLATES: [&str; 4] = [
     "{% macro f(x) %}{{ x | tojson }}{% endmacro %}{% set ns = namespace(i=0) %}{{ f(messages[0]) }}{{ raise_exception('a') }}",
 ];
 
-/// The first byte selects the kind. The result is a text that satisfies the constraint so far, or an error.
+/// The first byte selects the kind of constraint. The result is a text that satisfies the constraint so far, or an
+/// error.
 fn constraint(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else {
         return;
@@ -208,7 +209,7 @@ const CONSTRAINTS: [&str; 7] = [
     r#"s{"type":"string","format":"date-time"}"#,
 ];
 
-/// A decoded picture has as many pixels as its size says.
+/// Decodes a picture. It must have as many pixels as its size says.
 fn image(data: &[u8]) {
     let mut limits = ImageLimits::default();
     limits.memory = 256 << 20;
@@ -230,7 +231,7 @@ fn image_seeds() -> Vec<Vec<u8>> {
         file.into_inner()
     };
     let mut written = formats.map(|format| write(&picture.to_rgb8().into(), format)).to_vec();
-    // With transparency, and of 16 bits.
+    // Seeds with transparency, and with 16 bits.
     written.extend([ImageFormat::Png, ImageFormat::WebP, ImageFormat::Gif].map(|format| write(&picture, format)));
     written.push(write(&picture.to_rgba16().into(), ImageFormat::Png));
     written

@@ -1,5 +1,5 @@
-//! Writes GGUF files: metadata and tensors flow in, a file flows out whose tensor data is zeros or a hole. For models
-//! that exist only as a header: the skeletons that llama.cpp is probed with, and tests.
+//! Writes GGUF files: metadata and tensors flow in, and a file flows out. Its tensor data is zeros or a hole. Such
+//! files serve as models that exist only as a header: the skeletons that llama.cpp is probed with, and tests.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::value_type::ValueType;
 /// Builds a GGUF file of version 3 from metadata and tensors. The tensor data is zeros.
 ///
 /// Setting a key again replaces its value. `general.alignment` also sets the alignment of the tensor data. Every built
-/// header is read back: a shape or name that [`Header`] would reject gives the same error here, with the path
+/// header is read back, so a shape or name that [`Header`] would reject gives the same error here, with the path
 /// `<builder>`.
 ///
 /// ```
@@ -32,7 +32,7 @@ use crate::value_type::ValueType;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    /// Keys with their values as in the file: type, then value.
+    /// Keys with their encoded values: type, then value.
     metadata: Vec<(String, Vec<u8>)>,
     tensors: Vec<NewTensor>,
 }
@@ -44,7 +44,7 @@ struct NewTensor {
     shape: Vec<u64>,
 }
 
-/// A method for each number type that sets a single value, and for some types one that sets an array.
+/// For each number type, a method that sets a single value; for some types, also one that sets an array.
 macro_rules! numbers {
     ($($ty:ident, $value:ident $(, $array:ident)?;)*) => {$(
         #[doc = concat!("Sets a key to a value of type `", stringify!($ty), "`.")]
@@ -64,12 +64,12 @@ macro_rules! numbers {
 }
 
 impl Builder {
-    /// A file that contains only `general.architecture`.
+    /// A file that contains only the key `general.architecture`.
     pub fn new(architecture: &str) -> Builder {
         Builder::empty().str("general.architecture", architecture)
     }
 
-    /// An empty file. Later shards have no architecture.
+    /// An empty file, for later shards, which have no architecture.
     pub fn empty() -> Builder {
         Builder { metadata: Vec::new(), tensors: Vec::new() }
     }
@@ -146,7 +146,7 @@ impl Builder {
         Ok((bytes, file_bytes))
     }
 
-    /// The whole file, with zeros as tensor data. For small models, because the data takes memory.
+    /// The whole file, with zeros as tensor data. It is meant for small models, because the data takes memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let (mut bytes, file_bytes) = self.encoded()?;
         bytes.resize(file_bytes as usize, 0);
@@ -160,7 +160,7 @@ impl Builder {
         self.write_sparse_into(&file, path)
     }
 
-    /// Like [`write_sparse`](Self::write_sparse), into an empty open file that errors call `path`.
+    /// Like [`write_sparse`](Self::write_sparse), but writes into an empty open file. Errors call this file `path`.
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
         let (bytes, file_bytes) = self.encoded()?;
         file.write_all(&bytes).and_then(|()| file.set_len(file_bytes)).map_err(|source| unwritten(path, source))
@@ -187,7 +187,7 @@ impl Builder {
             }
             out.extend(tensor.ty.id().to_le_bytes());
             out.extend(offset.to_le_bytes());
-            // A shape that the reader will reject has no bytes.
+            // The reader will reject a tensor with an invalid shape, so its bytes do not matter here.
             let bytes = data_bytes(tensor.ty, &tensor.shape).unwrap_or(0);
             end = offset.saturating_add(bytes);
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
@@ -199,7 +199,7 @@ impl Builder {
         (out, end.saturating_add(begin))
     }
 
-    /// The value of `general.alignment`; 1 instead of 0, which the reader will reject.
+    /// The value of `general.alignment`; 1 instead of 0, because the reader will reject 0.
     fn data_alignment(&self) -> u64 {
         let set = self.metadata.iter().find(|(key, _)| key == "general.alignment");
         let value = set.and_then(|(_, value)| value.get(4..8)?.try_into().ok());
@@ -215,7 +215,7 @@ impl Builder {
         self
     }
 
-    /// Appends a new key with its value as in the file: type, then value.
+    /// Appends a new key with its encoded value: type, then value.
     pub(crate) fn push(&mut self, key: &str, encoded: Vec<u8>) {
         self.metadata.push((key.to_owned(), encoded));
     }
@@ -228,7 +228,7 @@ impl Builder {
     }
 }
 
-/// A value as in the file: type, then value.
+/// Encodes a value as in a file: type, then value.
 pub(crate) fn bytes_of(value: Value<'_>) -> Result<Vec<u8>, Error> {
     let bytes = value.bytes()?;
     let mut out = value.ty().id().to_le_bytes().to_vec();
@@ -253,15 +253,16 @@ fn push_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend(value);
 }
 
-/// Architectures that read `vocab_size` beside a vocabulary (src/models/llama.cpp and deepseek2.cpp,
-/// `load_arch_hparams`).
+/// Architectures for which llama.cpp reads `vocab_size` even if there is a vocabulary (src/models/llama.cpp and
+/// deepseek2.cpp, `load_arch_hparams`).
 const READING_VOCAB_SIZE: [&str; 4] = ["llama", "llama-embed", "deepseek2", "mistral4"];
 
 impl Header {
-    /// The skeleton of this model, as a single file for any number of shards.
+    /// The skeleton of this model: a header without vocabulary and tensor data. It is a single file even if the model
+    /// has several shards.
     ///
-    /// It has no tokenizer keys except the size of the vocabulary, in `<architecture>.vocab_size` (llama-vocab.cpp,
-    /// `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    /// Of the tokenizer, only the size of the vocabulary is kept, as `<architecture>.vocab_size` (llama-vocab.cpp,
+    /// `llama_vocab::impl::load`: for the tokenizer model `no_vocab` llama.cpp reads nothing else).
     ///
     /// # Errors
     ///
@@ -275,11 +276,12 @@ impl Header {
                 // Several shards become one file.
                 || key.starts_with("split.");
             if !left_out {
-                // All keys are different, and there may be a million: no search for an existing one.
+                // All keys are different, and there may be a million of them, so `push` does not search for an existing
+                // key.
                 skeleton.push(key, bytes_of(value)?);
             }
         }
-        // Of such a tokenizer, llama.cpp ignores the tokens in the model itself, too.
+        // llama.cpp also ignores the tokens of a model with such a tokenizer.
         let is_no_vocab = self.str("tokenizer.ggml.model").is_ok_and(|name| matches!(name, Some("no_vocab" | "none")));
         let keeps_size = is_no_vocab || self.has_refused_vocab_size();
         if let Some(tokens) = self.array("tokenizer.ggml.tokens")?.filter(|_| !keeps_size) {
@@ -294,8 +296,8 @@ impl Header {
         Ok(skeleton)
     }
 
-    /// Whether llama.cpp refuses the model for the type of `<architecture>.vocab_size`. Most architectures ignore this
-    /// key beside a vocabulary.
+    /// Whether llama.cpp rejects the model because of the type of `<architecture>.vocab_size`. Most architectures
+    /// ignore this key if there is a vocabulary.
     fn has_refused_vocab_size(&self) -> bool {
         let is_read = self.architecture().is_ok_and(|name| READING_VOCAB_SIZE.contains(&name));
         let stated = self.arch_key("vocab_size").ok().filter(|_| is_read).and_then(|key| self.get(&key));
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_has_no_vocabulary_but_its_size() {
+    fn a_skeleton_has_only_the_size_of_the_vocabulary() {
         let model = Builder::new("llama")
             .u32("llama.block_count", 2)
             .u16("split.no", 0)
@@ -328,7 +330,7 @@ mod tests {
             llama.vocab_size tokenizer.ggml.model";
         assert_eq!(keys.join(" "), kept);
         assert_eq!(skeleton.u32("llama.vocab_size").unwrap(), Some(3));
-        // Without a vocabulary the stated size stays.
+        // Without a vocabulary, the stated size is kept.
         let stated = Builder::new("llama").u32("llama.vocab_size", 77);
         assert_eq!(self::skeleton(&stated).u32("llama.vocab_size").unwrap(), Some(77));
     }
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_keeps_a_size_of_the_vocabulary_for_whose_type_llama_cpp_refuses_it() {
+    fn a_skeleton_keeps_a_vocabulary_size_of_a_type_that_llama_cpp_refuses() {
         let wide = |architecture: &str| {
             let key = format!("{architecture}.vocab_size");
             let model = Builder::new(architecture).u64(&key, 3).array_str("tokenizer.ggml.tokens", ["a", "b", "c"]);
@@ -354,12 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_has_all_of_very_many_keys() {
+    fn a_skeleton_keeps_all_keys_even_if_there_are_very_many() {
         let mut model = Builder::new("llama");
         let keys = (0..1 << 17).map(|n| (format!("a.key.of.no.use.{n}"), bytes_of(Value::Str("")).unwrap()));
         model.metadata.extend(keys);
         let header = model.header().unwrap();
-        // The keys, the architecture and the tokenizer. Comparing each with all others would take minutes.
+        // The sum counts the keys, the architecture and the tokenizer. A comparison of each key with all others would
+        // take minutes.
         assert_eq!(header.skeleton().unwrap().metadata.len(), (1 << 17) + 2);
     }
 }

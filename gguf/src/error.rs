@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use crate::value_type::ValueType;
 
-/// Why a GGUF file or a value in it could not be read.
+/// The reason why a GGUF file or a value in it could not be read.
 ///
-/// Every message begins with the file's path and, for a position in the file, its byte offset (`at`). The path of a
-/// header in memory is `<memory>`, that of a [`Builder`](crate::Builder) is `<builder>`.
+/// Every message begins with the file's path and, if it concerns a position in the file, its byte offset (`at`). The
+/// path of a header in memory is `<memory>`, and that of a [`Builder`](crate::Builder) is `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The file cannot be opened.
     #[error("{path}: cannot open: {source}")]
@@ -25,7 +25,7 @@ pub enum Error {
     /// The system failed to write a file that is being built.
     #[error("{path}: cannot write: {source}")]
     Write { path: PathBuf, source: io::Error },
-    /// The file was changed or replaced.
+    /// The file was changed or replaced after its header was read.
     #[error("{path}: the file was changed or replaced since its header was read ({was} bytes then, {is} bytes now)")]
     Changed { path: PathBuf, was: u64, is: u64 },
     /// The header extends past the last byte.
@@ -42,7 +42,7 @@ pub enum Error {
     /// The format's version is neither 2 nor 3.
     #[error("{path}: byte 4: GGUF version {version} is not supported, only 2 and 3 are{}", if *version == 1 { " (version 1 dates from August 2023: convert the model again)" } else { "" })]
     Version { path: PathBuf, version: u32 },
-    /// The header is invalid at this byte or exceeds our limits: the file is damaged or was written wrongly.
+    /// The header is invalid at this byte or exceeds our limits. The file is damaged or was written incorrectly.
     #[error("{path}: byte {at}: {problem}")]
     Malformed { path: PathBuf, at: u64, problem: String },
     /// A tensor's data extends past the end of the file: the download is incomplete.
@@ -53,7 +53,8 @@ pub enum Error {
     /// A shard of a split model cannot be opened.
     #[error("{path}: shard {} of {count} is missing: {source}", index + 1)]
     ShardMissing { path: PathBuf, index: u16, count: u16, source: io::Error },
-    /// The shards of a split model do not belong together, their names do not say so, or the file is not the first.
+    /// The shards of a split model do not belong together, their names do not match, or the file is not the first
+    /// shard.
     #[error("{path}: {problem}")]
     Shards { path: PathBuf, problem: String },
     /// A required key is missing.
@@ -64,7 +65,7 @@ pub enum Error {
     WrongType { path: PathBuf, at: u64, key: String, wanted: ValueType, found: ValueType },
 }
 
-/// The probable kind of a file that is not GGUF; each is a common accident.
+/// The probable kind of a file that is not GGUF. Each of these kinds is a common mistake.
 fn hint(found: &[u8; 4]) -> &'static str {
     match found {
         b"vers" => " (a Git LFS pointer: fetch the file itself with `git lfs pull`)",

@@ -1,5 +1,5 @@
-//! Typed access to the metadata: a key's value, `None` without the key, an error for another type. Types must match
-//! exactly, as in llama.cpp (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
+//! Typed access to the metadata. A getter returns a key's value, `None` without the key, and an error for another type.
+//! Types must match exactly, as in llama.cpp (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ macro_rules! numbers {
         ///
         /// # Errors
         ///
-        /// [`Error::WrongType`] if it has any other type, including another number type.
+        /// [`Error::WrongType`] if the value has any other type, including another number type.
         pub fn $ty(&self, key: &str) -> Result<Option<$ty>, Error> {
             let value = self.inner.metadata.typed(key, ValueType::$value)?;
             Ok(value.as_ref().map(Value::bits).map($from_bits))
@@ -62,7 +62,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`]; [`Error::Malformed`] if it is not UTF-8.
+    /// [`Error::WrongType`]; [`Error::Malformed`] if the string is not UTF-8.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let metadata = &self.inner.metadata;
         match metadata.typed(key, ValueType::Str)? {
@@ -88,7 +88,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] if it is not an integer, [`Error::Malformed`] if it is negative.
+    /// [`Error::WrongType`] if the value is not an integer, [`Error::Malformed`] if it is negative.
     pub fn uint(&self, key: &str) -> Result<Option<u64>, Error> {
         let Some(value) = self.get(key) else {
             return Ok(None);

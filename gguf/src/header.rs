@@ -34,12 +34,12 @@ pub(crate) struct Inner {
     pub(crate) metadata: Metadata,
     pub(crate) shards: Vec<Shard>,
     pub(crate) tensors: Vec<Tensor>,
-    /// Indices of `tensors`.
+    /// For each name, the tensor's index in `tensors`.
     pub(crate) by_name: HashMap<Arc<str>, usize>,
 }
 
 impl Header {
-    /// Reads the header of the model at `path`. If that is the first of several shards, it reads all of them.
+    /// Reads the header of the model at `path`. If the file is the first of several shards, reads all shards.
     ///
     /// The shards must lie beside the first and be named `NAME-00001-of-00003.gguf`, as llama.cpp requires.
     ///
@@ -64,8 +64,8 @@ impl Header {
         Self::parse_shards([(bytes.into(), 0)])
     }
 
-    /// Reads the header of a model from its shards in order: the beginning of each file, and the length of the whole
-    /// file. A length below that of the beginning is raised to it.
+    /// Reads the header of a model from its shards in order. A shard is given as the beginning of its file and the
+    /// length of the whole file. A length below that of the beginning is raised to it.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Header {
         Self::in_memory("<memory>", &given)
     }
 
-    /// Reads the header of a model in memory, which errors call `name`.
+    /// Reads the header of a model in memory. Errors call it `name`.
     pub(crate) fn in_memory(name: &str, given: &[(Arc<[u8]>, u64)]) -> Result<Header, Error> {
         let source = |index: usize| {
             let name = match given.len() {
@@ -105,7 +105,7 @@ impl Header {
         &self.inner.metadata.source.path
     }
 
-    /// Whether the header was read from memory. Then its path is `<memory>` or `<builder>`, which is not a file.
+    /// Whether the header was read from memory. Its path is then `<memory>` or `<builder>`, which is not a file.
     pub fn is_in_memory(&self) -> bool {
         self.inner.metadata.source.opened().is_none()
     }
@@ -120,24 +120,24 @@ impl Header {
         self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The alignment of the tensors' data in bytes, a power of two; of several shards the smallest.
+    /// The alignment of the tensors' data in bytes, a power of two; the smallest of all shards.
     #[doc(alias = "general.alignment")]
     pub fn alignment(&self) -> u32 {
         self.inner.shards.iter().map(Shard::alignment).min().unwrap_or(DEFAULT_ALIGNMENT)
     }
 
-    /// Checks that every file of the model is still the one whose header was read. Call it before and after another
+    /// Checks that every file of the model is still the file whose header was read. Call this before and after another
     /// reader, such as llama.cpp, opens the files again.
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] for a replaced file, or one with another length or modification time; [`Error::Open`] for a
-    /// missing one.
+    /// [`Error::Changed`] for a file that was replaced or has another length or modification time; [`Error::Open`] for
+    /// a missing file.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         self.shards().iter().try_for_each(Shard::check_unchanged)
     }
 
-    /// The metadata in the file's order; for a split model, the first shard's, as in llama.cpp.
+    /// The metadata in the file's order. A split model has the first shard's metadata, as in llama.cpp.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
         self.inner.metadata.iter()
     }
@@ -194,7 +194,7 @@ fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     }
     match version? {
         2 | 3 => Ok(()),
-        // The same test as in llama.cpp (`ggml/src/gguf.cpp`): a small number in the wrong byte order has a zero low
+        // llama.cpp makes the same test (`ggml/src/gguf.cpp`): a small number in the wrong byte order has a zero low
         // half.
         version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
         version => Err(Error::Version { path, version }),
@@ -250,7 +250,7 @@ mod tests {
     use crate::Builder;
 
     #[test]
-    fn a_file_is_no_memory_whatever_it_is_called() {
+    fn a_file_is_not_in_memory_even_if_it_is_named_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         Builder::new("llama").write_sparse(&path).unwrap();

@@ -25,7 +25,7 @@ pub(crate) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 pub(crate) struct Metadata {
     pub(crate) source: Source,
     entries: Vec<Entry>,
-    /// Indices of `entries`.
+    /// For each key, the entry's index in `entries`.
     by_key: HashMap<Arc<str>, usize>,
 }
 
@@ -84,8 +84,8 @@ impl Metadata {
         self.find(key).map_or(0, |entry| entry.at)
     }
 
-    /// The value of a key with exactly this type, because llama.cpp does not convert (src/llama-model-loader.cpp,
-    /// `GGUFMeta::GKV::get_kv`); `None` if there is no such key.
+    /// The value of a key with exactly this type; `None` if there is no such key. Values are not converted, as in
+    /// llama.cpp (src/llama-model-loader.cpp, `GGUFMeta::GKV::get_kv`).
     pub(crate) fn typed(&self, key: &str, wanted: ValueType) -> Result<Option<Value<'_>>, Error> {
         match self.get(key) {
             Some(value) if value.ty() != wanted => Err(self.wrong_type(key, wanted, value.ty())),
@@ -119,7 +119,7 @@ impl Metadata {
     }
 }
 
-/// Reads the name of a key or tensor of at most `limit` bytes. Control characters are refused: llama.cpp would cut a
+/// Reads the name of a key or tensor of at most `limit` bytes. Control characters are rejected: llama.cpp would cut a
 /// name at a NUL, and terminals obey the others.
 pub(crate) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: fmt::Arguments<'_>) -> Result<Arc<str>, Error> {
     let source = cursor.source();
@@ -190,8 +190,8 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
             let what = format_args!("string {index} of the array '{key}'");
             let length = cursor.string_len(what)?;
             cursor.skip(length, what)?;
-            // A vocabulary is most of a header: skipping all strings within the window at once takes a quarter of the
-            // time.
+            // A vocabulary is most of a header. Skipping all strings within the window at once takes a quarter of the
+            // time of skipping them one by one.
             index += 1 + cursor.skip_strings(count - index - 1);
         }
     } else {

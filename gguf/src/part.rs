@@ -1,5 +1,5 @@
-//! Writes a part of a model as a separate file. A header and a choice of tensors flow in; a file with their data flows
-//! out.
+//! Writes a part of a model as a separate file. A header and a choice of tensors flow in; a file with the data of these
+//! tensors flows out.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,8 +19,8 @@ pub struct Part<'a> {
 }
 
 impl Header {
-    /// The part of this model with the tensors that `wanted` accepts, in their order, and all metadata. It is one file,
-    /// even of several shards.
+    /// The part of this model with all metadata and with the tensors that `wanted` accepts, in their order. It is one
+    /// file, even if the model has several shards.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Part<'_> {
     /// # Errors
     ///
     /// [`Error::Write`] if the file exists or cannot be written; [`Error::Open`] and [`Error::Read`] for the model's
-    /// own files; [`Error::Changed`] if these have changed since the header was read.
+    /// own files; [`Error::Changed`] if the model's files have changed since the header was read.
     pub fn write(&self, path: &Path) -> Result<u64, Error> {
         let unwritten = |source| Error::Write { path: path.to_owned(), source };
         let mut file = File::create_new(path).map_err(unwritten)?;

@@ -1,8 +1,8 @@
 //! The files of one model: finding the later shards, and checking that they belong together.
 //!
-//! This follows the constructor of `llama_model_loader` (src/llama-model-loader.cpp) with its three keys: `split.count`
-//! (u16) in the first shard, `split.no` (u16, from 0) in every shard, `split.tensors.count` (i32) in the first. Only
-//! the first shard's metadata counts.
+//! The rules are those of the constructor of `llama_model_loader` (src/llama-model-loader.cpp), with its three keys:
+//! `split.count` (u16) in the first shard, `split.no` (u16, from 0) in every shard, and `split.tensors.count` (i32) in
+//! the first shard. Only the first shard's metadata counts.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -57,7 +57,7 @@ impl Shard {
     }
 }
 
-/// Reads the first shard, then the later ones, which `open` provides by index (from 1) and count.
+/// Reads the first shard, and then the later ones. `open` returns a later shard by its index (from 1) and the count.
 pub(crate) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
     let mut shards = vec![Shard::new(&first, header::alignment(&metadata)?)];
@@ -96,7 +96,7 @@ pub(crate) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
     Ok(Inner { metadata, shards, tensors, by_name })
 }
 
-/// Checks one file that may be any shard of a model.
+/// Checks one file, which may be any shard of a model.
 pub(crate) fn check_one(source: &Source) -> Result<(), Error> {
     let (metadata, tensors) = header::read(source)?;
     by_name(&[Shard::new(source, header::alignment(&metadata)?)], &tensors).map(drop)
@@ -145,7 +145,7 @@ pub(crate) fn wrong(path: &Path, problem: String) -> Error {
 fn read_later(source: &Source, index: u16, count: u16) -> Result<(u32, Vec<Tensor>), Error> {
     let (metadata, tensors) = header::read(source)?;
     let no = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
-    // llama.cpp ignores a later shard's count; a different one means another model.
+    // llama.cpp ignores the count of a later shard. A different count means that the shard belongs to another model.
     let own_count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(count, |value| value.bits() as u16);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
@@ -157,7 +157,7 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<(u32, Vec<Tenso
     Ok((header::alignment(&metadata)?, tensors))
 }
 
-/// The index of each tensor of all shards by name. Names must be unique.
+/// The index of each tensor by its name, over all shards. Names must be unique.
 fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usize>, Error> {
     let path = |tensor: &Tensor| shards[tensor.shard()].path();
     let mut by_name = HashMap::with_capacity(tensors.len());

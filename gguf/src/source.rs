@@ -1,4 +1,4 @@
-//! The source of a header's bytes: a file read at given offsets, or memory. Only this code decodes numbers.
+//! The source of a header's bytes: a file that is read at given offsets, or memory. Only this module decodes numbers.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -32,7 +32,7 @@ pub(crate) struct Source {
 enum Bytes {
     /// A file, with its metadata when it was opened.
     File(Arc<File>, Metadata),
-    /// Possibly fewer bytes than `len`: the beginning of a file whose tensor data is elsewhere.
+    /// The beginning of a file whose tensor data is elsewhere; it may have fewer bytes than `len`.
     Memory(Arc<[u8]>),
 }
 
@@ -65,7 +65,7 @@ impl Source {
         self.path.to_path_buf()
     }
 
-    /// Bytes that can be read from the beginning: the whole file, or the part in memory.
+    /// The number of bytes that can be read: the length of the whole file, or of the part in memory.
     pub(crate) fn held(&self) -> u64 {
         match &self.bytes {
             Bytes::File(_, metadata) => metadata.len(),
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Fails if the file is not the one whose header was read. Called before each further read.
+    /// Fails if the file is not the one whose header was read. It is called before each later read.
     pub(crate) fn check_unchanged(&self) -> Result<(), Error> {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
@@ -145,7 +145,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// Reads forward through a range of a source. The `what` of its methods names the item in errors.
+/// Reads forward through a range of a source. The argument `what` of its methods names the item for errors.
 pub(crate) struct Cursor<'s> {
     reader: BufReader<Stretch<'s>>,
 }
@@ -234,7 +234,7 @@ impl<'s> Cursor<'s> {
         self.read_exact(out)
     }
 
-    /// Reads bytes before the known end: a failure means that the file has shrunk or the disk is faulty.
+    /// Reads bytes that end before the known end. A failure means that the file has shrunk or the disk is faulty.
     #[inline]
     fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Error> {
         let at = self.at();
@@ -273,7 +273,7 @@ impl<'s> Cursor<'s> {
         passed
     }
 
-    /// Reads the length of a string and checks it against the rest. The string itself follows.
+    /// Reads the length of a string and checks it against the remaining bytes. The string itself follows.
     #[inline]
     pub(crate) fn string_len(&mut self, what: fmt::Arguments<'_>) -> Result<u64, Error> {
         let at = self.at();

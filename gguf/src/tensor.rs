@@ -25,7 +25,8 @@ pub struct Tensor {
     pub(crate) n_dims: u8,
     pub(crate) shard: u16,
     pub(crate) shape: [u64; 4],
-    /// Offset from the beginning of the file in bytes; during reading, from the beginning of the data section.
+    /// Offset from the beginning of the file in bytes. While the header is read, it counts from the beginning of the
+    /// data section.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     /// File offset of the description.
@@ -87,7 +88,8 @@ impl Tensor {
         self.ty
     }
 
-    /// The number of elements in each dimension (`ne`), the innermost first; 1 beyond [`n_dims`](Self::n_dims).
+    /// The number of elements in each dimension (`ne`), the innermost first; 1 for dimensions beyond
+    /// [`n_dims`](Self::n_dims).
     pub fn shape(&self) -> [u64; 4] {
         self.shape
     }
@@ -120,9 +122,9 @@ impl Tensor {
     }
 }
 
-/// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
-/// The limit on elements is the one that aborts the process in `ggml_new_tensor_impl` (ggml/src/ggml.c), slightly
-/// tighter than the check of llama.cpp's reader.
+/// The bytes of a tensor's data (`ggml_nbytes` of a contiguous tensor), if its elements and its bytes both fit in 63
+/// bits. The limit on elements is that of `ggml_new_tensor_impl` (ggml/src/ggml.c), which aborts the process; it is
+/// slightly tighter than the check in llama.cpp's reader.
 pub(crate) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
@@ -138,12 +140,12 @@ pub(crate) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     (elements <= MAX && bytes <= MAX).then_some(bytes)
 }
 
-/// Checks that each tensor's data begins where the one before it ends and lies inside the file, and makes the offsets
-/// absolute.
+/// Makes the offsets absolute. Checks that each tensor's data begins at the end of the previous tensor's and lies
+/// inside the file.
 ///
-/// llama.cpp requires exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section"), and at
-/// the load also that the data lies inside the file (`src/llama-model-loader.h`, `llama_tensor_weight`). The last
-/// tensor's padding may be missing.
+/// llama.cpp requires exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section"). At the
+/// load, it also requires that the data lies inside the file (`src/llama-model-loader.h`, `llama_tensor_weight`). The
+/// last tensor's padding may be missing.
 pub(crate) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, data_offset: u64) -> Result<(), Error> {
     let mut expected = 0;
     for tensor in tensors {

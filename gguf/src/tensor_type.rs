@@ -11,7 +11,7 @@ macro_rules! tensor_types {
         /// The type of a tensor's elements, with the number of elements in a block and the block's bytes.
         ///
         /// The variants have llama.cpp's names in upper case. The ids that llama.cpp has removed (4, 5, 31-33, 36-38)
-        /// are missing; a file with one is rejected with [`Error::Malformed`](crate::Error::Malformed).
+        /// are missing; a file with such an id is rejected with [`Error::Malformed`](crate::Error::Malformed).
         #[doc(alias = "ggml_type")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types)] // `Q4_K` is the name by which everybody knows it.
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(TensorType::Q4_K.row_bytes(4096), 4096 / 256 * 144);
         assert_eq!(TensorType::Q8_0.row_bytes(33), 68);
         assert_eq!(TensorType::F64.row_bytes(u64::MAX), u64::MAX);
-        // 8 bits without a shared scale: a plain number.
+        // A type of 8 bits without a shared scale is a plain number.
         assert_eq!((TensorType::F8_E4M3.row_bytes(33), TensorType::F8_E4M3.is_quantized()), (33, false));
     }
 }

@@ -1,4 +1,4 @@
-//! Metadata values; arrays, which stay in the file until they are read.
+//! Metadata values. Arrays stay in the file until they are read.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use crate::value_type::ValueType;
 pub enum Value<'a> {
     /// A number or a boolean.
     Number(Number),
-    /// A string up to its first NUL byte, which is all that llama.cpp sees (`gguf_get_val_str` returns a C string).
+    /// A string up to its first NUL byte. llama.cpp sees no more of it (`gguf_get_val_str` returns a C string).
     Str(&'a str),
-    /// A string (up to its first NUL byte) that is not UTF-8, which llama.cpp accepts.
+    /// A string, up to its first NUL byte, that is not UTF-8. llama.cpp accepts such strings.
     Bytes(&'a [u8]),
     /// An array in the file.
     Array(Array<'a>),
@@ -63,8 +63,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value's bytes, little-endian as in the file: of a number, of a string without its length, or of all elements
-    /// of an array.
+    /// The value's bytes, little-endian as in the file: those of a number, of a string without its length, or of all
+    /// elements of an array.
     ///
     /// # Errors
     ///
@@ -83,23 +83,23 @@ impl<'a> Value<'a> {
         self.as_number().map_or(0, |number| u64::from_le_bytes(number.bytes))
     }
 
-    /// The number, if this is one.
+    /// The number; `None` for other values.
     pub const fn as_number(&self) -> Option<Number> {
         if let Self::Number(number) = *self { Some(number) } else { None }
     }
 
-    /// The text, if this is a UTF-8 string.
+    /// The text; `None` for values other than UTF-8 strings.
     pub const fn as_str(&self) -> Option<&'a str> {
         if let Self::Str(text) = *self { Some(text) } else { None }
     }
 
-    /// The array, if this is one.
+    /// The array; `None` for other values.
     pub const fn as_array(&self) -> Option<Array<'a>> {
         if let Self::Array(array) = *self { Some(array) } else { None }
     }
 }
 
-/// The position of an array, as the header's walk checked it.
+/// The position of an array, which the reader has checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ArrayPlace {
     pub(crate) ty: ValueType,
@@ -154,7 +154,7 @@ impl<'a> Array<'a> {
     }
 
     /// The elements of an array of strings, read one at a time until one cannot be read. They are bytes, because
-    /// llama.cpp does not require UTF-8 here and tokens often are parts of characters.
+    /// llama.cpp does not require UTF-8 here, and tokens are often parts of characters.
     ///
     /// # Errors
     ///
@@ -178,11 +178,13 @@ impl<'a> Array<'a> {
         }))
     }
 
-    /// The elements of an array of `u32`, or of `i32` without negative ones (`src/llama-model-loader.cpp`, `get_arr`).
+    /// The elements of an array of `u32`, or of an array of `i32` without negative numbers
+    /// (`src/llama-model-loader.cpp`, `get_arr`).
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] for elements of another type and for a negative one; [`Error::Changed`], [`Error::Read`].
+    /// [`Error::Malformed`] for elements of another type and for a negative number; [`Error::Changed`],
+    /// [`Error::Read`].
     pub fn to_u32s(&self) -> Result<Vec<u32>, Error> {
         let ty = self.place.ty;
         if !matches!(ty, ValueType::U32 | ValueType::I32) {

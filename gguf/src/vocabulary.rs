@@ -1,6 +1,5 @@
-//! The vocabulary of a model, reduced for a probe of llama.cpp: a header flows in; a file without tensors, and with
-//! only the beginning of each token list, flows out. Repeated tokens, which the beginning does not show, are checked
-//! separately.
+//! The vocabulary of a model, reduced for a probe of llama.cpp. A header flows in. A file flows out, without tensors
+//! and with only the beginning of each token list. Equal tokens beyond the beginning are checked separately.
 
 use std::collections::HashMap;
 
@@ -15,7 +14,7 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 impl Header {
     /// This model's metadata without its tensors, and with at most `at_most` elements of each tokenizer list.
     ///
-    /// llama.cpp checks which lists exist and that none is shorter than the token list (llama-vocab.cpp,
+    /// llama.cpp checks which lists exist, and that no list is shorter than the token list (llama-vocab.cpp,
     /// `llama_vocab::impl::load`). A list that is too short stays too short here. Byte arrays stay whole, because they
     /// do not have one element per token.
     ///
@@ -59,7 +58,7 @@ impl Header {
         let mut seen = HashMap::new();
         for (index, token) in (0..).zip(tokens.strings()?) {
             let mut token = token?;
-            // llama.cpp reads tokens as C strings and names empty ones.
+            // llama.cpp reads tokens as C strings, and gives empty tokens a name.
             token.truncate(token.iter().position(|&byte| byte == 0).unwrap_or(token.len()));
             if token.is_empty() {
                 token = format!("[EMPTY_{index}]").into_bytes();
@@ -76,7 +75,7 @@ fn is_cut(list: &Array<'_>, at_most: u64) -> bool {
     list.len() > at_most && !matches!(list.element_type(), ValueType::I8 | ValueType::U8)
 }
 
-/// An array of the first `count` elements, as stored in a file.
+/// Encodes an array of the first `count` elements, as stored in a file.
 fn beginning(list: &Array<'_>, count: u64) -> Result<Vec<u8>, Error> {
     let ty = list.element_type();
     let mut out = ValueType::Array.id().to_le_bytes().to_vec();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks autoplace on this machine's NVIDIA cards: builds the CUDA backend for them, once, and runs bin/gpu-check with it.
-# In: the arguments below. Out: a folder below results/, and the exit code of gpu-check.
+# Checks autoplace on this machine's NVIDIA cards. Builds the CUDA backend for them, unless that was done before, and
+# runs bin/gpu-check with it. In: the arguments below. Out: a folder below results/, and the exit code of gpu-check.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -68,7 +68,7 @@ while [ $# -gt 0 ]; do
             shift ;;
         -*) wrong "there is no option $1" ;;
         bytes | ballast | cliff | peers | identical) handed_on+=("$1") ;;
-        # gpu-check would say so too, but after the build.
+        # gpu-check would report this too, but only after the build.
         *) wrong "there is no check $1" ;;
     esac
     shift
@@ -79,7 +79,7 @@ jobs=${jobs:-$(nproc)}
 
 # ---- what this machine has ----
 
-# Prints the path of nvcc, or nothing. What the user has named goes before what lies about.
+# Prints the path of nvcc, or nothing. An nvcc that the user has named takes precedence over those in the usual places.
 find_nvcc() {
     local one
     for one in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" nvcc /usr/local/cuda/bin/nvcc; do
@@ -89,7 +89,7 @@ find_nvcc() {
     done
 }
 
-# Sets `capabilities` (90, or 80 and 90), `slug` (nvidia-h200) from the driver's own list of the cards.
+# Sets `capabilities` (such as 90, or 80 and 90) and `slug` (such as nvidia-h200) from the driver's list of cards.
 ask_cards() {
     local cards said first
     if ! command -v nvidia-smi >/dev/null; then
@@ -110,7 +110,7 @@ ask_cards() {
     slug=$(tr '[:upper:]' '[:lower:]' <<<"$first" | sed 's/[^a-z0-9]\{1,\}/-/g; s/^-//; s/-$//')
 }
 
-# Sets `nvcc` and `release` (12.4), and holds them against the cards and the driver.
+# Sets `nvcc` and `release` (such as 12.4), and checks that they suit the cards and the driver.
 ask_nvcc() {
     local known capability driver
     nvcc=$(find_nvcc)
@@ -123,7 +123,7 @@ ask_nvcc() {
         lacks "$nvcc does not say its version; reinstall NVIDIA's CUDA toolkit, or name another nvcc by CUDACXX"
         return
     fi
-    # nvcc of CUDA 10 and older has no such list, and is too old for ggml anyway.
+    # The nvcc of CUDA 10 and older does not print this list, and is too old for ggml anyway.
     known=$("$nvcc" --list-gpu-arch 2>/dev/null || true)
     for capability in "${capabilities[@]}"; do
         if ! grep -qx "compute_$capability" <<<"$known"; then
@@ -133,20 +133,20 @@ $(paste -sd' ' <<<"${known//compute_/}"); install a CUDA toolkit that does"
     done
     driver=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | head -n1 || true)
     if [ -n "$driver" ] && [ "${driver%%.*}" -lt "${release%%.*}" ]; then
-        # No reason to stop: NVIDIA's compatibility package makes exceptions.
+        # This is only a note, because programs may still run with NVIDIA's compatibility package.
         printf 'note: the driver runs programs of CUDA %s and older, and %s is of %s; should no card be found, install a newer driver or a CUDA toolkit %s\n' \
             "$driver" "$nvcc" "$release" "${driver%%.*}.x" >&2
     fi
 }
 
-# Sets `generator`: what is passed to cmake, if anything.
+# Sets `generator`, the arguments that select cmake's generator; it may stay empty.
 ask_build_tools() {
     local version
     if ! command -v cmake >/dev/null; then
         lacks 'no cmake in PATH; install cmake 3.18 or newer'
     else
         version=$(cmake --version | sed -n '1s/[^0-9]*\([0-9]*\.[0-9]*\).*/\1/p')
-        # The older of both comes first.
+        # `sort` puts the older version first.
         if [ "$(printf '%s\n' 3.18 "$version" | sort -V | head -n1)" != 3.18 ]; then
             lacks "cmake is $version; install 3.18 or newer"
         fi
@@ -165,7 +165,7 @@ ask_build_tools() {
 
 # ---- the CUDA backend ----
 
-# Builds into `build`, unless it was, and puts the library beside the programs.
+# Builds into `build`, unless that was done before, and puts the library beside the programs.
 build_backend() {
     local architectures log seconds user system
     architectures=$(printf '%s-real;' "${capabilities[@]}")
@@ -195,11 +195,11 @@ build_backend() {
   "cuda_build_cpu_seconds": $(awk "BEGIN { print $user + $system }")
 }
 JSON
-        # Last: what is interrupted before is built again.
+        # This file is written last, so that an interrupted build is repeated.
         cp "$here/BUILD.json" "$build/BUILD.json"
         printf 'Built in %s s (%s s of CPU time).\n' "$seconds" "$(awk "BEGIN { print $user + $system }")"
     fi
-    # Never half a library under the name that is loaded.
+    # The copy is renamed at the end, so that a half-written library never has the name that is loaded.
     cp "$build/bin/libggml-cuda.so" "$here/bin/.libggml-cuda.so.$$"
     mv -f "$here/bin/.libggml-cuda.so.$$" "$here/bin/libggml-cuda.so"
 }
@@ -209,7 +209,8 @@ compile() {
         cmake --build "$build" --target ggml-cuda --parallel "$jobs"
 }
 
-# The toolkit's own libraries, where it was merely unpacked and no loader knows it.
+# Adds the toolkit's libraries to the search path, because the loader does not find those of a toolkit that was only
+# unpacked.
 add_toolkit_libraries() {
     local root dir
     root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
@@ -225,7 +226,7 @@ add_toolkit_libraries() {
 
 slug=cpu capabilities=() generator=() nvcc='' release='' build=''
 if $cpu; then
-    # A backend that an earlier run has built stays unused.
+    # With this, a backend that an earlier run has built is not used.
     export CUDA_VISIBLE_DEVICES=
 else
     ask_cards
@@ -241,7 +242,7 @@ fi
 
 if [ -z "$out" ]; then
     out=$here/results/$(date +%Y-%m-%d)-$slug
-    # A second run of one day has a folder of its own.
+    # A second run on the same day gets its own folder.
     number=2
     while [ -e "$out" ]; do
         out=$here/results/$(date +%Y-%m-%d)-$slug-$number
@@ -249,7 +250,7 @@ if [ -z "$out" ]; then
     done
 fi
 mkdir -p "$out"
-# One object of both.
+# Joins both into one JSON object.
 if $cpu; then
     cp "$here/BUILD.json" "$out/build.json"
 else

@@ -1,5 +1,5 @@
 //! Runs this program as a child process, so that a crash of llama.cpp or a driver is counted instead of ending the
-//! check: CUDA ends the process if memory runs out in the middle of a graph (ggml-cuda.cu, `CUDA_CHECK`).
+//! check. CUDA ends the process if memory runs out in the middle of a graph (ggml-cuda.cu, `CUDA_CHECK`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The reason of a failure. A refusal is not a failure, because nothing was promised.
+    /// The reason of a failure; `None` without a failure. A refusal is not a failure, because nothing was promised.
     pub(crate) fn failure(&self) -> Option<&str> {
         match self {
             Self::OutOfMemory(why) | Self::Failed(why) => Some(why),
@@ -49,8 +49,8 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
 }
 
-/// Runs a job to its end. `cache` holds the learned facts about devices, so that the user's own cache is neither read
-/// nor changed.
+/// Runs a job to its end. `cache` is the folder for learned facts about devices, so the user's own cache is neither
+/// read nor changed.
 pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {
@@ -65,7 +65,7 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     Ok(Outcome { stages, end })
 }
 
-/// Asks for a split, ours or llama.cpp's.
+/// Asks for a split, from our side or from llama.cpp.
 pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer::Stage>, End)> {
     let (stages, died) = converse(PEER, question, cache)?;
     let end = match (died, stages.last()) {
@@ -82,8 +82,8 @@ pub(crate) fn sweep(asked: &sweep::Sweep, cache: &Path) -> Result<(Vec<sweep::St
     Ok((stages, died.unwrap_or(End::Completed)))
 }
 
-/// Starts a process, sends it a request and reads its answers. The second value is the cause of death if the process
-/// did not end by itself.
+/// Starts a process, sends it a request and reads its answers. The second value of the result is the cause of death, if
+/// the process did not end by itself.
 fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,
@@ -92,7 +92,7 @@ fn converse<Said: DeserializeOwned>(
     let mut child = spawn(verb, cache)?;
     let stderr = listen(&mut child)?;
     let mut stdin = child.stdin.take().context("it was piped")?;
-    // The status tells if the process dies before it reads.
+    // If the process dies before it reads, its status shows that.
     let _ = stdin.write_all(&serde_json::to_vec(asked)?);
     drop(stdin);
     let mut stages = Vec::new();
@@ -110,19 +110,19 @@ fn died(status: &str, said: &str) -> End {
     let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(6)..].join("; ");
     let reason = format!("the process ended with {status}: {last}");
-    // Messages of CUDA (`cudaGetErrorString`), of cuBLAS, and of ggml for a pool.
+    // These are messages of CUDA (`cudaGetErrorString`), of cuBLAS, and of ggml for a pool.
     let memory = ["out of memory", "ALLOC_FAILED", "failed to allocate"];
     if memory.iter().any(|words| said.contains(words)) { End::OutOfMemory(reason) } else { End::Failed(reason) }
 }
 
-/// Memory of every GPU, held by another process during this value's lifetime.
+/// Memory of every GPU that another process takes as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Ballast {
     child: Child,
 }
 
 impl Ballast {
-    /// Takes memory of each GPU of the rig until `leave` bytes are left.
+    /// Takes memory of each GPU of the rig until `leave` bytes are free.
     pub(crate) fn hold(rig: &crate::rig::Rig, leave: u64, cache: &Path) -> Result<Self> {
         let mut child = spawn(HOLD, cache)?;
         let stderr = listen(&mut child)?;
@@ -179,7 +179,7 @@ mod tests {
     use super::{End, died};
 
     #[test]
-    fn a_process_that_died_of_memory_is_distinguished_from_one_that_died_of_anything_else() {
+    fn a_process_that_ran_out_of_memory_is_distinguished_from_other_failures() {
         let cuda = "CUDA error: out of memory\n  current device: 0";
         assert!(matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device")));
         let other = died("signal: 11", "");

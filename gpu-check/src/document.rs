@@ -1,4 +1,4 @@
-//! Makes `docs/hardware.md` from the stored results: one section for each machine, the newest first.
+//! Makes `docs/hardware.md` from the stored results. It has one section for each machine, the newest first.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::checks::{BallastRow, BytesRow};
 const HEAD: &str = "\
 # Hardware
 
-What the promises came to on real cards, and on simulated ones where none was at hand. Made of the files in `benches/results` by
-`cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`, which a test repeats. `cargo xtask gpu-bundle` makes the archive whose
-`run.sh` measures it, on any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` does without a card.
+This page shows how the promises were kept on real cards, and on simulated cards where no real card was available. It is made from the files in `benches/results` by
+`cargo run -p autoplace-gpu-check -- --document benches/results > docs/hardware.md`; a test repeats this. `cargo xtask gpu-bundle` makes an archive. Its
+`run.sh` measures the cards of any Linux machine with an NVIDIA card, nvcc, CMake and a C++ compiler; `run.sh --cpu` needs no card.
 
-- *identical*: greedy text of the demo model at every split beside the CPU's. Devices round differently, so texts may part.
-- *bytes*: planned bytes (of the accepted plan, so a probe's) and allocated ones must be equal; *context* is what opening the card takes of it, *beside* is what the card lost beyond the buffers that llama.cpp counts (workspaces, pools),
-  after the load and at the end, where the headroom must hold it.
-- *ballast*: another process leaves so much of the card free; the model is planned, loaded, and computed with to the last position of its context.
-  *More* are whole layers beyond the plan's that came as far with no headroom at all.
-- *cliff*: tokens per second over `n_gpu_layers`. *peers*: beside llama.cpp's own loop and its own fit.
+- *identical*: the greedy text of the demo model at every split is compared with the CPU's text. Devices round differently, so the texts may differ.
+- *bytes*: planned bytes (those of the accepted plan, so a probe's) and allocated bytes must be equal. *context* is the memory that opening the card takes. *beside* is the memory that the card lost beyond the buffers that llama.cpp
+  counts (workspaces, pools), after the load and at the end. The loss at the end must not exceed the headroom.
+- *ballast*: another process leaves only this much of the card free. The model is planned and loaded, and computes up to the last position of its context.
+  *More* is the number of layers beyond the plan's that could also be loaded and computed, with no headroom at all.
+- *cliff*: tokens per second over `n_gpu_layers`. *peers*: a comparison with llama.cpp's own loop and its own fit.
 ";
 
 /// One folder of results.
@@ -34,12 +34,12 @@ struct Results {
     has_curve: bool,
 }
 
-/// The whole document, from the folders below `root` with a `machine.json`.
+/// The whole document, made from the folders below `root` that have a `machine.json`.
 pub(crate) fn document(root: &Path) -> Result<String> {
     let entries = std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     folders.retain(|folder| folder.join("machine.json").is_file());
-    // Folder names begin with the date.
+    // The names of the folders begin with the date.
     folders.sort();
     let mut text = HEAD.to_owned();
     let mut real = 0;
@@ -86,7 +86,7 @@ impl Results {
         gpus.filter_map(|gpu| gpu["name"].as_str())
     }
 
-    /// Whether the results come from a real card: not a simulation, and not Mesa's driver on the processor.
+    /// Whether the results come from a real card, not from a simulation or Mesa's driver on the processor.
     fn is_of_a_card(&self) -> bool {
         self.machine["simulated"] == false && !self.gpus().any(|gpu| gpu.contains("llvmpipe"))
     }
@@ -101,7 +101,7 @@ impl Results {
             _ if machine["simulated"] != false => {
                 lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
             }
-            // The first line names the columns.
+            // The first line contains the names of the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
             None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
             None => {

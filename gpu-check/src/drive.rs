@@ -13,7 +13,7 @@ use crate::rig::Opened;
 /// Tokens to generate at the end of a text that fills its context.
 const LAST: usize = 8;
 
-/// Reads a job from stdin and writes its stages to stdout. A failure is a stage too.
+/// Reads a job from stdin and writes its stages to stdout. A failure is also a stage.
 pub(crate) fn main() -> Result<()> {
     let job: Job = serde_json::from_reader(std::io::stdin().lock()).context("no job on stdin")?;
     if let Err(error) = carry_out(&job) {
@@ -61,14 +61,14 @@ fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
     Ok(builder)
 }
 
-/// A loaded model at work.
+/// A loaded model that runs the steps of a job.
 struct Driver<'a> {
     job: &'a Job,
     model: &'a Model,
     session: Session,
     /// Tokens that may occur in a prompt: all but the end-of-text tokens.
     words: Vec<Token>,
-    /// End-of-text tokens. No text here may choose them.
+    /// End-of-text tokens. No text here may contain them.
     ends: Vec<Token>,
     /// Tokens in the context.
     depth: usize,
@@ -110,7 +110,7 @@ impl<'a> Driver<'a> {
             Step::Beside { prompt, generated, rounds } => {
                 let mut bare = self.bare()?;
                 for round in 0..=rounds {
-                    // The two sides alternate in going first.
+                    // The sides alternate in going first.
                     let (ours, theirs) = if round % 2 == 0 {
                         let ours = self.bench(prompt, generated)?;
                         (ours, bench(&mut bare, prompt, generated)?)
@@ -140,22 +140,22 @@ impl<'a> Driver<'a> {
         Bare::with_split(&self.job.model, &devices, &plan.split(), &plan.context, threads)
     }
 
-    /// A prompt and a generation, each in an empty context, in tokens per second. Sampling is greedy.
+    /// The speed of a prompt and of a generation, each in an empty context, in tokens per second. Sampling is greedy.
     fn bench(&mut self, prompt: usize, generated: usize) -> Result<(f64, f64)> {
         let mut run = |prompt: usize, tokens: usize| {
             let generate = greedy(self.model.generate(self.prompt(prompt)));
             self.end_of(generate.max_tokens(tokens))
         };
         let of_prompt = run(prompt, 1)?.statistics.prompt_tokens_per_second();
-        // The first token comes with the prompt and does not count.
+        // The first token comes with the prompt, so it does not count.
         let of_text = run(1, generated + 1)?.statistics.tokens_per_second();
         Ok((of_prompt, of_text))
     }
 
-    /// A prompt of this many tokens. No two prompts are alike.
+    /// A prompt with this many tokens. All prompts are different.
     fn prompt(&self, tokens: usize) -> generate::Prompt {
         let words = &self.words;
-        // Steps of a prime, so that the router of a mixture of experts sees all kinds of tokens.
+        // The tokens are a prime number apart, so that the router of a mixture of experts gets all kinds of tokens.
         let tokens = (0..tokens).map(|n| words[(n * 7919 + 13) % words.len()]);
         generate::Prompt::tokens(tokens.collect::<Vec<_>>())
     }
@@ -195,18 +195,18 @@ struct Text {
     statistics: Statistics,
 }
 
-/// Greedy sampling without a cached prompt.
+/// Changes the request to greedy sampling without a cached prompt.
 fn greedy(generate: generate::GenerateRequest) -> generate::GenerateRequest {
     generate.sampling(Sampling::greedy()).cache_prompt(false)
 }
 
-/// A prompt and a generation in llama.cpp's own loop, in tokens per second.
+/// The speed of a prompt and of a generation in llama.cpp's own loop, in tokens per second.
 fn bench(bare: &mut Bare, prompt: usize, generated: usize) -> Result<(f64, f64)> {
     Ok((bare.prompt(prompt)?, bare.generation(generated)?))
 }
 
-/// The kind of a failure. A failed computation after a verified load counts as a lack of memory, because llama.cpp does
-/// not always name the reason.
+/// The kind of a failure. If a computation fails after a verified load, that counts as a lack of memory, because
+/// llama.cpp does not always give the reason.
 #[derive(Debug, PartialEq, Eq)]
 struct Failed {
     out_of_memory: bool,

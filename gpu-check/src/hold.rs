@@ -1,4 +1,4 @@
-//! A process that holds memory of every GPU, so that other processes find little free memory.
+//! A process that takes memory of every GPU, so that other processes find little free memory.
 
 use std::io::{BufRead, Read, Write};
 
@@ -7,15 +7,15 @@ use bare_llama::Buffer;
 
 use crate::rig::{Opened, Rig};
 
-/// The output line once the memory is taken.
+/// The line that the process prints after it has taken the memory.
 pub(crate) const HELD: &str = "held";
 
-/// The largest piece to allocate at once. A backend with a smaller maximum buffer gets smaller pieces.
+/// The largest piece to allocate at once. If the maximum buffer of a backend is smaller, the pieces have that size.
 const PIECE: u64 = 4 << 30;
-/// The smallest piece, CUDA's allocation granularity (`cuMemGetAllocationGranularity`).
+/// The smallest piece: CUDA's allocation granularity (`cuMemGetAllocationGranularity`).
 const GRAIN: u64 = 2 << 20;
 
-/// Reads `[rig, leave]`, takes memory of each GPU until `leave` bytes are left, prints a line, and holds the memory
+/// Reads `[rig, leave]`, takes memory of each GPU until `leave` bytes are free, prints a line, and keeps the memory
 /// until stdin closes.
 pub(crate) fn main() -> Result<()> {
     let mut line = String::new();
@@ -34,13 +34,13 @@ pub(crate) fn main() -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{HELD}")?;
     out.flush()?;
-    // Waits until the parent closes stdin.
+    // The parent closes stdin to end this process.
     stdin.read_to_end(&mut Vec::new())?;
     drop(held);
     Ok(())
 }
 
-/// Takes memory of one GPU until the free memory exceeds `leave` by less than a grain.
+/// Takes memory of one GPU until the free memory exceeds `leave` by less than `grain`.
 fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Buffer>> {
     let device = &opened.devices[index];
     let mut pieces = Vec::new();
@@ -58,7 +58,7 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Buf
         }
         match Buffer::allocate(device, surplus.min(most))? {
             Some(piece) => pieces.push(piece),
-            // Free memory is fragmented into smaller pieces.
+            // The free memory is fragmented into smaller pieces, so smaller pieces are tried.
             None => most /= 2,
         }
     }

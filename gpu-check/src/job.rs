@@ -1,5 +1,5 @@
-//! The work of a child process on a model, and its reports: a line of JSON for each stage, so that a crash does not
-//! lose earlier stages.
+//! The work of a child process on a model, and its reports. Each stage is a line of JSON, so a crash does not lose
+//! earlier stages.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::rig::{Free, Rig};
 
-/// A model to load and compute with.
+/// A model to load, and the computations with it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
     pub(crate) request: Request,
-    /// Maximum number of load attempts. With 1, a load never falls back to a smaller plan.
+    /// Maximum number of load attempts. With 1, a load does not fall back to a smaller plan.
     pub(crate) attempts: u32,
-    /// The reaction to a load that took more memory than its plan allowed.
+    /// The reaction to a load that takes more memory than its plan allows.
     pub(crate) on_difference: OnDifference,
-    /// Whether the load verifies itself by a computation, as by default.
+    /// Whether the load verifies itself by a computation, which is the default.
     pub(crate) warm_up: bool,
     /// The steps for the loaded model, in order.
     pub(crate) steps: Vec<Step>,
@@ -33,15 +33,15 @@ pub(crate) struct Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
-    /// A prompt as long as one graph's batch, and its first token.
+    /// A prompt that fills one ubatch, and the first token after it.
     Ubatch,
-    /// This many more tokens.
+    /// The generation of this many more tokens.
     Decode(usize),
-    /// A prompt that fills the context except for a few tokens, and those tokens.
+    /// A prompt that fills the context except for a few tokens, and the generation of those tokens.
     ToTheEnd,
-    /// Measures prompts and generations of these lengths in this many rounds, after one unmeasured round, in turns with
-    /// llama.cpp's own loop on the same split: a prompt in an empty context, then a generation in an empty context.
-    /// Loads the weights a second time.
+    /// Measures prompts and generations of these lengths in this many rounds, after one unmeasured round. Each round
+    /// has a prompt in an empty context and a generation in an empty context. This side and llama.cpp's own loop take
+    /// turns on the same split. The weights are loaded a second time.
     Beside { prompt: usize, generated: usize, rounds: usize },
     /// The greedy text of this many tokens after a prompt.
     Greedy { prompt: String, tokens: usize },
@@ -52,7 +52,7 @@ pub(crate) enum Step {
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "a few of them exist at a time")]
 pub(crate) enum Stage {
-    /// The devices are open; nothing is loaded.
+    /// The devices are open, and nothing is loaded.
     Opened {
         free: Vec<Free>,
     },
@@ -66,7 +66,7 @@ pub(crate) enum Stage {
         free: Vec<Free>,
         /// The tokens in the context after the step.
         depth: usize,
-        /// Tokens per second of each measured round: prompt, generation.
+        /// Tokens per second of each measured round, first of the prompt, then of the generation.
         speeds: Vec<(f64, f64)>,
         /// Tokens per second of llama.cpp's own loop in the same rounds.
         plain: Vec<(f64, f64)>,
@@ -83,7 +83,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// Reports to the parent: a line on stdout.
+/// Reports to the parent by a line on stdout.
 pub(crate) fn say(stage: &impl Serialize) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, stage)?;

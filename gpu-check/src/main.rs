@@ -1,4 +1,4 @@
-//! `gpu-check`: checks the library's promises on the cards of a machine, or without a card on simulated ones.
+//! `gpu-check`: checks the library's promises on the cards of a machine or, without a card, on simulated cards.
 //!
 //! In: a machine. Out: a folder with a JSON file for each check, a description of the machine, and a table with one
 //! line for each check. The exit code is 0 if all checks passed. Computations that a card, a driver or llama.cpp may
@@ -74,7 +74,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    // A worker sees the cards of the process that started it.
+    // A worker uses the cards of the process that started it.
     let cards = sweep::cards_of_worker();
     autoplace::worker_main();
     if let Err(error) = cards {

@@ -9,17 +9,18 @@ use crate::setting::{Setting, Size, Verdict};
 /// Models of real size, the preferred one first.
 const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
 
-/// Bytes on a card besides the weights, roughly: a context and its buffers.
+/// The approximate bytes on a card besides the weights: a context and its buffers.
 const BESIDE: u64 = gib(3);
 
-/// Writes the first preferred model whose `copies` fit on the emptiest card and that fits on the disk.
+/// Writes the first preferred model that fits on the disk and whose `copies` fit on the emptiest card.
 pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
     let names = match setting.size {
         Size::Small => vec!["small Q4_K"],
         Size::Real => PREFERRED.to_vec(),
     };
     let sketches = models::of_size(setting.size);
-    // Asks NVIDIA's driver. Without an answer, the load shows whether there is room.
+    // The free memory comes from NVIDIA's driver. If the driver does not answer, the load shows whether the memory is
+    // enough.
     let free = || {
         let gpus = Machine::detect().gpus.into_iter();
         gpus.filter_map(|gpu| Some(gpu.nvml?.free)).max()
@@ -52,14 +53,14 @@ pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
     Verdict { passed: false, line: format!("{error:#}"), json: serde_json::json!({ "wrong": [format!("{error:#}")] }) }
 }
 
-/// The median; the upper one of two middle values. `None` for no values.
+/// The median, or the upper of two middle values. `None` without values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// The medians of both members of the pairs.
+/// The medians of the first and of the second members of the pairs.
 pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     Some((median(pairs.iter().map(|pair| pair.0))?, median(pairs.iter().map(|pair| pair.1))?))
 }
@@ -69,14 +70,14 @@ mod tests {
     use super::{median, medians};
 
     #[test]
-    fn the_median_is_the_middle_whatever_the_order() {
+    fn the_median_is_the_middle_value_in_any_order() {
         assert_eq!(median([3.0, 1.0, 200.0]), Some(3.0));
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(3.0));
         assert_eq!(median([]), None);
     }
 
     #[test]
-    fn each_of_a_pair_has_a_median_of_its_own() {
+    fn both_members_of_the_pairs_have_separate_medians() {
         assert_eq!(medians(&[(1.0, 30.0), (2.0, 10.0), (3.0, 20.0)]), Some((2.0, 20.0)));
         assert_eq!(medians(&[]), None);
     }

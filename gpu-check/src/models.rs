@@ -1,4 +1,4 @@
-//! The models of the checks: real shapes with random weights.
+//! The models of the checks, which have real shapes and random weights.
 
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,13 @@ use test_support::random_weights::{DIMS, fill_large};
 use test_support::synthetic::Sketch;
 use test_support::synthetic::block::{Better, Block, Feed, QkNorms};
 
-/// A small model for a first look.
+/// A small model for the first check on a card.
 const TINY: Dims = Dims { n_layer: 8, n_embd: 768, n_ff: 2048, n_head: 12, n_head_kv: 4, head_dim: 64, n_vocab: 32000 };
 
 /// Llama 3.2.
 const LLAMA_3B: Dims = Dims { n_layer: 28, n_embd: 3072, n_ff: 8192, n_head: 24, ..dims::LLAMA_8B };
 
-/// From 0.1 to 60 GB, dense models and mixtures of experts, the smallest first.
+/// Models from 0.1 to 60 GB, dense ones and mixtures of experts, the smallest first.
 fn of_real_size() -> Vec<Sketch> {
     vec![
         dense("0.1 GB Q8_0", TINY, T::Q8_0),
@@ -32,13 +32,13 @@ fn of_real_size() -> Vec<Sketch> {
     ]
 }
 
-/// 128 experts as wide as gpt-oss-120b's in 32 blocks with Llama's attention: 60 GB at 4.8 bits.
+/// 32 blocks with Llama's attention and 128 experts as wide as gpt-oss-120b's: 60 GB at 4.8 bits.
 const LARGE: Mixture = Mixture {
     dims: Dims { n_layer: 32, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
     experts: dims::Experts { n: 128, used: 4, ff: 2816 },
 };
 
-/// The models of a size.
+/// The models for a size of work.
 pub(crate) fn of_size(size: Size) -> Vec<Sketch> {
     match size {
         Size::Small => small(),
@@ -59,7 +59,7 @@ pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped:
     None
 }
 
-/// Models of the same kinds of a few megabytes, for a machine without a card.
+/// Models of the same kinds with a few megabytes, for a machine without a card.
 fn small() -> Vec<Sketch> {
     let dims = Dims { n_layer: 8, ..DIMS };
     let experts = dims::Experts { n: 8, used: 2, ff: 256 };
@@ -71,7 +71,7 @@ fn small() -> Vec<Sketch> {
     ]
 }
 
-/// Types as `llama-quantize` chooses them: a 4-bit model keeps some matrices in 6 bits.
+/// Types as `llama-quantize` chooses them: a 4-bit model has some matrices in 6 bits.
 fn block(ty: T) -> Block {
     let fine = if ty == T::Q4_K { T::Q6_K } else { ty };
     Block { better: Better::Half, ..Block::new(ty, fine) }
@@ -100,7 +100,7 @@ fn mixture(name: &'static str, mixture: Mixture, ty: T) -> Sketch {
     sketch
 }
 
-/// A model's files, deleted when dropped.
+/// The files of a model. They are deleted when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) name: String,
@@ -116,7 +116,7 @@ impl Written {
         Self::blank(sketch, folder)?.filled()
     }
 
-    /// Writes only the header; the data is a hole.
+    /// Writes only the header, with a hole for the data.
     pub(crate) fn blank(sketch: &Sketch, folder: &Path) -> Result<Self> {
         let own =
             tempfile::tempdir_in(folder).with_context(|| format!("cannot make a folder in {}", folder.display()))?;
@@ -148,7 +148,7 @@ mod tests {
     use crate::rig::{Rig, SimCard};
 
     #[test]
-    fn the_models_are_of_a_tenth_to_sixty_gigabytes_and_llama_cpp_takes_them_all() {
+    fn the_models_have_a_tenth_to_sixty_gigabytes_and_llama_cpp_accepts_them() {
         let folder = tempfile::tempdir().unwrap();
         let rig = Rig::Simulated(vec![SimCard {
             name: "a large card".to_owned(),
@@ -159,7 +159,7 @@ mod tests {
         let opened = rig.open().unwrap();
         let mut sizes = Vec::new();
         for sketch in of_real_size() {
-            // Only a header; the data is a hole.
+            // The file has only a header, with a hole for the data.
             let path = sketch.write(folder.path());
             let header = Header::open(&path).unwrap();
             sizes.push(header.tensors().map(Tensor::bytes).sum::<u64>());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_whole_and_gone_afterwards() {
+    fn a_written_model_is_complete_and_is_deleted_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         for sketch in small() {
             let model = Written::new(&sketch, folder.path()).unwrap();

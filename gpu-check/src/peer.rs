@@ -1,5 +1,5 @@
-//! A process that determines a split, with the library or with llama.cpp's own fit, and computes with it through
-//! llama.cpp's own functions. Both sides are thus timed, loaded and measured by the same code.
+//! A process that determines a split, with the library or with llama.cpp's own fit, and computes with the split through
+//! llama.cpp's own functions. The same code thus times, loads and measures both sides.
 //!
 //! In: a question on stdin. Out: a line of JSON for each stage.
 
@@ -31,15 +31,15 @@ pub(crate) struct Question {
     pub(crate) side: Side,
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
-    /// The request: our side plans by it, and their side gets its parameters.
+    /// The request. Our side plans by it, and their side gets its parameters.
     pub(crate) request: Request,
     pub(crate) n_ctx: u32,
-    /// Bytes that their side should leave free on each device. Our side has its headroom.
+    /// Bytes that their side should leave free on each device. Our side uses its headroom instead.
     pub(crate) margin: u64,
     pub(crate) threads: u32,
     /// Number of repetitions in the same process.
     pub(crate) again: usize,
-    /// The work to do with the split; `None` loads nothing.
+    /// The work to do with the split; if `None`, nothing is loaded.
     pub(crate) work: Option<Work>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Stage {
         free: Vec<Free>,
     },
     Asked {
-        /// Milliseconds to the split: the first time, then the repetitions.
+        /// Milliseconds to determine the split: the first time, then the repetitions.
         milliseconds: Vec<f64>,
         split: Split,
         /// Planned free memory over all devices, in bytes.
@@ -72,7 +72,7 @@ pub(crate) enum Stage {
     Loaded {
         free: Vec<Free>,
     },
-    /// Tokens per second of each round: prompt, generation.
+    /// Tokens per second of each round, first of the prompt, then of the generation.
     Measured {
         speeds: Vec<(f64, f64)>,
     },
@@ -86,7 +86,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// Reads a question from stdin and writes its stages to stdout. A failure is a stage too.
+/// Reads a question from stdin and writes its stages to stdout. A failure is also a stage.
 pub(crate) fn main() -> Result<()> {
     let question: Question = serde_json::from_reader(std::io::stdin().lock()).context("no question on stdin")?;
     if let Err(error) = answer(&question) {
@@ -115,7 +115,7 @@ fn answer(question: &Question) -> Result<()> {
     let mut bare =
         Bare::with_split(&question.model, &chosen.devices, &chosen.split, &chosen.context, question.threads)?;
     say(&Stage::Loaded { free: rig.free()? })?;
-    // An unmeasured round first, like llama-bench.
+    // The first round is not measured, as in llama-bench.
     bare.prompt(work.prompt)?;
     bare.generation(1)?;
     let speeds = (0..work.rounds)
@@ -134,7 +134,7 @@ struct Chosen {
     context: ContextParams,
 }
 
-/// Asks once, and appends the duration.
+/// Asks for the split once, and appends the duration.
 fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result<Chosen> {
     let mut params = question.request.params.clone();
     params.n_ctx = question.n_ctx;

@@ -1,8 +1,7 @@
 //! The GPUs of a check: this machine's, or simulated ones.
 //!
 //! In: a description, which can be sent to another process. Out: the devices, open in this process, and their free
-//! bytes. Simulated cards are shared between processes like real cards: memory of one process is missing for the
-//! others.
+//! bytes. Processes share simulated cards like real cards: memory that one process takes is missing for the others.
 
 use std::path::PathBuf;
 
@@ -44,9 +43,9 @@ pub(crate) struct Opened {
 /// The free memory of a GPU in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Free {
-    /// According to its backend (`cudaMemGetInfo`).
+    /// The free memory by the backend (`cudaMemGetInfo`).
     pub(crate) ggml: Option<u64>,
-    /// According to NVIDIA's driver, which also counts this process's own context.
+    /// The free memory by NVIDIA's driver, which also counts this process's own context as used.
     pub(crate) nvml: Option<u64>,
 }
 
@@ -57,7 +56,7 @@ impl Free {
 }
 
 impl Rig {
-    /// NVIDIA's figures for each card before any process of ours opens it; empty for simulated cards.
+    /// NVIDIA's figures for each card before one of our processes opens it; empty for simulated cards.
     pub(crate) fn unopened(&self) -> Vec<Free> {
         match self {
             Self::Real => Machine::detect().gpus.iter().map(Free::new).collect(),
@@ -65,7 +64,7 @@ impl Rig {
         }
     }
 
-    /// Adds the devices to this process. CUDA opens a context on each card.
+    /// Adds the devices to this process. CUDA then opens a context on each card.
     pub(crate) fn open(&self) -> Result<Opened> {
         let cards: Vec<SimGpu> = match self {
             Self::Real => Vec::new(),
@@ -98,7 +97,7 @@ fn register(card: &SimCard) -> Result<SimGpu> {
 }
 
 impl Opened {
-    /// This machine now, with only the rig's GPUs.
+    /// This machine in its current state, with only the rig's GPUs.
     pub(crate) fn machine(&self) -> Result<Machine> {
         let mut machine = load::detect()?;
         machine.gpus.retain(|gpu| {
@@ -114,7 +113,7 @@ impl Opened {
         Ok(machine)
     }
 
-    /// The free memory of each GPU now.
+    /// The current free memory of each GPU.
     pub(crate) fn free(&self) -> Result<Vec<Free>> {
         Ok(self.machine()?.gpus.iter().map(Free::new).collect())
     }

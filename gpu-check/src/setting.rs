@@ -16,7 +16,7 @@ use crate::rig::{Rig, SimCard};
 /// The size of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Megabytes on simulated cards, in seconds.
+    /// Models of megabytes on simulated cards. The work takes seconds.
     Small,
     /// Models of 0.1 to 60 GB, within the limits of card, disk and time.
     Real,
@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
 }
 
 impl Setting {
-    /// The GPUs of a case: the machine's, or one simulated card of this size for this case alone.
+    /// The GPUs of a case: the machine's GPUs, or one simulated card of this size only for this case.
     pub(crate) fn rig(&self, case: &str, total: u64) -> Rig {
         if !self.simulated {
             return Rig::Real;
@@ -68,7 +68,7 @@ impl Setting {
         }])
     }
 
-    /// The base of all requests. A simulated card of some megabytes gets a headroom in proportion.
+    /// The base of all requests. A simulated card of some megabytes gets a proportionally smaller headroom.
     pub(crate) fn request(&self) -> Request {
         let mut request = Request::new();
         if self.simulated {
@@ -77,7 +77,7 @@ impl Setting {
         request
     }
 
-    /// A job that loads like an application and then runs these steps.
+    /// A job that loads like an application, and then runs these steps.
     pub(crate) fn job(&self, rig: &Rig, model: &Path, request: Request, steps: Vec<Step>) -> Job {
         Job {
             rig: rig.clone(),
@@ -96,7 +96,7 @@ impl Setting {
         self.scratch.join("cache")
     }
 
-    /// The reason to begin no further case after this many; `None` to continue.
+    /// The reason to end the check after this many cases; `None` to continue.
     pub(crate) fn ends(&self, cases: usize) -> Option<&'static str> {
         if self.cases.is_some_and(|most| cases >= most) {
             return Some("no case left");
@@ -112,7 +112,7 @@ impl Setting {
     }
 }
 
-/// The first fault, as the end of a table's line.
+/// The first fault, for the end of a line of the table.
 pub(crate) fn first(wrong: &[String]) -> String {
     let first = wrong.first();
     first.map_or(String::new(), |first| format!("; {first}"))

@@ -1,5 +1,5 @@
-//! The process that measures a sweep over `n_gpu_layers`, with `autoplace_measure`. Each placement is loaded in a worker
-//! of its own, so that a crash of a driver is a point without a speed.
+//! The process that measures a sweep over `n_gpu_layers`, with `autoplace_measure`. Each placement is loaded in its own
+//! worker, so a crash of a driver becomes a point without a speed.
 //!
 //! In: a [`Sweep`] on stdin. Out: the measurement, as a line of JSON.
 
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use crate::job::say;
 use crate::rig::{Opened, Rig};
 
-/// The variable in which a worker finds the simulated cards of the process that started it.
+/// The variable that contains the simulated cards of the parent process, for a worker.
 const CARDS: &str = "GPU_CHECK_CARDS";
 
-/// Texts at each placement, which are computed in this order and repeated or cut to the prompt's length.
+/// The texts at each placement. They are computed in this order, and each is repeated or cut to the prompt's length.
 const TEXTS: [&str; 3] = [
     "The placement of a model decides how fast it answers, and a layer too many on the host costs most.",
     "Once upon a time a card had room for all layers but one, and nobody knew why the model was slow.",
@@ -39,23 +39,23 @@ pub(crate) struct Sweep {
     /// Tokens of each prompt, and tokens to generate after it.
     pub(crate) n_prompt: u32,
     pub(crate) n_gen: u32,
-    /// Whether every number of layers is measured, or only those around the edge.
+    /// Whether every number of layers is measured; otherwise only those around the edge.
     pub(crate) is_full: bool,
     pub(crate) threads: Option<u32>,
-    /// Seconds after which no further placement begins; two are always measured.
+    /// Seconds after which no further placement begins. Two placements are always measured.
     pub(crate) seconds: Option<f64>,
     /// Maximum number of placements.
     pub(crate) cases: Option<usize>,
 }
 
-/// The answer.
+/// The answer of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "one of them exists at a time")]
 pub(crate) enum Stage {
     Measured {
         measurement: Measurement,
-        /// The placements that were loaded; the others were refused, or there was no time left.
+        /// The placements that were loaded. The others were refused, or there was no time left.
         tried: BTreeSet<String>,
     },
     Failed {
@@ -63,7 +63,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// Reads a sweep from stdin and writes its measurement to stdout. A failure is an answer too.
+/// Reads a sweep from stdin and writes its measurement to stdout. A failure is also an answer.
 pub(crate) fn main() -> Result<()> {
     let sweep: Sweep = serde_json::from_reader(std::io::stdin().lock()).context("no sweep on stdin")?;
     match measured(&sweep) {
@@ -72,7 +72,7 @@ pub(crate) fn main() -> Result<()> {
     }
 }
 
-/// In a worker: the simulated cards of the process that started it. They stay as long as the result.
+/// In a worker, adds the simulated cards of the parent process. They stay as long as the returned value.
 pub(crate) fn cards_of_worker() -> Result<Option<Opened>> {
     let Some(cards) = std::env::var_os(CARDS) else { return Ok(None) };
     let rig: Rig = serde_json::from_str(&cards.to_string_lossy()).context(CARDS)?;
@@ -114,7 +114,7 @@ fn measured(sweep: &Sweep) -> Result<Stage> {
     Ok(Stage::Measured { measurement, tried })
 }
 
-/// A simulated card reads as fast as the host, which computes for it.
+/// Gives simulated cards the read speed of the host, which computes for them.
 fn as_fast_as_the_host(machine: &mut Machine) {
     machine.host = machine.host.clone().bandwidth(SIMULATED);
     for gpu in &mut machine.gpus {

@@ -1,10 +1,11 @@
-//! Hugging Face's own cache: names flow in, paths flow out. The layout and the locks are those of huggingface_hub
-//! (`_hf_hub_download_to_cache_dir` in `file_download.py`), so tools share their downloads:
+//! Hugging Face's own cache. In: names of files. Out: their paths. The layout and the locks are those of
+//! huggingface_hub (`_hf_hub_download_to_cache_dir` in `file_download.py`), so tools share their downloads:
 //!
 //! ```text
 //! models--OWNER--NAME/blobs/ETAG                 the bytes; ETAG.autoplace.part until they are complete
 //! models--OWNER--NAME/snapshots/COMMIT/FILE      a relative link to the blob (the file itself without links)
 //! models--OWNER--NAME/refs/REVISION              the commit of a branch or tag at the last request
+//! models--OWNER--NAME/.no_exist/COMMIT/FILE      empty: the commit has no such file
 //! .locks/models--OWNER--NAME/ETAG.lock           locked (flock) by the process that writes the blob
 //! ```
 
@@ -32,7 +33,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// `repository` is a checked name, so its folder lies in the cache.
+    /// The folder of a repository. `repository` must be a checked name, so that the folder lies inside the cache.
     pub(crate) fn new(cache: &Path, repository: &str) -> Self {
         Self { cache: cache.to_owned(), name: format!("models--{}", repository.replace('/', "--")) }
     }
@@ -49,13 +50,14 @@ impl Folder {
         self.part("blobs").join(etag)
     }
 
-    /// The file in which a blob's bytes collect until the blob is complete. The name is ours alone: `hf cache prune`
-    /// removes every `*.incomplete` file, even one that is being written.
+    /// The file that gets a blob's bytes until the blob is complete. It does not have huggingface_hub's name, because
+    /// `hf cache prune` removes every `*.incomplete` file, even one that is being written.
     pub(crate) fn arriving(&self, etag: &str) -> PathBuf {
         self.part("blobs").join(format!("{etag}.autoplace.part"))
     }
 
-    /// A private part file, for when another process may be writing to [`arriving`](Self::arriving).
+    /// A part file for this fetch only, which is used if another process may be writing to
+    /// [`arriving`](Self::arriving).
     pub(crate) fn arriving_alone(&self, etag: &str) -> PathBuf {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // Another machine that shares the folder may have a process with the same id.
@@ -77,7 +79,7 @@ impl Folder {
         is_of(&self.blob(&file.etag), file.bytes)
     }
 
-    /// The commit of a revision at the last request.
+    /// The commit that a revision had at the last request.
     pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if self.part("snapshots").join(revision).is_dir() {
             return Some(revision.to_owned());
@@ -95,13 +97,25 @@ impl Folder {
     /// Stores the commit of a revision (`_cache_commit_hash_for_specific_revision`).
     pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
         let path = self.part("refs").join(revision);
-        if revision == commit || fs::read_to_string(&path).is_ok_and(|it| it == commit) {
+        if revision == commit || fs::read_to_string(&path).is_ok_and(|stored| stored == commit) {
             return Ok(());
         }
         create_parent(&path)?;
         let temporary = beside(&path);
         fs::write(&temporary, commit).map_err(io_error("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(io_error("rename to", &path))
+    }
+
+    /// Whether the hub has said that the commit has no such file.
+    pub(crate) fn lacks(&self, commit: &str, file: &str) -> bool {
+        self.part(".no_exist").join(commit).join(file).is_file()
+    }
+
+    /// Remembers that the commit has no such file (`_get_metadata_or_catch_error`).
+    pub(crate) fn remember_lacking(&self, commit: &str, file: &str) -> Result<(), Error> {
+        let path = self.part(".no_exist").join(commit).join(file);
+        create_parent(&path)?;
+        fs::write(&path, []).map_err(io_error("write", &path))
     }
 
     /// Puts a file with a complete blob into a snapshot (`_create_symlink`).
@@ -119,7 +133,7 @@ impl Folder {
             fs::rename(&blob, &pointer)
         });
         match moved {
-            // Another process has moved or opened the file.
+            // The move fails if another process has moved the file already or has it open.
             Err(_) if is_of(&pointer, file.bytes) => Ok(()),
             moved => moved.map_err(io_error("move to", &pointer)),
         }
@@ -148,9 +162,13 @@ impl Folder {
         }
     }
 
-    /// Free bytes at the cache's folder or its nearest existing parent; `None` if the system does not tell.
+    /// Free bytes on the disk of the cache's folder, or of its nearest existing parent; `None` if the system does not
+    /// report them.
     pub(crate) fn free_bytes(&self) -> Option<u64> {
-        self.cache.ancestors().find(|ancestor| ancestor.exists()).and_then(|it| fs4::available_space(it).ok())
+        self.cache
+            .ancestors()
+            .find(|ancestor| ancestor.exists())
+            .and_then(|ancestor| fs4::available_space(ancestor).ok())
     }
 }
 
@@ -174,12 +192,12 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
 
 /// Whether the path is a file of this length.
 pub(crate) fn is_of(path: &Path, bytes: u64) -> bool {
-    fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == bytes)
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes)
 }
 
-/// Locks a file for this process and says whether the lock excludes other processes. `path` is the path that opened the
-/// file. Some network file systems grant every lock to everybody (Lustre, GPFS) or have no locks, and another process
-/// may have renamed the file since.
+/// Locks a file for this process. Returns whether the lock excludes other processes. `path` is the path by which the
+/// file was opened. The lock may exclude nobody: some network file systems grant every lock to everybody (Lustre, GPFS)
+/// or have no locks, and another process may have renamed the file meanwhile.
 pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
     let is_refused = || {
         let second = OpenOptions::new().read(true).append(true).open(path);
@@ -190,7 +208,7 @@ pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
 
 /// Whether the path still names this file.
 pub(crate) fn is_at(file: &File, path: &Path) -> bool {
-    let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|it| files::id(path, &it));
+    let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|metadata| files::id(path, &metadata));
     let (ours, there) = (id(file.metadata()), id(fs::metadata(path)));
     there.is_some() && ours == there
 }

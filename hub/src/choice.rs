@@ -1,5 +1,5 @@
-//! Chooses among several files of a model for one machine. Headers, a machine, a request and a preference flow in; a
-//! row for each file, the best file and the reason flow out.
+//! Chooses among several files of a model for one machine. In: headers, a machine, a request and a preference. Out: a
+//! row for each file, the best file, and the reason for the choice.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const READABLE: f64 = 20.0;
 /// (planner/src/profile/quantisation.rs).
 const FOUR_BITS: f64 = 4.24;
 
-/// A model file, or the shards of one, to choose among.
+/// A file to choose: of a whole model, or all shards of one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PlannedFile {
@@ -42,28 +42,28 @@ impl PlannedFile {
     }
 }
 
-/// The quality that the chosen file must have. Among files that meet a preference equally well, the file with more bits
-/// per weight is better; at the same number of bits, the faster one.
+/// The property that decides which file is chosen. Of two files that meet a preference equally well, the one with more
+/// bits per weight is better, or at the same number of bits the faster one.
 ///
 /// The textual form is `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Preference {
-    /// The best quality at 20 tokens per second or more. If no file is that fast, the fastest with at least 4 bits per
-    /// weight.
+    /// The file with the best quality at 20 tokens per second or more. If no file is that fast, the fastest file with
+    /// at least 4 bits per weight.
     #[default]
     Auto,
-    /// The fastest with at least this many bits per weight, averaged over the matrices of all blocks.
+    /// The fastest file with at least this many bits per weight, averaged over the matrices of all blocks.
     FastestAtLeast {
         /// Bits per weight. Q4_K_M has 4.8.
         bits: f64,
     },
-    /// The best quality with at least this speed.
+    /// The file with the best quality that has at least this speed.
     BestAtLeast {
         /// Tokens per second of generation, predicted over the workload's reply.
         tokens_per_second: f64,
     },
-    /// The best quality with every layer on GPUs.
+    /// The file with the best quality of those with every layer on GPUs.
     FitsWholly,
 }
 
@@ -116,9 +116,9 @@ fn bits_of(name: &str) -> Option<f64> {
 pub struct Choice {
     /// One row for each file, in the files' order.
     pub rows: Vec<Row>,
-    /// The index of the best file; `None` if none meets the preference.
+    /// The index of the best file; `None` if no file meets the preference.
     pub chosen: Option<usize>,
-    /// The reason for the choice, or for the lack of one, in a sentence.
+    /// A sentence that says why the file was chosen, or why none was.
     pub reason: String,
 }
 
@@ -139,7 +139,7 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-/// An arithmetical placement. Before a load llama.cpp itself is asked, and its answer may differ by a layer.
+/// The placement by arithmetic. A load also asks llama.cpp, whose placement may differ by a layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -154,9 +154,9 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Placed {
-    /// Layers on GPUs, the output layer counted first.
+    /// Number of layers on GPUs. The output layer is the first to be counted.
     pub n_gpu_layers: u32,
-    /// All layers, the output layer included.
+    /// Number of all layers, the output layer included.
     pub layers: u32,
     /// Whether all weights that can be on GPUs are there.
     pub full_offload: bool,
@@ -240,9 +240,9 @@ pub fn choose(files: &[PlannedFile], machine: &Machine, request: &Request, prefe
     decide(rows, preference)
 }
 
-/// Like [`choose`], with measured host rates for the weight types that matter. If a file would stay partly on the
-/// host and the rate of one of its types is unknown, `measure` is called once with all such types, each with a flag for
-/// experts' matrices. `measure` returns the machine with the rates that it could measure.
+/// Like [`choose`], with measured rates of the host. If a file would stay partly on the host and the rate of one of its
+/// types of weights is unknown, `measure` is called once. It gets all such types, each with a flag for experts'
+/// matrices, and returns the machine with the rates that it could measure.
 pub fn choose_measured(
     files: &[PlannedFile],
     machine: &Machine,
@@ -258,11 +258,11 @@ pub fn choose_measured(
     choose(files, &measure(machine.clone(), &types), request, preference)
 }
 
-/// Models smaller than this many bytes are fast in any placement.
+/// Minimum bytes of a model whose speed matters. Smaller models are fast in any placement.
 const MIN_MODEL: u64 = 64 << 20;
 
-/// The weight types without a known host rate, among files that would stay partly on the host. The `bool` is
-/// true for experts' matrices. Files below 64 MiB are skipped: they are fast anyway.
+/// The types of weights for which the host's rate is unknown, in files that would stay partly on the host. The `bool`
+/// is true for experts' matrices. Files below 64 MiB are skipped, because they are fast anyway.
 pub fn unmeasured<'a>(
     rows: impl IntoIterator<Item = (&'a PlannedFile, &'a Row)>,
     machine: &Machine,
@@ -299,7 +299,7 @@ fn decide(rows: Vec<Row>, preference: Preference) -> Choice {
     Choice { chosen: picked.map(|(_, index)| index), reason, rows }
 }
 
-/// The index of the row that meets a preference best, the first of equals.
+/// The index of the row that meets a preference best. Of equal rows it is the first.
 fn pick(rows: &[Row], preference: Preference) -> Option<usize> {
     let met = rows.iter().enumerate().filter(|(_, row)| meets(row, preference));
     let better = |a: &Row, b: &Row| -> Ordering {
@@ -323,7 +323,7 @@ fn meets(row: &Row, preference: Preference) -> bool {
     }
 }
 
-/// Why a row was picked, and which earlier preferences no row met.
+/// A sentence that says why a row was picked, and which earlier preferences no row met.
 fn because(rows: &[Row], index: usize, preference: Preference, before: &[Preference]) -> String {
     let row = &rows[index];
     let met = rows.iter().filter(|row| meets(row, preference)).count();
@@ -337,11 +337,11 @@ fn because(rows: &[Row], index: usize, preference: Preference, before: &[Prefere
     reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted") + &smaller_but_slower(rows, row)
 }
 
-/// Smaller differences in predicted speed are noise.
+/// The ratio of predicted speeds from which one is notably faster. Smaller differences are noise.
 const NOTABLY: f64 = 1.1;
 
-/// A remark on the slowest file that is smaller but notably slower than the chosen one: its types cost more decoding
-/// time on this host than the smaller size saves.
+/// A remark on the slowest file that is smaller but notably slower than the chosen one. On this host, decoding its
+/// types takes more time than its smaller size saves.
 fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     let is_slower = |row: &&Row| row.speed() > 0.0 && row.speed() * NOTABLY <= chosen.speed();
     let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);
@@ -352,7 +352,7 @@ fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
 }
 
 impl fmt::Display for Preference {
-    /// The predicate of a file that meets the preference: `reaches 20 tok/s`.
+    /// Writes the predicate of a file that meets the preference, such as `reaches 20 tok/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("can be placed"),
@@ -400,7 +400,7 @@ mod tests {
             row("IQ4_XS", 4.3, 60.0, true),
             row("Q2_K", 2.9, 90.0, true),
         ];
-        // If no file is fast, the fastest with four bits wins; if none has four bits, the fastest of all.
+        // If no file is fast, the fastest file with four bits is chosen, and if none has four bits, the fastest of all.
         let slow = [row("Q8_0", 8.5, 2.0, false), row("Q4_K_M", 4.8, 4.0, false), row("Q2_K", 2.9, 7.0, false)];
         let most = "Q6_K has the most bits per weight of 4 that each reaches 20 tok/s: 6.6 bits, 21.0 tok/s predicted";
         let four_bits = "none reaches 20 tok/s; Q4_K_M is the fastest of 2 that each has 4.24 bits per weight or more: \

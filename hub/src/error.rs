@@ -1,4 +1,4 @@
-//! Errors between a name and a file on this machine: one variant for each fault that a user can act on.
+//! Errors of listing, choosing and fetching models. There is a variant for each fault that a user can act on.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::NameError;
 
 /// Why a model could not be listed, chosen or fetched.
 ///
-/// Addresses come without their query, which may be a signature. No message contains a token.
+/// Addresses are shown without their query, which may be a signature. No message contains a token.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
@@ -18,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     Name(#[from] NameError),
 
-    /// An environment variable, or a file that it names, has no usable value.
+    /// The value of an environment variable, or of the file that it names, cannot be used.
     #[error("{variable}: {problem}")]
     Environment { variable: &'static str, problem: String },
 
@@ -26,7 +26,7 @@ pub enum Error {
     #[error("{what} is not in the cache {cache}, and the hub is not asked: it is offline, by HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or Hub::offline", cache = cache.display())]
     Offline { what: String, cache: PathBuf },
 
-    /// The hub wants a token, another token, or an accepted licence.
+    /// The hub requires a token, another token, or an accepted licence.
     #[error("{url}: refused ({status}): {advice}")]
     Refused { url: String, status: u16, advice: String },
 
@@ -38,19 +38,19 @@ pub enum Error {
     #[error("{url}: the server answered {status} at each of {attempts} attempts")]
     Status { url: String, status: u16, attempts: u32 },
 
-    /// The server could not be reached, or stopped answering, at every attempt.
+    /// At every attempt, the server could not be reached or stopped answering.
     #[error("{url}: {problem}, at each of {attempts} attempts")]
     Network { url: String, problem: String, attempts: u32 },
 
-    /// The server's answer is not a hub's.
+    /// The server's answer is not that of a hub.
     #[error("{url}: {problem}")]
     Answer { url: String, problem: String },
 
-    /// The repository has no GGUF file of a whole model, or none with the requested quantisation.
+    /// The repository has no GGUF file of a whole model, or no file with the requested quantisation.
     #[error("{repository} has no {wanted}; it has {found}")]
     NoModel { repository: String, wanted: String, found: String },
 
-    /// None of the repository's models meets the preference on this machine.
+    /// No model of the repository meets the preference on this machine.
     #[error("{name}: {reason}")]
     Unmet { name: String, reason: String },
 

@@ -1,8 +1,9 @@
-//! A model's files into the cache: whole, verified, or not at all.
+//! Fetches a model's files into the cache, whole and verified or not at all.
 //!
-//! Each file arrives in one stream. Its part file is always a valid beginning of the file, so a kill loses nothing. A
-//! process renames a part file to a blob only if no other process has written to it and its hash is the hub's.
-//! [`AT_ONCE`] files of a split model arrive at a time. No file enters the snapshot before all have arrived.
+//! Each file arrives in one stream. Its part file is always a valid beginning of the file, so no bytes are lost if the
+//! process is killed. A process renames a part file to a blob only if no other process has written to it and its hash
+//! equals the hub's. Of a split model, [`AT_ONCE`] files arrive at a time. No file enters the snapshot before all have
+//! arrived.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -56,10 +57,10 @@ pub(crate) fn fetch(
         let lacking = absent.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
         let done = candidate.bytes().saturating_sub(lacking);
         let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
-        // Existing blobs are read once to check their hashes, because another tool wrote them.
+        // Existing blobs are read once to check their hashes, because another tool may have written them.
         Fetch { http, folder, candidate, done, cancelled }.all(&absent, progress)?;
-        // The first file is linked last: a reader opens it, and its presence implies the others.
-        // A file that was moved into the snapshot meanwhile has no blob to link to.
+        // The first file is linked last, because readers open it and then expect the others. A file that was moved into
+        // the snapshot meanwhile has no blob to link to, and is skipped.
         let mut unlinked = absent.iter().rev().filter(|file| !folder.has(commit, file));
         unlinked.try_for_each(|file| folder.link(commit, file))?;
         folder.remember(&candidate.place.revision, commit)?;
@@ -71,7 +72,7 @@ pub(crate) fn fetch(
 }
 
 fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) -> Result<(), Error> {
-    let there = |file: &RemoteFile| fs::metadata(folder.arriving(&file.etag)).map_or(0, |it| it.len());
+    let there = |file: &RemoteFile| fs::metadata(folder.arriving(&file.etag)).map_or(0, |part| part.len());
     let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes.saturating_sub(there(file))));
     match folder.free_bytes() {
         Some(free) if free < needed => {
@@ -95,7 +96,7 @@ impl Fetch<'_> {
                 let sender = sender.clone();
                 scope.spawn(move || {
                     while let Some(file) = next() {
-                        // The receiver lives until all senders are gone.
+                        // Sending cannot fail, because the receiver lives until all senders are gone.
                         let _ = sender.send(self.one(file));
                     }
                 });
@@ -126,7 +127,7 @@ impl Fetch<'_> {
         let pointer = self.folder.pointer(&self.candidate.place.commit, &file.name);
         let there = [(self.folder.has_blob(file), &blob), (is_of(&pointer, file.bytes), &pointer)];
         if let Some((_, path)) = there.into_iter().find(|(is_there, _)| *is_there) {
-            // Another process wrote the file, now or earlier.
+            // Another process has written the file, just now or earlier.
             if self.hash_at(path, file)? == file.etag {
                 self.done.fetch_add(file.bytes, Relaxed);
                 return Ok(());
@@ -205,7 +206,7 @@ impl Fetch<'_> {
     }
 }
 
-/// The beginning of a file on the disk and its hash so far. No other process writes to it.
+/// The beginning of a file on the disk, and its hash so far. No other process writes to this file.
 struct Part {
     path: PathBuf,
     file: File,
@@ -216,7 +217,7 @@ struct Part {
 }
 
 impl Part {
-    /// Resumes an earlier fetch's part file if no other process can be writing to it; begins a new one otherwise.
+    /// Resumes the part file of an earlier fetch if no other process can be writing to it. Otherwise begins a new one.
     fn open(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let path = folder.arriving(&of.etag);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
@@ -252,7 +253,7 @@ impl Part {
         Ok(())
     }
 
-    /// The hash of all received bytes. Callable once.
+    /// The hash of all received bytes. It can be computed only once.
     fn hex(&mut self) -> Result<String, Error> {
         let bytes = self.file.metadata().map_err(io_error("read", &self.path))?.len();
         Ok(match bytes == self.at {
@@ -268,10 +269,10 @@ impl Part {
         Ok(())
     }
 
-    /// Renames the complete file, whose hash is the hub's, to its blob.
+    /// Renames the complete file to its blob. The caller has compared its hash with the hub's.
     fn become_blob(mut self, folder: &Folder, of: &RemoteFile, blob: &Path) -> Result<(), Error> {
         if !is_at(&self.file, &self.path) {
-            // Another process removed the file during the download. Its bytes exist as long as it is open.
+            // Another process removed the file during the download. Its bytes still exist as long as it is open.
             self = self.copied(folder, of)?;
         }
         self.file.sync_all().map_err(io_error("write", &self.path))?;
@@ -282,7 +283,7 @@ impl Part {
         Ok(())
     }
 
-    /// Copies the bytes into a file that has a name.
+    /// Copies the bytes into a new file that has a name.
     fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let mut copy = Self::alone(folder, of)?;
         self.file.rewind().map_err(io_error("read", &self.path))?;
@@ -313,7 +314,8 @@ fn hex(hash: &mut dyn DynDigest) -> String {
     hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The hub's hash of a file: sha256, or git's blob hash for a file that is stored in git itself.
+/// A hasher of the kind that the hub uses for a file: sha256, or git's hash of a blob for a file that is stored in git
+/// itself.
 fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     if file.etag.len() == 64 {
         return Box::new(sha2::Sha256::default());
@@ -321,9 +323,10 @@ fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     Box::new(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
 }
 
-/// Syncs the folder, so that the new name survives a power loss. A system without folder handles syncs by itself.
+/// Syncs the folder, so that the new name survives a power loss. Systems on which a folder cannot be opened do that by
+/// themselves.
 fn sync_folder(file: &Path) {
-    if let Some(folder) = file.parent().and_then(|it| File::open(it).ok()) {
+    if let Some(folder) = file.parent().and_then(|parent| File::open(parent).ok()) {
         let _ = folder.sync_all();
     }
 }

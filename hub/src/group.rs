@@ -1,5 +1,5 @@
-//! Groups the files of one folder or repository into models. File names flow in; models with their quantisation and
-//! shards in order flow out. A group that is not a model carries the reason.
+//! Groups the files of one folder or repository into models. In: names of files. Out: models, each with its
+//! quantisation and its shards in order. A group that is not a model has the reason.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use autoplace_planner::gguf::{shard_name, shard_of_name};
 
 use crate::local::SkipReason;
 
-/// The files of one model, or of something that is not a model.
+/// The files of one model, or files that are not a model.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
     /// The name with its folder, without the shard number and `.gguf`.
@@ -16,15 +16,15 @@ pub(crate) struct Group<T> {
     pub(crate) quant: Option<String>,
     /// Names with their folders, in shard order; at least one.
     pub(crate) files: Vec<(String, T)>,
-    /// The reason why the group is not a model to load by itself.
+    /// The reason why the group cannot be loaded as a model; `None` if it can.
     pub(crate) why: Option<SkipReason>,
 }
 
 /// Name prefixes of draft models (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
 const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Groups the GGUF files among `files` by name, sorted by name. Folders in names end with `/`. Each file carries a
-/// value of the caller's.
+/// Groups the GGUF files among `files` into models, and sorts the groups by name. In names, folders end with `/`. Each
+/// file comes with a value of the caller's.
 pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Vec<Group<T>> {
     group_where(files, |_| false)
 }
@@ -34,7 +34,7 @@ pub(crate) fn group_where<T>(
     files: impl IntoIterator<Item = (String, T)>,
     is_whole: impl Fn(&T) -> bool,
 ) -> Vec<Group<T>> {
-    // Keyed by the name's stem and the number of shards.
+    // The keys are the name's stem and the number of shards.
     let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
     for file in files {
         let Some(whole) = without_extension(&file.0) else { continue };
@@ -67,7 +67,7 @@ pub(crate) fn group_where<T>(
     made.collect()
 }
 
-/// A name without `.gguf` in any case.
+/// A name without its ending `.gguf`, which may be in capitals.
 fn without_extension(name: &str) -> Option<&str> {
     let (stem, extension) = name.split_at_checked(name.len().checked_sub(".gguf".len())?)?;
     extension.eq_ignore_ascii_case(".gguf").then_some(stem)
@@ -89,8 +89,8 @@ fn is_boundary(c: Option<char>) -> bool {
     c.is_none_or(|c| matches!(c, '-' | '.' | '_' | ' ' | '+'))
 }
 
-/// The quantisation at the start of an upper-case text: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
-/// size, or a type that has neither.
+/// The quantisation with which a text begins; the text is in capitals. It is a type (`Q4`, `IQ2`, `TQ1`) with the
+/// suffixes that follow it (`_K_M`, `_XXS`, `_0`), or a type that takes no suffix (`BF16`).
 fn quant_at(text: &str) -> Option<String> {
     let word = text.split(|c| c != '_' && is_boundary(Some(c))).next()?;
     let mut parts = word.split('_');
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_model_is_left_out_with_the_reason() {
+    fn files_that_are_not_a_whole_model_are_left_out_with_the_reason() {
         let groups = group(names(&[
             "mmproj-F16.gguf",
             "mtp-Q8_0.gguf",

@@ -1,13 +1,13 @@
-//! Reads the headers of a repository's models without the models: ranges of files flow in, [`Header`]s flow out.
+//! Reads the headers of a repository's models without fetching the models. In: ranges of files. Out: [`Header`]s.
 //!
-//! A header has 5 to 15 MB. Nearly all of it is the vocabulary, and the quantisations of a repository share it. The
-//! first header is read whole. Of every other header, the parts before, between and behind the vocabulary's arrays are
-//! read; the arrays are taken from the first header.
+//! A header has 5 to 15 MB. Nearly all of it is the vocabulary, which is the same in all quantisations of a repository.
+//! The first header is read as a whole. Of every other header, only the parts before, between and behind the
+//! vocabulary's arrays are read; the arrays are taken from the first header.
 //!
-//! This assumes that the first large array has the same key, element type and length, that at least [`BESIDE`] bytes
-//! after this entry equal the first header's, that the bytes on both sides of each array's end do too, and that the
-//! result parses. If any check fails, the header is read whole. Only the contents of the arrays stay unchecked. No plan
-//! looks into them: plans count tokens.
+//! This is done only if all of these are true: the first large array has the same key, element type and length; at
+//! least [`BESIDE`] bytes behind this entry equal those of the first header; the bytes on both sides of each array's
+//! end do too; and the result parses. Otherwise the header is read as a whole. The rest of the arrays is not checked,
+//! but plans do not read it: they only count tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::http::Http;
 use crate::remote::Remote;
 use crate::repository::Candidate;
 
-/// Bytes of a header's first read. Without the vocabulary, headers have 10 to 100 KiB.
+/// Bytes of the first read of a header. Without the vocabulary, headers have 10 to 100 KiB.
 const FIRST: u64 = 1 << 20;
 
 /// Bytes of the first read of a later shard, which has no metadata.
 const FIRST_OF_SHARD: u64 = 256 << 10;
 
-/// The longest header to read from a hub. The longest known headers have 20 MB.
+/// Maximum bytes of a header to read from a hub. The longest known headers have 20 MB.
 const MAX_HEADER: u64 = 256 << 20;
 
 /// Bytes that must match on each side of a skipped range.
@@ -34,29 +34,29 @@ const BESIDE: u64 = 4 << 10;
 /// Arrays with fewer elements are read along with their surroundings.
 const FEW: u64 = 2048;
 
-/// Upper bound for the difference in size between two quantisations' metadata and tensor lists.
+/// Maximum difference in bytes between the metadata and tensor lists of two quantisations.
 const SLACK: u64 = 32 << 10;
 
-/// The large arrays of a header that was read whole.
+/// The large arrays of a header that was read as a whole.
 pub(crate) struct Vocabulary {
     bytes: Arc<[u8]>,
-    /// From the first element of the first large array to the end of the last one.
+    /// The range from the first element of the first large array to the end of the last one.
     arrays: Range<u64>,
-    /// The gaps between arrays: from the end of one to the first element of the next.
+    /// The ranges between arrays, each from the end of one to the first element of the next.
     between: Vec<Range<u64>>,
     /// The entry before the first array: key, type, number of elements.
     entry: Vec<u8>,
     header_bytes: u64,
 }
 
-/// Reads a model's header. `known` holds the vocabulary of another model of the repository; if it is empty, it is set
-/// to this model's.
+/// Reads a model's header. `known` has the vocabulary of another model of the repository. If it is `None`, it is set to
+/// this model's.
 pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) -> Result<Header, Error> {
     let mut shards: Vec<(Arc<[u8]>, u64)> = Vec::new();
     for file in &of.files {
         let mut remote = Remote::new(http, &of.place, file);
         let (first, vocabulary) = if shards.is_empty() { (FIRST, known.as_ref()) } else { (FIRST_OF_SHARD, None) };
-        let spliced = vocabulary.map_or(Ok(None), |it| it.splice(&mut remote))?;
+        let spliced = vocabulary.map_or(Ok(None), |vocabulary| vocabulary.splice(&mut remote))?;
         let bytes = spliced.map_or_else(|| whole(&mut remote, first), Ok)?;
         shards.push((bytes.into(), file.bytes));
     }
@@ -96,7 +96,7 @@ fn is_whole(bytes: &[u8], file_bytes: u64) -> bool {
 }
 
 impl Vocabulary {
-    /// `None` if splicing would save nothing.
+    /// Finds the large arrays; `None` if taking them from this header would save nothing.
     fn from_header(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
         let mut arrays: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
         for (key, value) in header.metadata() {
@@ -125,7 +125,7 @@ impl Vocabulary {
         Some(Self { bytes, arrays: all, between, entry: arrays.swap_remove(0).1, header_bytes })
     }
 
-    /// The header of another file with these arrays; `None` if its arrays differ.
+    /// The header of another file, completed with these arrays; `None` if its arrays differ.
     fn splice(&self, remote: &mut Remote<'_>) -> Result<Option<Vec<u8>>, Error> {
         let Range { start, end } = self.arrays;
         let mut bytes = remote.read(0..start + (FIRST / 16))?;

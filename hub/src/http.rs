@@ -1,5 +1,5 @@
-//! Requests to a hub. An address flows in; redirects are followed; an answer with status 200 or 206 flows out, or an
-//! error that says whether another attempt may help.
+//! Requests to a hub. In: an address, whose redirects are followed. Out: an answer with status 200 or 206, or an error
+//! that says whether another attempt may help.
 //!
 //! The token goes only to the endpoint's own origin (scheme, host and port). A hub redirects to a storage host with
 //! signed addresses (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
@@ -18,7 +18,7 @@ use crate::error::Error;
 /// Maximum number of redirects, a usual limit of clients (`_MAX_REDIRECTS` in huggingface_hub). A hub needs fewer.
 const MAX_REDIRECTS: usize = 10;
 
-/// The longest wait that a server can ask for. A hub counts requests over five minutes.
+/// The longest wait that a server may request. A hub counts requests over five minutes.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Maximum bytes of a listing. A repository of 10,000 files takes 4 MB.
@@ -27,14 +27,14 @@ const MAX_LISTING: u64 = 64 << 20;
 /// Limits of retries.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// For a connection, and for each read.
+    /// The time limit of a connection, and of each read.
     pub(crate) timeout: Duration,
     pub(crate) attempts: u32,
     /// The pause before the second attempt. It doubles before each further attempt.
     pub(crate) pause: Duration,
 }
 
-/// A token's header value, hidden from messages and `Debug`; `None` if the token cannot be in a header.
+/// The header's value for a token. `Debug` does not print it. `None` if the token cannot be in a header.
 pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
@@ -64,9 +64,9 @@ pub(crate) struct Answer {
 pub(crate) enum Failure {
     /// Another attempt would fail in the same way.
     Final(Error),
-    /// Another attempt may succeed, after the wait that the server names.
+    /// Another attempt may succeed, after the wait that the server requests.
     Again { url: String, status: Option<u16>, problem: String, wait: Option<Duration> },
-    /// The stored address has expired: try again at once with the repository's address.
+    /// The stored address has expired. The caller should try again at once, with the repository's address.
     Expired,
 }
 
@@ -83,7 +83,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A redirect must not leave encryption.
+            // A redirect must not lead from https to http.
             .https_only(endpoint.starts_with("https:"))
             .timeout_resolve(Some(patience.timeout))
             .timeout_connect(Some(patience.timeout))
@@ -97,7 +97,7 @@ impl Http {
         Self { agent: config.build().new_agent(), endpoint, token, patience }
     }
 
-    /// A whole answer as text.
+    /// Requests a whole answer, as text.
     pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
         self.patiently(&AtomicBool::new(false), |_| {
             let answer = self.get(url, None)?;
@@ -113,8 +113,8 @@ impl Http {
         })
     }
 
-    /// Repeats `act` until it succeeds, fails for good, or has used up its attempts. `act` sets its argument when it
-    /// got further than earlier attempts; the count then starts again. `cancelled` ends a pause between attempts.
+    /// Repeats `act` until it succeeds, fails for good, or has used up its attempts. If `act` got further than earlier
+    /// attempts, it sets its argument, and the count starts again. `cancelled` ends a pause between attempts.
     pub(crate) fn patiently<T>(
         &self,
         cancelled: &AtomicBool,
@@ -137,7 +137,8 @@ impl Http {
                 });
             }
             let pause = self.patience.pause.saturating_mul(1 << (attempts - 1).min(6));
-            // Spread the clients that a failing server has lost, so that they do not all return at the same moment.
+            // A random part spreads the clients of a server that has failed, so that they do not all return at the same
+            // moment.
             let jitter = RandomState::new().hash_one(attempts) % 256;
             let pause = pause / 2 + pause.mul_f64(jitter as f64 / 256.0);
             rest(wait.map_or(pause, |wait| wait.min(MAX_WAIT)), cancelled);
@@ -153,7 +154,7 @@ impl Http {
                 request = request.header(header::RANGE, format!("bytes={}-{}", range.start, range.end - 1));
             }
             if let Some(token) = &self.token
-                && origin(&url).is_some_and(|it| Some(it) == origin(&self.endpoint))
+                && origin(&url).is_some_and(|target| Some(target) == origin(&self.endpoint))
             {
                 request = request.header(header::AUTHORIZATION, token.clone());
             }
@@ -163,8 +164,8 @@ impl Http {
                 let answer = Answer { url, headers: parts.headers, status: parts.status, body };
                 return answer.checked(self.token.is_some());
             }
-            let location = parts.headers.get(header::LOCATION).and_then(|it| it.to_str().ok());
-            url = location.and_then(|it| join(&url, it)).ok_or_else(|| {
+            let location = parts.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+            url = location.and_then(|location| join(&url, location)).ok_or_else(|| {
                 let problem = format!("status {} redirects to no address", parts.status.as_u16());
                 Error::Answer { url: shown(&url), problem }
             })?;
@@ -175,7 +176,7 @@ impl Http {
 }
 
 impl Answer {
-    /// The answer itself if its status is a success.
+    /// The answer, if its status is a success.
     fn checked(self, has_token: bool) -> Result<Self, Failure> {
         let (status, url) = (self.status.as_u16(), shown(&self.url));
         Err(match status {
@@ -196,7 +197,7 @@ impl Answer {
         })
     }
 
-    /// How to resolve a refusal. A hub also answers 401 for a missing repository (`hf_raise_for_status`).
+    /// Advice on how to resolve a refusal. A hub also answers 401 for a missing repository (`hf_raise_for_status`).
     fn advice(&self, has_token: bool) -> String {
         let page = "the repository is gated: accept its licence on its page";
         let token = "HF_TOKEN or `hf auth login`";
@@ -208,7 +209,7 @@ impl Answer {
         }
     }
 
-    /// The wait that the server asks for: Retry-After in seconds, or the `t` of a hub's RateLimit.
+    /// The wait that the server requests: Retry-After in seconds, or the `t` in a hub's RateLimit.
     fn wait(&self) -> Option<Duration> {
         let limit = || self.text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="));
         let seconds = self.text("retry-after").or_else(limit)?;
@@ -219,8 +220,8 @@ impl Answer {
         self.headers.get(header)?.to_str().ok()
     }
 
-    /// A reader of the file from byte `start` on, wherever the answer begins. Fails if the file's length is not
-    /// `file_bytes`.
+    /// A reader of the file from byte `start` on, even if the answer begins earlier. It is a failure if the file's
+    /// length is not `file_bytes`.
     pub(crate) fn bytes_from(self, start: u64, file_bytes: u64) -> Result<impl Read, Failure> {
         let url = shown(&self.url);
         let wrong = |problem: String| Failure::Final(Error::Answer { url: url.clone(), problem });
@@ -230,8 +231,8 @@ impl Answer {
                 let found = content_range(range).ok_or_else(|| wrong(format!("Content-Range is `{range}`")))?;
                 (found.0, Some(found.1))
             }
-            // The whole file, from a server without support for ranges.
-            _ => (0, self.text("content-length").and_then(|it| it.parse().ok())),
+            // A server without support for ranges sends the whole file.
+            _ => (0, self.text("content-length").and_then(|length| length.parse().ok())),
         };
         if length.is_some_and(|length| length != file_bytes) || at > start {
             let length = length.unwrap_or_default();
@@ -254,7 +255,7 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
     Some((range.split_once('-')?.0.trim().parse().ok()?, length.trim().parse().ok()?))
 }
 
-/// The failure for an error while reading a body.
+/// The failure for an I/O error in reading a body.
 pub(crate) fn broken(url: &str, error: &io::Error) -> Failure {
     passing(url, format!("the connection broke: {error}"))
 }
@@ -271,7 +272,7 @@ fn passing(url: &str, problem: String) -> Failure {
 fn network(url: &str, error: &ureq::Error) -> Failure {
     let url = shown(url);
     let problem = match error {
-        // These errors' own messages contain the address, which may be signed.
+        // The messages of these errors would contain the address, which may have a signature.
         ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => "not a valid address".to_owned(),
         ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
@@ -307,7 +308,7 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// The target of a redirect. A hub's are whole addresses, or begin with `/`.
+/// The target of a redirect. A hub's targets are whole addresses, or begin with `/`.
 fn join(base: &str, location: &str) -> Option<String> {
     let (scheme, rest) = base.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next()?;

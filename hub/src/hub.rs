@@ -1,4 +1,4 @@
-//! A hub as this machine uses it. Endpoint, cache and token come from the settings of Hugging Face's own tools.
+//! A hub and its cache on this machine. Endpoint, cache and token come from the settings of Hugging Face's own tools.
 
 use std::fs;
 use std::io;
@@ -105,7 +105,7 @@ impl Hub {
         self
     }
 
-    /// Lists a repository's models: one request, or the cache's content when offline.
+    /// Lists a repository's models, by one request or, when offline, from the cache.
     ///
     /// # Errors
     ///
@@ -118,8 +118,8 @@ impl Hub {
         }
     }
 
-    /// The header of each candidate, in order. A cached file is read from the disk. Otherwise ranges are requested: a
-    /// few MB for the first header, some 100 KB for each further one.
+    /// The header of each candidate, in order. A cached file is read from the disk. Of other files, ranges are
+    /// requested: a few MB for the first header, and about 100 KB for each further one.
     ///
     /// # Errors
     ///
@@ -129,18 +129,24 @@ impl Hub {
     }
 
     /// Lists the projectors of a repository, whatever models it has: those in the cache, or else those of the hub. A
-    /// quantisation in the name is the projector's.
+    /// quantisation in the name is the projector's. The hub is asked once about a cached commit without a projector.
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if there is no projector, or none of the quantisation; [`Error::Offline`]; errors of a
+    /// [`Error::NoModel`] if there is no projector, or none with the quantisation; [`Error::Offline`]; errors of a
     /// request.
     pub fn projectors(&self, name: &Name) -> Result<Vec<Candidate>, Error> {
-        let mut here = repository::projectors_cached(&self.folder(name.repository()), name);
+        let folder = self.folder(name.repository());
+        let mut here = repository::projectors_cached(&folder, name);
         here.retain(|candidate| self.cached(candidate).is_some());
+        if !here.is_empty() {
+            return Ok(here);
+        }
+        if let Some(error) = repository::known_without_projector(&folder, name) {
+            return Err(error);
+        }
         match self.http() {
-            _ if !here.is_empty() => Ok(here),
-            Some(http) => repository::projectors_listed(&http, name),
+            Some(http) => repository::projectors_listed(&http, &folder, name),
             None => Err(Error::Offline { what: format!("a projector (mmproj) of {name}"), cache: self.cache.clone() }),
         }
     }
@@ -166,9 +172,10 @@ impl Hub {
         whole.then(|| folder.pointer(commit, &candidate.files[0].name))
     }
 
-    /// Fetches the files of a model that the cache lacks, and returns the first file's path. An unfinished fetch of
-    /// this library is resumed. A blob from another tool is read once, and fetched again if its hash is not the hub's.
-    /// `progress` is called every tenth of a second with the bytes so far and the total; it may cancel the fetch.
+    /// Fetches the files of a model that the cache lacks, and returns the first file's path. An unfinished fetch by
+    /// this library is resumed. A blob from another tool is read once, and fetched again if its hash differs from the
+    /// hub's. `progress` is called every tenth of a second with the bytes so far and the total bytes; it may cancel the
+    /// fetch.
     ///
     /// # Errors
     ///
@@ -216,7 +223,10 @@ mod tests {
 
     fn hub(variables: &[(&'static str, &'static str)], home: &Path) -> Hub {
         let home = Environment::new(home);
-        Hub::from_environment(&variables.iter().fold(home, |it, &(name, value)| it.variable(name, value))).unwrap()
+        Hub::from_environment(
+            &variables.iter().fold(home, |environment, &(name, value)| environment.variable(name, value)),
+        )
+        .unwrap()
     }
 
     #[test]

@@ -40,12 +40,12 @@ impl Name {
         &self.repository
     }
 
-    /// The requested quantisation in capitals; `None` leaves the choice open.
+    /// The requested quantisation in capitals; `None` if the name has none.
     pub fn quant(&self) -> Option<&str> {
         self.quant.as_deref()
     }
 
-    /// The same repository and revision with the quantisation left open.
+    /// The same repository and revision, without a quantisation.
     pub fn without_quant(&self) -> Self {
         Self { quant: None, ..self.clone() }
     }
@@ -70,7 +70,8 @@ impl FromStr for Name {
         let (rest, revision) = cut(rest, '@');
         let (repository, quant) = cut(rest, ':');
         let (owner, name) = repository.split_once('/').ok_or_else(|| wrong("there is no owner/name"))?;
-        // The hub's rule for names (huggingface_hub, `validate_repo_id`). Such a name cannot leave its folder.
+        // The hub's rule for names (huggingface_hub, `validate_repo_id`). A name that follows the rule cannot lead out
+        // of its folder.
         let is_word = |word: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             !word.is_empty() && word.chars().all(allowed) && !word.starts_with('.')
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_its_form() {
+    fn a_text_that_is_not_a_name_is_refused_with_the_right_form() {
         for text in
             ["a/b", "hf:b", "hf:/b", "hf:a/", "hf:a/b/c", "hf:../b", "hf:a/b:", "hf:a/b:../x", "hf:a/b@", "hf:a/b@../x"]
         {

@@ -1,4 +1,4 @@
-//! Lists in the JSON of other tools, which may write `null` for an empty list, as Go's encoder does.
+//! Reads lists in the JSON of other tools. They may write `null` for an empty list, as Go's encoder does.
 
 use serde::{Deserialize, Deserializer};
 

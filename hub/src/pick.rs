@@ -1,5 +1,5 @@
-//! From a name to a model: a name, a machine, a request and a preference flow in; the models, their placements on the
-//! machine and the best model flow out.
+//! Picks a model by name. In: a name, a machine, a request and a preference. Out: the models of that name, their
+//! placements on the machine, and the best model.
 
 use std::path::PathBuf;
 
@@ -20,12 +20,12 @@ use crate::repository::{Candidate, Repository};
 pub struct Pick {
     /// The requested name.
     pub name: Name,
-    /// Skipped files and the reasons, a sentence each: files that are not models, headers that cannot be read.
+    /// A sentence for each skipped file: files that are not models, and files whose header cannot be read.
     pub left_out: Vec<String>,
     /// The models with readable headers, in the order of the choice's rows.
     pub candidates: Vec<Candidate>,
-    /// The repository's projectors for images or sound; only those in the cache if the hub was not asked
-    /// ([`Hub::projectors`] asks it).
+    /// The repository's projectors for images or sound. If the hub was not asked, only those in the cache;
+    /// [`Hub::projectors`] asks the hub.
     pub projectors: Vec<Candidate>,
     /// The header of the chosen model.
     pub header: Option<Header>,
@@ -55,7 +55,7 @@ pub struct ProjectorPick {
     pub candidate: Candidate,
     /// Its file, if the cache has it.
     pub cached: Option<PathBuf>,
-    /// The reason for the choice, in a sentence.
+    /// A sentence that says why it was chosen.
     pub reason: String,
 }
 
@@ -65,8 +65,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// [`Error::NoProjector`] with the reason if none can be loaded beside the model. If no header can be read, the
-    /// first header's error.
+    /// [`Error::NoProjector`] with the reason if no projector can be loaded beside the model. If no header can be read,
+    /// the error of the first header.
     pub fn pick_projector(
         &self,
         projectors: &[Candidate],
@@ -100,8 +100,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// Those of [`repository`](Self::repository). If no header can be read, the first header's error. An unmet
-    /// preference is an error of [`Pick::chosen`].
+    /// Those of [`repository`](Self::repository). If no header can be read, the error of the first header. A preference
+    /// that no model meets is an error of [`Pick::chosen`].
     pub fn pick(
         &self,
         name: &Name,
@@ -112,8 +112,8 @@ impl Hub {
         self.pick_by(name, |files| choose(files, machine, request, preference))
     }
 
-    /// Like [`pick`](Self::pick), with [`choose_measured`]: `measure` is called for the missing host rates of weight
-    /// types if a part of a model would stay on the host.
+    /// Like [`pick`](Self::pick), with [`choose_measured`]: `measure` is called for missing rates of the host, if a
+    /// part of a model would stay on the host.
     ///
     /// # Errors
     ///

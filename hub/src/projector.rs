@@ -1,5 +1,5 @@
-//! Chooses the projector that goes beside a model. Headers, a machine and a request flow in; the best projector
-//! that fits flows out, with the reason.
+//! Chooses the projector for a model. In: headers, a machine and a request. Out: the best projector that fits, and the
+//! reason.
 
 use autoplace_planner::Planner;
 use autoplace_planner::gguf::Header;
@@ -12,37 +12,38 @@ use serde::Serialize;
 
 use crate::choice::{PlannedFile, bits_per_weight};
 
-/// Bits per weight from which a projector counts as one of F32. Files of F16 have some tensors of F32.
+/// Bits per weight from which a projector counts as F32. Files of F16 also have some tensors of F32.
 const F32_BITS: f64 = 24.0;
 
-/// Bits per weight from which a projector loses nothing that can be seen. Q8_0 has 8.5.
+/// Bits per weight from which no loss of quality is noticeable. Q8_0 has 8.5.
 const FINE_BITS: f64 = 8.0;
 
-/// A slower model by more than this share is a price that a projector with more bits is not worth.
+/// A projector with more bits is chosen only if the model keeps at least this share of its speed.
 const AS_FAST: f64 = 0.98;
 
-/// The projector that goes beside a model.
+/// The projector that was chosen for a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProjectorChoice {
-    /// The index of the chosen file; `None` if none goes with the model, or none fits.
+    /// The index of the chosen file; `None` if no projector is for this model, or none fits.
     pub chosen: Option<usize>,
-    /// The reason for the choice, or for the lack of one, in a sentence.
+    /// A sentence that says why it was chosen, or why none was.
     pub reason: String,
 }
 
-/// A projector that can be loaded beside the model, and what becomes of both.
+/// A projector that can be loaded beside the model, and the placement of both.
 struct Fitting {
     index: usize,
     bits: f64,
-    /// Tokens per second of the model, or its layers on GPUs if no speed is predicted.
+    /// Tokens per second of the model or, if no speed is predicted, its number of layers on GPUs.
     speed: f64,
     /// The name of the projector's GPU.
     gpu: Option<String>,
 }
 
 impl Fitting {
-    /// F16, BF16 and Q8_0 come first, then smaller types, and F32 last: it takes twice the memory for the same rows.
+    /// The class of its type; the lowest is the best. F16, BF16 and Q8_0 come first, then smaller types. F32 is last,
+    /// because it takes twice the memory for the same rows.
     fn class(&self) -> u8 {
         match self.bits {
             bits if bits >= F32_BITS => 2,
@@ -52,9 +53,10 @@ impl Fitting {
     }
 }
 
-/// Plans the model with each projector beside it, by arithmetic, and takes the best that fits. Files of F16, BF16 and
-/// Q8_0 come before smaller types, and F32 comes last. Among those of one class, one on a GPU comes first, then
-/// one beside which the model loses no speed, and then the file with the most bits per weight.
+/// Plans the model with each projector beside it, by arithmetic, and chooses the best projector that fits. Files of
+/// F16, BF16 and Q8_0 come before smaller types, and F32 comes last. Within these classes, a projector on a GPU is
+/// better than one on the host, then one with which the model loses no speed, and then the one with the most bits per
+/// weight.
 pub fn choose_projector(
     projectors: &[PlannedFile],
     model: &Header,
@@ -83,16 +85,17 @@ pub fn choose_projector(
     ProjectorChoice { chosen: Some(best.index), reason }
 }
 
-/// The best of those that fit, the first of equals.
+/// The best of the projectors that fit. Of equal ones it is the first.
 fn best_of(mut fitting: Vec<Fitting>) -> Option<Fitting> {
     let class = fitting.iter().map(Fitting::class).min()?;
-    fitting.retain(|it| it.class() == class);
-    // On the host an image takes a hundred times as long, which is why a plan puts a projector on a GPU where it fits.
-    if fitting.iter().any(|it| it.gpu.is_some()) {
-        fitting.retain(|it| it.gpu.is_some());
+    fitting.retain(|projector| projector.class() == class);
+    // On the host, an image takes a hundred times as long. That is why a plan puts a projector on a GPU if it fits
+    // there.
+    if fitting.iter().any(|projector| projector.gpu.is_some()) {
+        fitting.retain(|projector| projector.gpu.is_some());
     }
-    let fastest = fitting.iter().map(|it| it.speed).fold(0.0, f64::max);
-    fitting.retain(|it| it.speed >= fastest * AS_FAST);
+    let fastest = fitting.iter().map(|projector| projector.speed).fold(0.0, f64::max);
+    fitting.retain(|projector| projector.speed >= fastest * AS_FAST);
     fitting.into_iter().reduce(|best, next| if next.bits > best.bits { next } else { best })
 }
 
@@ -129,14 +132,14 @@ mod tests {
                 speed,
                 gpu: on_card.then(|| "card".to_owned()),
             };
-            best_of(of.iter().enumerate().map(fitting).collect()).map(|it| it.index)
+            best_of(of.iter().enumerate().map(fitting).collect()).map(|best| best.index)
         };
         let (f32, f16, q8_0, q4_0) = (32.0, 16.1, 8.6, 4.6);
         assert_eq!(best(&[(f32, 50.0, true), (q8_0, 50.0, true), (f16, 50.0, true)]), Some(2));
-        // For F16 the model would leave its card, or the projector would.
+        // With F16, the model or the projector would not fit on the card.
         assert_eq!(best(&[(f16, 30.0, true), (q8_0, 50.0, true)]), Some(1));
         assert_eq!(best(&[(f16, 50.0, false), (q8_0, 40.0, true)]), Some(1));
-        // Fewer bits are worse than a slower model, and F32 is the last.
+        // Fewer bits are worse than a slower model, and F32 is worst.
         assert_eq!(best(&[(q4_0, 50.0, true), (q8_0, 10.0, false)]), Some(1));
         assert_eq!(best(&[(f32, 50.0, true), (q4_0, 10.0, false)]), Some(1));
         assert_eq!(best(&[(f32, 50.0, true)]), Some(0));

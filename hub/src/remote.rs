@@ -1,4 +1,4 @@
-//! One file of a repository: a range flows in, its bytes flow out.
+//! One file of a repository. In: a range. Out: its bytes.
 
 use std::io::Read;
 use std::ops::Range;
@@ -20,7 +20,7 @@ impl<'a> Remote<'a> {
     pub(crate) fn new(http: &'a Http, place: &Place, file: &'a RemoteFile) -> Self {
         let Place { repository, commit, .. } = place;
         let path: Vec<String> = file.name.split('/').map(quoted).collect();
-        // Addresses the commit: a branch may change between two requests.
+        // The address names the commit, because a branch may change between two requests.
         let url = format!("{}/{repository}/resolve/{commit}/{}", http.endpoint, path.join("/"));
         Self { http, file, url, location: None }
     }

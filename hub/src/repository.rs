@@ -1,4 +1,4 @@
-//! The content of a repository: a name flows in; its commit and its models, by quantisation, flow out.
+//! The content of a repository. In: a name. Out: its commit, and its models by quantisation.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -18,16 +18,17 @@ use crate::null;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Repository {
-    /// The models with all their files, sorted by name. If the name has a quantisation, only models of that
-    /// quantisation.
+    /// The models with all their files, sorted by name. If the name has a quantisation, only models with that
+    /// quantisation are listed.
     pub candidates: Vec<Candidate>,
-    /// Projectors (mmproj) for images or sound, which go beside a model, sorted by name; of every quantisation.
+    /// Projectors (mmproj) for images or sound, which are loaded beside a model. Projectors of every quantisation are
+    /// listed, sorted by name.
     pub projectors: Vec<Candidate>,
-    /// Files that are not models to load by themselves, and the reasons: projectors, incomplete sets of shards.
+    /// Files that cannot be loaded as models, and the reasons: projectors, incomplete sets of shards.
     pub left_out: Vec<(Vec<String>, String)>,
 }
 
-/// The origin of files.
+/// The repository, revision and commit that files come from.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) repository: String,
@@ -50,8 +51,8 @@ pub(crate) struct RemoteFile {
     /// The path in the repository, with `/` between folders.
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// The hub's hash of the content and the cache's name for the blob: sha256 for large files, git's sha1 for others.
-    /// Empty if only the cache was asked, which may not know the hash.
+    /// The hub's hash of the content, which is also the name of the blob in the cache: sha256 for large files, git's
+    /// sha1 for others. Empty if the file was found in the cache, where the hash may be unknown.
     pub(crate) etag: String,
 }
 
@@ -111,21 +112,36 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     grouped(name, commit, files)
 }
 
-/// Lists the projectors of a repository through the hub. A quantisation in the name is the projector's.
-pub(crate) fn projectors_listed(http: &Http, name: &Name) -> Result<Vec<Candidate>, Error> {
+/// Lists the projectors of a repository through the hub. A quantisation in the name is the projector's. If a cached
+/// commit has no projector at all, the cache remembers it, so that the hub is asked once.
+pub(crate) fn projectors_listed(http: &Http, folder: &Folder, name: &Name) -> Result<Vec<Candidate>, Error> {
     let (commit, files) = files_listed(http, name)?;
-    let projectors = parts(name, commit, files).projectors;
+    let projectors = parts(name, commit.clone(), files).projectors;
+    if projectors.is_empty() && folder.commit(name.revision()) == Some(commit.clone()) {
+        // A cache that cannot be written is no fault of this question.
+        let _ = folder.remember_lacking(&commit, PROJECTOR);
+    }
     let found: Vec<&str> = projectors.iter().map(Candidate::name).collect();
     let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
     let projectors = of_quant(projectors, name);
-    if projectors.is_empty() {
-        let wanted = name.quant().map_or("projector (mmproj)".to_owned(), |quant| format!("projector of {quant}"));
-        return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
-    }
-    Ok(projectors)
+    if projectors.is_empty() { Err(no_projector(name, found)) } else { Ok(projectors) }
 }
 
-/// The cached projectors of a repository, without the hub. A quantisation in the name is the projector's.
+/// The name under which the cache remembers that a commit has no projector.
+const PROJECTOR: &str = "mmproj.gguf";
+
+/// The error of a repository that is known to have no projector.
+pub(crate) fn known_without_projector(folder: &Folder, name: &Name) -> Option<Error> {
+    let commit = folder.commit(name.revision())?;
+    folder.lacks(&commit, PROJECTOR).then(|| no_projector(name, "none".to_owned()))
+}
+
+fn no_projector(name: &Name, found: String) -> Error {
+    let wanted = name.quant().map_or("projector (mmproj)".to_owned(), |quant| format!("projector of {quant}"));
+    Error::NoModel { repository: name.repository().to_owned(), wanted, found }
+}
+
+/// The cached projectors of a repository, without the hub. A quantisation in the name is that of the projector.
 pub(crate) fn projectors_cached(folder: &Folder, name: &Name) -> Vec<Candidate> {
     let Some(commit) = folder.commit(name.revision()) else { return Vec::new() };
     let files = files_cached(folder, &commit);
@@ -133,7 +149,7 @@ pub(crate) fn projectors_cached(folder: &Folder, name: &Name) -> Vec<Candidate> 
 }
 
 fn of_quant(mut projectors: Vec<Candidate>, name: &Name) -> Vec<Candidate> {
-    projectors.retain(|it| name.quant().is_none_or(|quant| it.quant() == Some(quant)));
+    projectors.retain(|projector| name.quant().is_none_or(|quant| projector.quant() == Some(quant)));
     projectors
 }
 
@@ -160,7 +176,7 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
     if files.is_empty() {
         return Err(missing());
     }
-    // The hub may have models that the cache lacks.
+    // If the cache lacks the quantisation, the hub may have it.
     grouped(name, commit, files).map_err(|_| missing())
 }
 
@@ -180,7 +196,7 @@ fn parts(name: &Name, commit: String, files: Vec<RemoteFile>) -> Repository {
         match why {
             Some(why) => {
                 left_out.push((names, why.to_string()));
-                // mtmd opens a single file.
+                // A split projector is left out, because mtmd opens only a single file.
                 if matches!(why, SkipReason::Projector) && files.len() == 1 {
                     projectors.push(Candidate { place: place.clone(), name, quant, files });
                 }
@@ -196,7 +212,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
     let found: Vec<&str> = candidates.iter().map(|candidate| candidate.quant().unwrap_or(&candidate.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
-        // People call Unsloth's `UD-Q4_K_XL` plain `Q4_K_XL`.
+        // `Q4_K_XL` also means Unsloth's `UD-Q4_K_XL`.
         let dynamic = format!("UD-{quant}");
         let meant = if candidates.iter().any(|candidate| candidate.quant() == Some(quant)) { quant } else { &dynamic };
         candidates.retain(|candidate| candidate.quant() == Some(meant));
@@ -210,7 +226,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
 }
 
 impl Sibling {
-    /// The file, if its name and hash are safe: both come from outside and become paths.
+    /// The file, if its name and hash are safe. The name and the hash come from outside and become parts of paths.
     fn checked(self) -> Result<RemoteFile, String> {
         let Self { rfilename: name, size, blob_id, lfs } = self;
         if !stays_inside(&name) {
@@ -233,12 +249,12 @@ pub(crate) fn is_hex(text: &str, length: usize) -> bool {
 }
 
 fn is_gguf(name: &str) -> bool {
-    // Split as text: on Windows, a path `\\host\a.gguf` has no extension, and the fault in such a name must be
-    // reported.
-    name.rsplit_once('.').is_some_and(|(stem, it)| !stem.is_empty() && it.eq_ignore_ascii_case("gguf"))
+    // The name is split as a text and not as a path. On Windows a path `\\host\a.gguf` has no extension, and would be
+    // skipped instead of reported.
+    name.rsplit_once('.').is_some_and(|(stem, ending)| !stem.is_empty() && ending.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether a name stays inside its folder, here and on Windows (`_validate_relative_filename`).
+/// Whether a name stays inside its folder, on this system and on Windows (`_validate_relative_filename`).
 fn stays_inside(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
@@ -250,7 +266,8 @@ fn stays_inside(name: &str) -> bool {
     name.split('/').all(is_plain) && Path::new(name).components().all(is_normal)
 }
 
-/// The regular files below a folder and their lengths, by names with `/` between folders. Links to files are followed.
+/// The regular files below a folder, and their lengths. Their names have `/` between folders. Links to files are
+/// followed.
 pub(crate) fn files_below(folder: &Path, prefix: &str) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

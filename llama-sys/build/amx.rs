@@ -12,7 +12,7 @@ use crate::target::Target;
 /// The flag that hides AMX from ggml, by undefining the macro that it checks (ggml-cpu/amx/amx.cpp).
 pub(crate) const WITHOUT: &str = "-U__AMX_INT8__";
 
-/// Stores one byte at the end of a configuration: a correct compiler emits the value 77.
+/// Code that stores one byte at the end of a configuration. A correct compiler emits the value 77.
 const SNIPPET: &str = "\
 #include <immintrin.h>
 void configure(void) {
@@ -34,7 +34,7 @@ pub(crate) fn is_miscompiled(target: &Target) -> bool {
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
     let source = Path::new(&out).join("amx.cpp");
     fs::write(&source, SNIPPET).unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
-    // Written to a file, because not every compiler takes `-` for its standard output.
+    // The assembly is written to a file, because not every compiler accepts `-` for its standard output.
     let assembly = source.with_extension("s");
     let arguments = ["-O2", "-mamx-tile", "-S", "-o"];
     let status = compiler.to_command().args(arguments).args([&assembly, &source]).output();

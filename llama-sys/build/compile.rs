@@ -3,8 +3,8 @@
 //!
 //! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder that shares one native build
 //! between cargo profiles, packages and steps; a file lock keeps two build scripts apart. In both cases each
-//! combination of source, options and instruction set has its own folder, so that a build from another CPU in a CI's
-//! cache is not reused.
+//! combination of source, options and instruction set has its own folder. So a build for another CPU, which a CI's
+//! cache may hold, is not reused.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,8 +15,8 @@ use crate::isa::InstructionSet;
 use crate::source::folder;
 use crate::target::{Target, feature};
 
-/// How ggml's threads wait for each other. Each build folder has a copy, so that equal sources share a folder wherever
-/// this crate lies.
+/// The sources of the barrier in which ggml's threads wait for each other. Each build folder has a copy, so that equal
+/// sources share a folder in whatever folder this crate is.
 const WAIT: [(&str, &str); 2] =
     [("wait.cmake", include_str!("../native/wait.cmake")), ("wait.h", include_str!("../native/wait.h"))];
 
@@ -39,12 +39,12 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     let lock = dir.join("lock");
     let lock = File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
-    // Released when the file is dropped, even after a crash.
+    // The lock is released when the file is dropped, even after a crash.
     lock.lock().expect("a lock on a fresh file");
 
     for (name, text) in WAIT {
         let path = dir.join(name);
-        // An unchanged file keeps its time, so that nothing is compiled again.
+        // An unchanged file is not written and keeps its time, so that nothing is compiled again.
         if fs::read_to_string(&path).ok().as_deref() != Some(text) {
             fs::write(&path, text).unwrap_or_else(|e| panic!("cannot write {}: {e}", path.display()));
         }
@@ -60,8 +60,8 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
         cmake.define(name, value);
     }
     if feature("vulkan") && !target.is_msvc() {
-        // ggml builds the generator of its shaders separately, and takes its flags only from the environment. It runs
-        // for a moment, but with inlining GCC compiles it for as long as the whole backend.
+        // ggml builds the generator of its shaders separately, and takes its flags only from the environment. The
+        // generator runs only for a moment, but with inlining GCC takes as long to compile it as the whole backend.
         let flags = std::env::var("CXXFLAGS").unwrap_or_default();
         cmake.env("CXXFLAGS", format!("{flags} -fno-inline"));
     }

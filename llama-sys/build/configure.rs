@@ -1,4 +1,4 @@
-//! Step 3: chooses the cmake options by the cargo features.
+//! Step 3: chooses cmake's options by the cargo features.
 
 use crate::target::{Target, feature, native_cpu};
 use crate::{amx, isa};
@@ -33,7 +33,7 @@ pub(crate) fn options(target: &Target) -> Options {
         "LLAMA_BUILD_APP",
         "LLAMA_OPENSSL",
         "LLAMA_ALL_WARNINGS",
-        // cmake would look up the commit of any repository that happens to surround the source.
+        // With git, cmake would look up the commit of any repository around the source.
         "GIT_EXE",
     ] {
         set(name, false);
@@ -43,7 +43,7 @@ pub(crate) fn options(target: &Target) -> Options {
     set("GGML_BACKEND_DL", dynamic);
     set("GGML_CPU_ALL_VARIANTS", dynamic);
     if dynamic {
-        // The libraries are moved together, and find each other at their new place.
+        // The libraries are moved together, and must find each other at their new place.
         set("CMAKE_BUILD_RPATH_USE_ORIGIN", true);
     }
     set("GGML_NATIVE", native_cpu(target));
@@ -52,7 +52,7 @@ pub(crate) fn options(target: &Target) -> Options {
             set(name, true);
         }
     }
-    // There is one process on one node, so NCCL would only be another library to link and to ship.
+    // A program runs in one process on one machine, so NCCL would only be another library to link and to ship.
     set("GGML_CUDA_NCCL", false);
     set("GGML_OPENMP", feature("openmp"));
 
@@ -82,7 +82,8 @@ pub(crate) fn options(target: &Target) -> Options {
     }
     if feature("cuda") {
         println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");
-        // Otherwise ggml chooses: this machine's card under GGML_NATIVE, if cmake can query it, or else a list of all.
+        // Without the variable ggml chooses the architectures: with GGML_NATIVE that of this machine's card, if cmake
+        // can query it, and otherwise all.
         if let Some(list) = std::env::var("CMAKE_CUDA_ARCHITECTURES").ok().filter(|list| !list.is_empty()) {
             options.defines.push(("CMAKE_CUDA_ARCHITECTURES", list));
         }

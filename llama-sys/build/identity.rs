@@ -14,7 +14,8 @@ pub(crate) fn of_bindings() -> String {
     line.expect("the bindings name their source").to_owned()
 }
 
-/// A hash of all sources that are compiled: equal hashes mean equal builds. (The packaged source has no commit.)
+/// A hash of all sources that are compiled. It is used because the packaged source has no commit. Equal hashes mean
+/// equal builds.
 pub(crate) fn of_source(source: &Path) -> String {
     hash(source, &["include", "src", "ggml"])
 }
@@ -32,7 +33,7 @@ pub(crate) fn hash(root: &Path, folders: &[&str]) -> String {
             }
         }
     }
-    // FNV-1a: the same on every machine, and enough to tell sources apart.
+    // FNV-1a, which is the same on every machine, and good enough to distinguish sources.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {

@@ -1,6 +1,6 @@
-//! Step 4: finds the instruction set that the CPU code is compiled for. The compiler's predefined macros under ggml's
-//! own flag tell which instructions it may emit. The program compares the list with its CPU before it runs any of that
-//! code.
+//! Step 4: finds the instruction set that the CPU code is compiled for. The macros that the compiler predefines with
+//! ggml's own flag show which instructions it may emit. The program compares the list with its CPU before it runs any
+//! of that code.
 
 use crate::target::{Target, feature, native_cpu};
 
@@ -15,8 +15,8 @@ impl InstructionSet {
     }
 }
 
-/// x86-64 without the feature `native`: ggml's options and Rust's names. These are ggml's defaults under
-/// GGML_NATIVE=OFF without cross-compilation and SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
+/// The features of x86-64 code without the feature `native`: ggml's options and Rust's names. These are ggml's defaults
+/// under GGML_NATIVE=OFF without cross-compilation and SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
 pub(crate) const PORTABLE_X86: [(&str, &str); 6] = [
     ("GGML_SSE42", "sse4.2"),
     ("GGML_AVX", "avx"),
@@ -38,7 +38,7 @@ const ARM_MACROS: &[(&str, &str)] = arm_features!(table);
 /// The features that ggml's CPU code requires with the chosen cargo features.
 pub(crate) fn compiled_for(target: &Target, flags: &[&str]) -> InstructionSet {
     if feature("dynamic-backends") {
-        // The fitting variant is chosen at run time; the rest is built for the plain target.
+        // The variant for the CPU is chosen at run time. All other code is built for the plain target.
         return InstructionSet::none();
     }
     match (target.arch.as_str(), native_cpu(target)) {
@@ -59,7 +59,7 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
     }
     let null = if cfg!(windows) { "NUL" } else { "/dev/null" };
     let output = compiler.to_command().arg(flag).args(flags).args(["-dM", "-E", "-x", "c", null]).output();
-    // An empty answer would be recorded as "runs anywhere", which would be wrong.
+    // If this failed silently, the empty list would wrongly mean that the code runs anywhere.
     let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
     assert!(
         output.status.success(),
@@ -74,7 +74,7 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
     macros.iter().filter(|(name, _)| defined.contains(name)).map(|&(_, feature)| feature).collect()
 }
 
-/// Called only for cl.exe, whose builds run on the CPU that they are built on.
+/// Whether the CPU has a feature. Called only for cl.exe, whose builds run on the machine that builds them.
 #[cfg(target_arch = "x86_64")]
 fn host_has(name: &str) -> bool {
     match name {
@@ -91,7 +91,7 @@ fn host_has(_name: &str) -> bool {
     false
 }
 
-/// Hands the list to the crate (`llama_sys::build_info`).
+/// Passes the list to the crate (`llama_sys::build_info`).
 pub(crate) fn report(set: &InstructionSet, backends: &[&str]) {
     println!("cargo:rustc-env=LLAMA_SYS_INSTRUCTION_SET={}", set.0.join(","));
     println!("cargo:rustc-env=LLAMA_SYS_BACKENDS={}", backends.join(","));

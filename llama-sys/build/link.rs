@@ -1,4 +1,4 @@
-//! Step 7: finds the libraries by walking cmake's folder, so that a backend's own helper libraries are never forgotten.
+//! Step 7: finds the libraries by walking cmake's folder, so that a backend's own helper libraries are found too.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
     for dir in found.iter().filter_map(|(_, path)| path.parent()).collect::<BTreeSet<&Path>>() {
         println!("cargo:rustc-link-search=native={}", dir.display());
     }
-    // Dependents first: llama uses ggml, ggml (the registry) uses the backends, everything uses ggml-base.
+    // Dependents come first: llama uses ggml, ggml (the registry) uses the backends, and all use ggml-base.
     let rank = |name: &str| match name {
         "llama" => 0,
         "ggml" => 1,
@@ -43,7 +43,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         assert!(is_there, "cmake built no {required} library below {}", built.dir.display());
     }
     for (name, path) in found {
-        match path.file_name().and_then(|it| it.to_str()).filter(|it| *it == format!("{name}.a")) {
+        match path.file_name().and_then(|file| file.to_str()).filter(|file| *file == format!("{name}.a")) {
             // MinGW's linker looks for `libNAME.a`, but ggml's cmake leaves out `lib` there.
             Some(file) => println!("cargo:rustc-link-lib=static:+verbatim={file}"),
             None => println!("cargo:rustc-link-lib={kind}={name}"),
@@ -51,19 +51,20 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         linked.libraries.push(path);
     }
     if built.dynamic {
-        // Programs that cargo runs find libraries only below its own folders, so these are links to the real ones.
+        // Programs that cargo runs find libraries only below cargo's own folders, so links to the real libraries are
+        // made there.
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("lib");
         link_files(&built.dir.join("bin"), &out);
         println!("cargo:rustc-link-search=native={}", out.display());
-        // Loadable backends lie here; programs first look beside themselves (see `Backend::init`).
+        // The folder of the loadable backends. Programs first look in their own folder (see `Backend::init`).
         println!("cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}", built.dir.join("bin").display());
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
     let cache = Cache::read(&built.dir);
-    // Not every compiler brings an OpenMP runtime. Without one, ggml falls back to its own threads, with a warning.
+    // Not every compiler has an OpenMP runtime. Without one, ggml warns and uses its own threads.
     let openmp = cache.value("GGML_OPENMP_ENABLED") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp));
-    // Set by native/wait.cmake. OpenMP has its own barrier.
+    // native/wait.cmake sets this variable. OpenMP has its own barrier.
     let threads_sleep = !openmp && cache.value("AUTOPLACE_WAIT") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_THREADS_SLEEP={}", u8::from(threads_sleep));
     if !openmp && !threads_sleep {
@@ -107,8 +108,8 @@ impl Linked {
         }
     }
 
-    /// Libraries of the system and of the toolkits that ggml's static libraries need. `cc` names C++'s own library with
-    /// the shim.
+    /// Adds the libraries of the system and of toolkits that ggml's static libraries need. `cc` adds C++'s own library
+    /// with the shim.
     fn system_libraries(&mut self, target: &Target, cache: &Cache) {
         match target.os.as_str() {
             "linux" if target.env == "gnu" || target.env == "musl" => {
@@ -141,9 +142,10 @@ impl Linked {
         }
     }
 
-    /// The CUDA runtime and cuBLAS as shared libraries: the static ones require culibos, which many installations lack.
+    /// Adds the CUDA runtime and cuBLAS as shared libraries. The static ones require culibos, which many installations
+    /// lack.
     fn cuda(&mut self, cache: &Cache) {
-        // Variables of cmake's FindCUDAToolkit.
+        // These are variables of cmake's FindCUDAToolkit.
         for variable in ["CUDA_CUDART", "CUDA_cublas_LIBRARY", "CUDA_cuda_driver_LIBRARY"] {
             self.search_beside(cache, variable);
         }
@@ -157,7 +159,7 @@ impl Linked {
         }
     }
 
-    /// Adds the folder in which cmake found a library, by the variable of its cache.
+    /// Adds the folder in which cmake found a library. `variable` is the name of the library's path in cmake's cache.
     fn search_beside(&mut self, cache: &Cache, variable: &str) {
         if let Some(dir) = cache.value(variable).and_then(|library| Path::new(library).parent()) {
             self.search(dir);
@@ -172,7 +174,8 @@ impl Linked {
     }
 }
 
-/// `libggml-cpu.a` -> `ggml-cpu`. Loadable backends of a dynamic build are opened at run time and never linked.
+/// The name of a library to link: `ggml-cpu` for `libggml-cpu.a`. `None` for loadable backends of a dynamic build,
+/// which are opened at run time.
 fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
     let (prefix, suffix) = match (target.os.as_str(), target.is_msvc(), dynamic) {
         ("windows", true, _) => ("", ".lib"),
@@ -196,7 +199,7 @@ fn link_files(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap_or_else(failed);
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display())).flatten() {
         let target = to.join(entry.file_name());
-        // Versioned names are links to one file; each name gets the target's content.
+        // Versioned names are links to one file, so each name gets the content of the target.
         let source = entry.path().canonicalize().unwrap_or_else(|_| entry.path());
         std::fs::hard_link(&source, &target)
             .or_else(|_| std::fs::copy(&source, &target).map(drop))
@@ -211,7 +214,7 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(&Path)) {
     for entry in entries.flatten() {
         let path = entry.path();
         if path.is_dir() {
-            // The shader compiler of ggml-vulkan is built separately, for the build machine.
+            // The folder of ggml-vulkan's shader compiler is left out, because that is built for the build machine.
             if path.file_name().is_some_and(|name| name != "CMakeFiles" && name != "vulkan-shaders-gen-prefix") {
                 walk(&path, visit);
             }

@@ -65,7 +65,7 @@ fn main() {
     let built = compile::run(&target, &source, &options, &instructions);
     let name = name_build(&identity::of_source(&source));
     let (compiler, objects) = shim::compile(&source, &name);
-    // The linker reads mtmd behind the shim, which calls it, and before llama.cpp, which it calls.
+    // For the linker, mtmd must come behind the shim, which calls mtmd, and before llama.cpp, which mtmd calls.
     let mtmd = mtmd::build(&source, &options);
     let mut libraries = link::libraries(&target, &built);
     libraries.libraries.splice(0..0, mtmd);

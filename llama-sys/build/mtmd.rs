@@ -1,5 +1,5 @@
-//! Step 6, feature `media`: builds llama.cpp's tools/mtmd, apart from llama.cpp: with the feature on or off, llama.cpp
-//! itself is compiled once.
+//! Step 6, feature `media`: builds llama.cpp's tools/mtmd. It is separate from llama.cpp, so that llama.cpp is compiled
+//! only once, for builds with and without the feature.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) fn build(source: &Path, options: &Options) -> Option<PathBuf> {
     std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     let lock = dir.join("lock");
     let lock = std::fs::File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
-    // Released when the file is dropped, even after a crash.
+    // The lock is released when the file is dropped, even after a crash.
     lock.lock().expect("a lock on a fresh file");
     let mut cmake = cmake::Config::new("native/mtmd");
     cmake.define("LLAMA_CPP", source).out_dir(&dir).profile("Release").build_target("mtmd");

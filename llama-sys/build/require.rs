@@ -1,10 +1,10 @@
-//! Step 1: checks for the tools that the build needs, before it could fail in a confusing way.
+//! Step 1: checks for the tools that the build needs, so that it does not fail later in a confusing way.
 
 use std::process::{Command, Stdio};
 
 use crate::target::Target;
 
-/// Panics with one paragraph if a compiler, cmake, or make and ninja are missing.
+/// Panics with one paragraph if a compiler, cmake, or both make and ninja are missing.
 pub(crate) fn tools(target: &Target) {
     println!("cargo:rerun-if-env-changed=CMAKE");
     let cmake = std::env::var("CMAKE").unwrap_or_else(|_| "cmake".into());

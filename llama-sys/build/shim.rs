@@ -15,9 +15,10 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .warnings(false)
         .include(source.join("include"))
         .include(source.join("ggml/include"))
-        // llama-ext.h: the memory breakdown has no C interface yet.
+        // This folder has llama-ext.h: the memory breakdown has no C interface yet.
         .include(source.join("src"))
-        // ggml-backend-impl.h: which buffers can be read back, and facts that a context without data does not report.
+        // This folder has ggml-backend-impl.h, which shows whether a buffer can be read back, and facts that a context
+        // without data does not report.
         .include(source.join("ggml/src"))
         .include("native")
         .define("AUTOPLACE_BUILD", Some(&*format!("\"{build}\"")))

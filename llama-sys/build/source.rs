@@ -1,7 +1,7 @@
-//! Step 2: finds llama.cpp's source. In this order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this
-//! crate (only in the published package, where the release copies it); the package that `vendor/Cargo.lock` pins by
-//! checksum. cargo itself fetches and unpacks that package, so that any mirror, proxy or offline configuration of cargo
-//! works here too.
+//! Step 2: finds llama.cpp's source. The first of these is used: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` in
+//! this crate (only in the published package, into which the release copies it); the package that `vendor/Cargo.lock`
+//! pins by checksum. cargo itself fetches and unpacks that package, so that any mirror, proxy or offline configuration
+//! of cargo works here too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) fn find() -> PathBuf {
             "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
             dir.display()
         );
-        // A source tree that a developer edits.
+        // A developer may edit this source tree, so changes in it cause a build.
         for part in ["src", "include", "ggml", "CMakeLists.txt"] {
             println!("cargo:rerun-if-changed={}", dir.join(part).display());
         }
@@ -40,7 +40,7 @@ pub(crate) fn find() -> PathBuf {
 pub(crate) fn folder(variable: &str) -> Option<PathBuf> {
     println!("cargo:rerun-if-env-changed={variable}");
     let dir = PathBuf::from(std::env::var_os(variable).filter(|dir| !dir.is_empty())?);
-    // A build script runs in the folder of its package.
+    // A relative path would be wrong, because a build script runs in the folder of its package.
     assert!(dir.is_absolute(), "{variable} is `{}`: it must be an absolute path", dir.display());
     Some(dir)
 }
@@ -69,12 +69,13 @@ fn pinned(manifest: &Path) -> PathBuf {
     root
 }
 
-/// The package's `llama.cpp/` folder, from the output of `cargo metadata`: JSON without spaces, with each package's
-/// name first. With serde_json, llama.cpp's build would wait until that is compiled.
+/// The package's `llama.cpp/` folder, from the output of `cargo metadata`. That is JSON without spaces, in which each
+/// package begins with its name. serde_json is not used, because llama.cpp's build would have to wait for its
+/// compilation.
 fn unpacked(metadata: &str) -> Option<PathBuf> {
     let (_, package) = metadata.split_once(&format!(r#"{{"name":"{PACKAGE}","version":""#))?;
     let (_, manifest) = package.split_once(r#""manifest_path":""#)?;
-    // The path contains no quotes; on Windows its backslashes are doubled.
+    // The path contains no quotes. On Windows its backslashes are doubled.
     let (manifest, _) = manifest.split_once('"')?;
     Some(Path::new(&manifest.replace(r"\\", r"\")).parent()?.join("llama.cpp"))
 }

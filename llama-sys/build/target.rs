@@ -27,9 +27,9 @@ impl Target {
     }
 }
 
-/// Whether CPU code is made for this machine alone: requested and possible.
+/// Whether CPU code is compiled for this machine only, which must be requested and possible.
 pub(crate) fn native_cpu(target: &Target) -> bool {
-    // The variant of loadable backends is chosen at run time; the CPU of another machine cannot be queried.
+    // With loadable backends the variant is chosen at run time, and the CPU of another machine cannot be queried.
     feature("native") && !feature("dynamic-backends") && target.is_host()
 }
 

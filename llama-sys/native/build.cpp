@@ -1,5 +1,5 @@
-// What a program that opens these libraries compares before it calls them: see shim.h, `shim_build_info`, and
-// runtime.rs, which has the same sizes in the same order.
+// The constant that a program compares after it has opened these libraries and before it calls them (shim.h,
+// `shim_build_info`). runtime.rs has the same sizes in the same order.
 #include "shim.h"
 
 #include "ggml-backend-impl.h"

@@ -16,14 +16,14 @@
 
 namespace {
 
-// A tensor and its buffer of no bytes.
+// A tensor without data, and its empty buffer.
 struct made_tensor {
     ggml_context_ptr        context;
     ggml_backend_buffer_ptr buffer;
     ggml_tensor *           tensor;
 };
 
-// What was made for models that live. llama.cpp's own list is private.
+// The tensors that were made, by their model. llama.cpp's own list is private.
 std::mutex made_mutex;
 std::unordered_map<const llama_model *, std::vector<made_tensor>> made_for;
 
@@ -33,7 +33,7 @@ ggml_tensor * make(std::vector<made_tensor> & all, ggml_backend_buffer_type_t bu
     if (!context || !buffer) {
         throw std::runtime_error("failed to create a Hadamard tensor without data");
     }
-    // So that the scheduler takes it for an allocated weight.
+    // With this usage, the scheduler treats the tensor as an allocated weight.
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_tensor * tensor = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, width, height);
     tensor->buffer = buffer.get();
@@ -50,7 +50,8 @@ const ggml_tensor * folded(const llama_model & model, const std::string & name, 
     return weight;
 }
 
-// Where the transform of a weight lies: beside it, but never in one of the CPU's own arrangements.
+// The buffer type for the transform of a weight: that of the weight, but never one of the CPU's types for rearranged
+// weights.
 ggml_backend_buffer_type_t beside(const ggml_tensor * weight) {
     ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(weight->buffer);
     ggml_backend_dev_t device = ggml_backend_buft_get_device(buft);
@@ -65,7 +66,7 @@ void transforms_without_data(llama_model & model) {
     std::vector<made_tensor> all;
     std::map<std::pair<int64_t, ggml_backend_buffer_type_t>, ggml_tensor *> rotations;
     std::map<std::pair<int64_t, ggml_backend_buffer_type_t>, ggml_tensor *> signs;
-    // A lookup is transformed back where the other transforms are.
+    // The inverse transforms of lookups have the buffer type of the other transforms.
     ggml_backend_buffer_type_t preferred = nullptr;
     for (const bool inverse : { false, true }) {
         for (const auto & [name, block_size] : inverse ? hdmd.inverse_blocks : hdmd.weight_blocks) {
@@ -115,7 +116,7 @@ buffer_bytes transform_bytes(const llama_model & model) {
                 if (!tensor || !seen.insert(tensor).second) {
                     continue;
                 }
-                // Each has a buffer of its own.
+                // Each tensor has its own buffer.
                 ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(tensor->buffer);
                 bytes[buft] += !model.no_alloc() ? ggml_backend_buffer_get_size(tensor->buffer) :
                     GGML_PAD(ggml_backend_buft_get_alloc_size(buft, tensor), ggml_backend_buft_get_alignment(buft)) + allocation_extra(buft);

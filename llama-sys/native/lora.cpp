@@ -17,8 +17,8 @@ namespace {
 
 using context_map = std::map<ggml_backend_buffer_type_t, ggml_context *>;
 
-// Whether this is one of the CPU's own arrangements, in which llama.cpp puts no adapter (llama-adapter.cpp,
-// `llama_adapter_lora_init_impl`).
+// Whether this is one of the CPU's types for rearranged weights, which llama.cpp does not use for adapters
+// (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 bool is_extra(ggml_backend_buffer_type_t buft) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto extra_bufts = (ggml_backend_dev_get_extra_bufts_t)
@@ -40,7 +40,7 @@ bool strip(std::string & name, const std::string & suffix) {
     return true;
 }
 
-// What a buffer of these tensors takes, with what the backend adds to it.
+// The bytes of a buffer for these tensors, including those that the backend adds.
 size_t bytes_of(ggml_context * tensors, ggml_backend_buffer_type_t buft) {
     const size_t bytes = ggml_backend_alloc_ctx_tensors_from_buft_size(tensors, buft);
     return bytes > 0 ? bytes + allocation_extra(buft) : 0;
@@ -65,7 +65,7 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path) {
         std::string name = ggml_get_name(cur);
         const bool is_a = strip(name, ".lora_a");
         if (!is_a && !strip(name, ".lora_b")) {
-            continue; // norms, which llama.cpp leaves out; all else has been refused before
+            continue; // a norm, which llama.cpp leaves out; all other tensors were refused before
         }
         const ggml_tensor * weight = model.get_tensor(name.c_str());
         if (!weight) {
@@ -79,7 +79,7 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path) {
         if (!context) {
             context = ggml_init({ /*.mem_size =*/ n_tensors * ggml_tensor_overhead(), /*.mem_buffer =*/ nullptr, /*.no_alloc =*/ true });
             adapter->ctxs.emplace_back(context);
-            // Of no bytes: so that the scheduler takes its tensors for allocated, as with the model's own.
+            // The buffer is empty. With it, the scheduler treats its tensors as allocated, like those of the model.
             adapter->bufs.emplace_back(ggml_backend_buft_alloc_buffer(buft, 0));
         }
         ggml_tensor * tensor = ggml_dup_tensor(context, cur);
@@ -128,7 +128,8 @@ buffer_bytes lora_bytes(const llama_model & model) {
         for (size_t i = 0; i < adapter->bufs.size(); ++i) {
             ggml_backend_buffer_t buffer = adapter->bufs[i].get();
             ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(buffer);
-            // Without data the buffers are in the order of their tensors; with data the buffer itself knows.
+            // Without data, the bytes are computed from the tensors of the buffer's context. With data, the buffer has
+            // its size.
             bytes[buft] += model.no_alloc() ? bytes_of(adapter->ctxs[i].get(), buft) : ggml_backend_buffer_get_size(buffer);
         }
     }

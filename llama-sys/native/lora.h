@@ -1,5 +1,5 @@
-// The memory of LoRA adapters and control vectors, which llama.cpp's account leaves out; adapters of models without
-// data.
+// The memory of LoRA adapters and control vectors, which llama.cpp's account leaves out, and adapters for models
+// without data.
 #pragma once
 
 #include "ggml-backend.h"
@@ -10,14 +10,15 @@
 // Bytes by buffer type.
 using buffer_bytes = std::map<ggml_backend_buffer_type_t, size_t>;
 
-// An adapter with sizes and no data, for a model without data: each pair lies where the real load would put it. Throws.
+// Makes an adapter with sizes but without data, for a model without data. Each pair has the buffer type that a real
+// load would use. Throws.
 llama_adapter_lora * lora_without_data(llama_model & model, const char * path);
 
-// Throws for an adapter that changes a weight whose results llama.cpp scales: it cannot add to those, and asserts it
-// when a graph is built (llama-graph.cpp, `build_ffn`).
+// Throws for an adapter that changes a weight whose results llama.cpp scales. llama.cpp cannot add to such results, and
+// fails an assertion when it builds the graph (llama-graph.cpp, `build_ffn`).
 void check_lora(const llama_model & model, llama_adapter_lora & adapter);
 
-// What all adapters of the model hold, or without data would hold.
+// The bytes that all adapters of the model take or, for a model without data, would take.
 buffer_bytes lora_bytes(const llama_model & model);
 
 // The bytes of a control vector in a context of this model (llama-adapter.cpp, `llama_adapter_cvec::init`).

@@ -19,7 +19,7 @@
 
 namespace {
 
-// mtmd_get_memory_usage changes mtmd's one log callback while it runs.
+// Guards mtmd's only log callback, which mtmd_get_memory_usage changes while it runs.
 std::mutex logging;
 
 ggml_log_callback log_callback = nullptr;
@@ -55,7 +55,8 @@ struct clip_freed {
 };
 using clip_ptr = std::unique_ptr<clip_ctx, clip_freed>;
 
-// Buffers of at most `ggml_backend_buft_get_max_size` bytes, each with what its device adds.
+// The bytes of buffers of at most `ggml_backend_buft_get_max_size` bytes, including those that the device adds to each
+// buffer.
 uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
     if (!type || bytes == 0) {
         return bytes;
@@ -64,7 +65,7 @@ uint64_t with_extra(ggml_backend_buffer_type_t type, uint64_t bytes) {
     return bytes + allocation_extra(type) * (bytes / most + (bytes % most > 0));
 }
 
-// What the encoders of this thread's last load take, with data or without.
+// The bytes that the encoders of this thread's last load take, with data or without.
 std::vector<shim_media_row> taken(bool with_data) {
     std::vector<shim_media_row> rows;
     for (const clip_device_bytes & bytes : clip_last_bytes()) {
@@ -75,8 +76,8 @@ std::vector<shim_media_row> taken(bool with_data) {
     return rows;
 }
 
-// The constructor of mtmd_context loads the encoders first and leaves them allocated where it fails after that: for a model of
-// another width, or an encoder without a preprocessor. So both are asked of loads without data.
+// Checks a projector's file by loads without data. The constructor of mtmd_context loads the encoders first, and leaves
+// them allocated if it fails later: for a model of another width, or an encoder without a preprocessor.
 void check(const char * path, const llama_model & model, const shim_media_params & params) {
     const clip_init_result loaded = clip_init(path, without_data(params));
     const clip_ptr image(loaded.ctx_v);
@@ -104,7 +105,8 @@ const mtmd_input_chunk & at(const mtmd_input_chunks & chunks, size_t index) {
     return *chunk;
 }
 
-// Sides of an image and samples of a sound are integers of 32 bits in mtmd, also with its padding.
+// Checks a part's size: mtmd uses integers of 32 bits for the sides of an image and the samples of a sound, even after
+// padding them.
 void check(const shim_media_part & part) {
     constexpr uint64_t most = 1 << 30;
     const uint64_t pixels = (uint64_t) part.width * part.height;
@@ -112,13 +114,13 @@ void check(const shim_media_part & part) {
         case SHIM_MEDIA_TEXT:
             return;
         case SHIM_MEDIA_IMAGE:
-            // Without pixels the image is a placeholder, whose tokens can be counted (mtmd.h, `mtmd_bitmap_init`).
+            // An image without pixels is a placeholder, whose tokens can be counted (mtmd.h, `mtmd_bitmap_init`).
             if (pixels == 0 || pixels > most / 3) {
                 throw std::invalid_argument("an image of " + std::to_string(part.width) + " x " + std::to_string(part.height) + " pixels");
             }
             return;
         case SHIM_MEDIA_AUDIO:
-            // mtmd asserts more than one sample (mtmd.cpp, `add_media`).
+            // mtmd asserts that there is more than one sample (mtmd.cpp, `add_media`).
             if (part.n_samples < 2 || part.n_samples > most / sizeof(float) || !part.samples) {
                 throw std::invalid_argument("a sound of " + std::to_string(part.n_samples) + " samples");
             }
@@ -137,7 +139,7 @@ mtmd::bitmap_ptr bitmap(const shim_media_part & part) {
     return mtmd::bitmap_ptr(mtmd_bitmap_init_from_audio(part.n_samples, part.samples));
 }
 
-// Attention without causality while an image is computed (mtmd-helper.cpp, `scope_non_causal`).
+// Turns causal attention off while an image is computed (mtmd-helper.cpp, `scope_non_causal`).
 struct non_causal {
     non_causal(llama_context & ctx, bool enabled) : ctx(ctx), enabled(enabled) {
         if (enabled) {
@@ -198,7 +200,7 @@ std::vector<shim_media_row> media_memory(const char * path, const shim_media_par
         mtmd_log_set(log_callback, log_user_data);
     }
     std::vector<shim_media_row> rows = taken(false);
-    // The host's compute buffer is in every answer.
+    // Every answer contains at least the host's compute buffer.
     if (usage.backend_mem_usage.empty() || rows.empty()) {
         throw std::runtime_error("it is no projector of images or sound that llama.cpp knows");
     }
@@ -229,7 +231,8 @@ mtmd_input_chunks * media_tokenize(const mtmd_context & media, const shim_media_
         pointers[i] = &inputs[i];
     }
     mtmd::input_chunks_ptr chunks(mtmd_input_chunks_init());
-    // Parts instead of one text: no marker stands for an image, so that no text of a user can be one.
+    // The prompt is passed as parts and not as one text with markers for images, so that no text of a user can be such
+    // a marker.
     const int32_t code = mtmd_tokenize_from_parts(&media, chunks.get(), pointers.data(), n_parts, add_special);
     if (code != 0) {
         throw std::runtime_error("mtmd_tokenize_from_parts returned " + std::to_string(code));
@@ -274,7 +277,7 @@ void media_positions(const mtmd_context & media, const mtmd_input_chunks & chunk
         if (sections == 1 || !image) {
             std::fill(position, position + sections, first + (llama_pos) i);
         } else {
-            // In the order of llama_batch_ext_set_pos: t, y, x, z.
+            // The order is that of llama_batch_ext_set_pos: t, y, x, z.
             const mtmd_decoder_pos place = mtmd_image_tokens_get_decoder_pos(image, first, i);
             position[0] = (llama_pos) place.t;
             position[1] = (llama_pos) place.y;
@@ -289,6 +292,7 @@ void media_encode(mtmd_context & media, const mtmd_input_chunks & chunks, size_t
     if (mtmd_input_chunk_get_type(&chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) {
         throw std::invalid_argument("chunk " + std::to_string(index) + " is a text");
     }
+    clip_forget_refusal();
     if (mtmd_encode_chunk(&media, &chunk) != 0) {
         throw std::runtime_error(clip_last_refusal().empty() ? "mtmd_encode_chunk failed" : clip_last_refusal());
     }
@@ -302,7 +306,7 @@ int32_t media_decode(llama_context & ctx, const shim_media_rows & rows) {
     if (rows.width != (size_t) llama_model_n_embd_inp(model) || rows.n_sections != sections) {
         throw std::invalid_argument("rows of " + std::to_string(rows.width) + " values and " + std::to_string(rows.n_sections) + " positions");
     }
-    // llama-context.cpp, `decode`, asserts both.
+    // `decode` in llama-context.cpp asserts both limits.
     const uint32_t most = rows.is_non_causal ? llama_n_ubatch(&ctx) : llama_n_batch(&ctx);
     if (rows.n_rows == 0 || rows.n_rows > most) {
         throw std::invalid_argument(std::to_string(rows.n_rows) + " rows at once; at most " + std::to_string(most));

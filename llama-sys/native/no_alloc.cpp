@@ -24,10 +24,11 @@ assignment assignment_of(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     return backends;
 }
 
-// Building a graph assigns some of its nodes to backends (llama-context.cpp, `graph_get_cb`; llama-graph.cpp,
-// `build_attn_mha`). A real reservation splits the graph by that, but one for sizes forgets it first:
-// ggml_backend_sched_reserve_size resets the scheduler, waits for the backends, and splits (ggml-backend.cpp). This is
-// what one of the backends, the context's own CPU, does while it is waited for: it assigns the nodes again.
+// Assigns the nodes of a graph to backends while a reservation for sizes runs. Building a graph assigns some of its
+// nodes (llama-context.cpp, `graph_get_cb`; llama-graph.cpp, `build_attn_mha`), and a real reservation splits the graph
+// by these assignments. A reservation for sizes loses them: ggml_backend_sched_reserve_size resets the scheduler, waits
+// for the backends, and splits the graph (ggml-backend.cpp). So this class replaces `synchronize` of the context's own
+// CPU backend, which is called in that wait, by a function that assigns the nodes again.
 class assigning {
   public:
     assigning(llama_context * ctx, const assignment & backends) : ctx(ctx), backends(backends) {
@@ -79,7 +80,7 @@ class reservations {
         }
     }
 
-    // Grows the buffers to what this graph needs. `backends` are those that a split of the same graph came to.
+    // Grows the buffers to the sizes that this graph needs. `backends` is the result of a split of the same graph.
     void grow(uint32_t n_tokens, uint32_t n_seqs, uint32_t n_outputs, const assignment & backends) {
         std::vector<size_t> these(sizes.size(), 0);
         assigning assign(ctx, backends);
@@ -106,9 +107,9 @@ class reservations {
     llama_memory_context_ptr mctx;
 };
 
-// The compute buffers as the context's constructor would leave them (llama-context.cpp, `sched_reserve`): it reserves
-// for a prompt, a token and a prompt again, and keeps the larger of each. Where a backend limits its buffers and a
-// reservation spans several of them, the larger sum stands for the larger of each.
+// The sizes of the compute buffers after the context's constructor (llama-context.cpp, `sched_reserve`). It reserves
+// for a prompt, a token and a prompt again, and keeps the larger size of each buffer. If a backend limits its buffers
+// and a reservation needs several of them, the larger sum is taken instead.
 std::vector<size_t> compute_sizes(llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const uint32_t n_seqs    = cparams.n_seq_max;
@@ -116,7 +117,7 @@ std::vector<size_t> compute_sizes(llama_context * ctx) {
     const uint32_t n_outputs = std::min(n_tokens, cparams.n_outputs_max);
     const llm_arch arch      = ctx->get_model().arch;
 
-    // The constructor has just split the last of the three, and nothing was reserved since.
+    // The constructor has just split the last of the three graphs, and nothing was reserved since.
     const assignment last = assignment_of(ctx->get_sched(), ctx->get_gf_res_reserve()->get_gf());
     reservations buffers(ctx);
     if (arch == LLM_ARCH_KIMI_LINEAR || arch == LLM_ARCH_MINIMAX_01) {
@@ -129,8 +130,8 @@ std::vector<size_t> compute_sizes(llama_context * ctx) {
     return buffers.sizes;
 }
 
-// Buffers that the model's weights of this type take: a new one where the next weight would not fit (ggml-backend.cpp,
-// ggml_backend_buft_alloc_buffer_n_default).
+// The number of buffers for the model's weights of this buffer type. A new buffer begins if the next weight would not
+// fit (ggml-backend.cpp, ggml_backend_buft_alloc_buffer_n_default).
 size_t weight_buffers(const llama_model & model, ggml_backend_buffer_type_t buft) {
     const size_t alignment = ggml_backend_buft_get_alignment(buft);
     const size_t max_size  = ggml_backend_buft_get_max_size(buft);
@@ -163,8 +164,8 @@ size_t allocation_extra(ggml_backend_buffer_type_t buft) {
 }
 
 void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
-    // A device whose only blocks keep nothing: a buffer of no bytes is none, and llama.cpp gives up
-    // (llama-kv-cache.cpp, the constructor).
+    // If the only blocks of a device keep no cache, the device's buffer would be empty, which llama.cpp treats as a
+    // failure (llama-kv-cache.cpp, the constructor).
     if (llama_memory_t memory = llama_get_memory(ctx)) {
         for (const auto & [buft, size] : memory->memory_breakdown()) {
             if (size == 0) {
@@ -176,7 +177,7 @@ void as_if_allocated(llama_context * ctx, llama_memory_breakdown & breakdown) {
     const std::vector<size_t> sizes = compute_sizes(ctx);
     for (auto & [buft, data] : breakdown) {
         data.compute = 0;
-        // Backends of one buffer type share a buffer (ggml-alloc.c, `ggml_gallocr_reserve_n_impl`).
+        // Backends with the same buffer type share a buffer (ggml-alloc.c, `ggml_gallocr_reserve_n_impl`).
         for (size_t i = 0; i < sizes.size(); ++i) {
             ggml_backend_sched_t sched = ctx->get_sched();
             if (ggml_backend_sched_get_buffer_type(sched, ggml_backend_sched_get_backend(sched, i)) == buft) {

@@ -13,7 +13,7 @@
 
 namespace {
 
-// Rows that are random; those behind them repeat them.
+// Number of random rows. The rows behind them repeat them.
 constexpr int64_t random_rows = 16;
 
 constexpr size_t max_tensors = 8192;
@@ -30,7 +30,7 @@ ggml_context_ptr new_context(size_t extra = 0) {
 std::vector<float> random_floats(size_t n) {
     std::mt19937 generator(42);
     std::normal_distribution<float> normal(0.0f, 1.0f);
-    // They repeat: to draw millions would take longer than to compute with them.
+    // The numbers repeat, because drawing millions of them would take longer than computing with them.
     constexpr size_t period = 1 << 16;
     std::vector<float> values(n);
     for (size_t i = 0; i < n; ++i) {
@@ -39,7 +39,7 @@ std::vector<float> random_floats(size_t n) {
     return values;
 }
 
-// Types whose quantisation begins with a table that takes seconds to make (ggml.c, ggml_quantize_init).
+// Whether the quantisation of this type first makes a table, which takes seconds (ggml.c, ggml_quantize_init).
 bool is_slow_to_quantize(ggml_type type) {
     switch (type) {
         case GGML_TYPE_IQ1_S: case GGML_TYPE_IQ1_M: case GGML_TYPE_IQ2_XXS: case GGML_TYPE_IQ2_XS: case GGML_TYPE_IQ2_S:
@@ -48,13 +48,13 @@ bool is_slow_to_quantize(ggml_type type) {
     }
 }
 
-// Bytes of a tensor of this type and width as they may stand in a file: numbers of common size, no denormals, which
-// some CPUs compute a hundred times slower with.
+// Random bytes for a tensor of this type and width, such as a file may have: numbers of common size, and no denormals,
+// with which some CPUs compute a hundred times slower.
 std::vector<uint8_t> random_bytes(ggml_type type, int64_t width, size_t size) {
     const size_t row = ggml_row_size(type, width);
     std::vector<uint8_t> pattern(row * random_rows);
     if (is_slow_to_quantize(type)) {
-        // Any bits are valid indices into their grids.
+        // All bits are valid for these types, because they are indices into grids.
         std::mt19937 generator(42);
         std::generate(pattern.begin(), pattern.end(), [&] { return (uint8_t) generator(); });
     } else {
@@ -72,7 +72,8 @@ bool is_cpu(ggml_backend_dev_t device) {
     return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// Whether the device computes with a weight in this kind of buffer: llama-model-loader.cpp, weight_buft_supported.
+// Whether the device can compute with a weight in a buffer of this type (llama-model-loader.cpp,
+// weight_buft_supported).
 bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_tensor * node, ggml_backend_buffer_type_t buft) {
     ggml_backend_buffer_ptr dummy(ggml_backend_buft_alloc_buffer(buft, 0));
     weight->buffer = dummy.get();
@@ -81,8 +82,9 @@ bool computes_with(ggml_backend_dev_t device, ggml_tensor * weight, const ggml_t
     return supported;
 }
 
-// Where a load would put a weight: the CPU's own kinds of buffers (repacked, AMX) come first, but for memory that a GPU
-// pins (llama-model.cpp, make_cpu_buft_list), which with mapped files is plain memory.
+// The buffer type that a load would use for a weight. The CPU's own types (repacked, AMX) come first, unless a GPU pins
+// host memory (llama-model.cpp, make_cpu_buft_list). In that case a load uses pinned memory, or with mapped files plain
+// memory.
 ggml_backend_buffer_type_t weight_buft(const shim_bench & bench, ggml_tensor * weight, const ggml_tensor * node) {
     ggml_backend_dev_t device = bench.device;
     if (is_cpu(device) && bench.repack) {
@@ -101,14 +103,14 @@ uint64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The lower quartile: other programs and a quota of processor time only make a run longer.
+// The lower quartile of some runs. Other programs, or a quota of processor time, can only make a run longer.
 uint64_t lower_quartile(std::vector<uint64_t> runs) {
     std::nth_element(runs.begin(), runs.begin() + runs.size() / 4, runs.end());
     return runs[runs.size() / 4];
 }
 
-// How long each of many calls takes, until the budget is spent. A single call that the system stopped may spend all of
-// it, so there is a least number of calls.
+// Calls repeatedly until the budget is spent, and returns the time of each call. A single call that the system
+// interrupted may take the whole budget, so there is a minimum number of calls.
 std::vector<uint64_t> repeat_for(uint64_t budget_ns, size_t min_runs, const std::function<void()> & call) {
     constexpr size_t max_runs = 101;
     const uint64_t begin = now_ns();
@@ -123,21 +125,21 @@ std::vector<uint64_t> repeat_for(uint64_t budget_ns, size_t min_runs, const std:
     return runs;
 }
 
-// How long a call takes. The first call opens and warms, and never counts: the first one of a prompt takes a quarter
-// longer.
+// The typical time of a call. The first call is a warm-up that is not counted: that of a prompt takes a quarter longer.
 uint64_t typical_ns(uint64_t budget_ns, const std::function<void()> & call) {
     call();
     return lower_quartile(repeat_for(budget_ns, 3, call));
 }
 
-// Waits for what another machine computes: its backend knows of nothing that is sent without an answer (ggml-rpc.cpp,
-// ggml_backend_rpc_synchronize), and answers come in the order of the questions.
+// Waits for a computation on another machine by reading a byte of its result. The RPC backend does not wait for
+// requests that have no answer (ggml-rpc.cpp, ggml_backend_rpc_synchronize), but answers come in the order of the
+// requests.
 void answer(const ggml_tensor * tensor) {
     uint8_t first;
     ggml_backend_tensor_get(tensor, &first, 0, 1);
 }
 
-// What an answer alone takes, which is the link's and in what `took` with it.
+// Subtracts the time of an answer, which is due to the connection, from a time `took` that includes it.
 uint64_t without_answer(const shim_bench & bench, const ggml_tensor * tensor, uint64_t budget_ns, uint64_t took) {
     const uint64_t trip = bench.remote ? typical_ns(budget_ns, [&] { answer(tensor); }) : 0;
     return took - std::min(trip, took - 1);
@@ -152,17 +154,17 @@ void compute(shim_bench & bench, ggml_cgraph * graph) {
     }
 }
 
-// A graph of one operation, several times over, with its data.
+// A graph that has one operation several times, with its data.
 struct graph {
     explicit graph(shim_bench & bench) : bench(bench), large(new_context()), small(new_context()),
         ctx(new_context(ggml_graph_overhead_custom(max_tensors, false))), gf(ggml_new_graph_custom(ctx.get(), max_tensors, false)) {}
 
-    // Weights or a cache, which the graph reads or writes.
+    // A tensor of weights or of a cache, which the graph reads or writes.
     ggml_tensor * data(ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2 = 1) {
         return ggml_new_tensor_3d(large.get(), type, ne0, ne1, ne2);
     }
 
-    // Activations, masks, positions.
+    // A tensor of activations, a mask or positions.
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
         return ggml_new_tensor_3d(small.get(), type, ne0, ne1, ne2);
     }
@@ -172,7 +174,7 @@ struct graph {
         results.push_back(node);
     }
 
-    // Takes memory for all of it and fills it. Everything in `large` has one shape.
+    // Allocates and fills all tensors. Those in `large` have the same shape.
     shim_measured allocate() {
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const ggml_tensor * node = ggml_graph_node(gf, i);
@@ -208,7 +210,8 @@ struct graph {
         ggml_tensor * first = ggml_get_first_tensor(large.get());
         std::vector<uint8_t> bytes;
         for (ggml_tensor * t = first; t; t = ggml_get_next_tensor(large.get(), t)) {
-            // A load rearranges weights for some kinds of buffers; all of these are equal, and in the CPU's own memory.
+            // ggml rearranges weights for some types of buffers. All tensors here are equal and in the CPU's own
+            // memory, so the first one is copied.
             if (t != first && is_cpu(bench.device)) {
                 std::memcpy(t->data, first->data, ggml_nbytes(t));
                 continue;
@@ -219,7 +222,8 @@ struct graph {
             ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size());
         }
         for (ggml_tensor * t = ggml_get_first_tensor(small.get()); t; t = ggml_get_next_tensor(small.get(), t)) {
-            // What is no activation: a mask that shows everything, the first position, the first expert.
+            // Tensors other than activations are zeros: a mask that shows all cells, the first position, the first
+            // expert.
             const bool activations = t->type == GGML_TYPE_F32;
             const std::vector<float> values = activations ? random_floats(ggml_nelements(t)) : std::vector<float>(ggml_nbytes(t));
             ggml_backend_tensor_set(t, values.data(), 0, ggml_nbytes(t));
@@ -236,11 +240,11 @@ struct graph {
     ggml_gallocr_ptr galloc;
 };
 
-// How long a graph of independent operations takes on the CPU, computed in parts of some milliseconds. One run of the
-// whole graph would often be all that the budget allows, and nearly every run would meet the end of a container's
-// quota. The parts take turns, so each reads memory that no cache holds any more.
+// The time of a graph of independent operations on the CPU, which is computed in parts of some milliseconds. The budget
+// would often be enough for only one run of the whole graph, and nearly every run would reach the end of a container's
+// quota. The parts are computed in turns, so each reads memory that is no longer in a CPU cache.
 uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
-    // Starting the threads for a graph takes some microseconds.
+    // A part must take much longer than the start of the threads for a graph, which takes some microseconds.
     constexpr uint64_t part_ns = 2'000'000;
     const uint64_t begin = now_ns();
     compute(g.bench, g.gf);
@@ -248,7 +252,7 @@ uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
     const uint64_t n_parts = std::clamp<uint64_t>((now_ns() - begin) / part_ns, 1, n_operations);
     const auto first_of = [&](uint64_t part) { return part * n_operations / n_parts; };
 
-    // Nodes and leaves of an operation: attention has eleven.
+    // Maximum number of nodes and leaves: attention has eleven for each operation.
     const size_t max_nodes = 16 * (n_operations / n_parts + 1);
     ggml_context_ptr ctx = new_context(n_parts * ggml_graph_overhead_custom(max_nodes, false));
     std::vector<ggml_cgraph *> parts;
@@ -268,7 +272,7 @@ uint64_t in_parts_ns(graph & g, uint64_t budget_ns) {
     return std::max<uint64_t>(lower_quartile(std::move(runs)), 1);
 }
 
-// Which experts each token uses: each use in the graph other ones, as far as there are.
+// The experts that each token uses. Each operation of the graph uses others, as far as there are enough.
 struct choice {
     ggml_tensor * ids;
     int64_t       turn;
@@ -280,7 +284,7 @@ void set_choices(const std::vector<choice> & choices, int64_t n_expert) {
         std::vector<int32_t> values(ggml_nelements(ids));
         for (size_t i = 0; i < values.size(); ++i) {
             const int64_t token = (int64_t) i / n_used;
-            // 7: so that tokens beside each other choose other ones, none twice.
+            // With the factor 7, neighbouring tokens choose different experts, and no token chooses one twice.
             values[i] = (int32_t) ((turn * n_used + token * 7 + (int64_t) i % n_used) % n_expert);
         }
         ggml_backend_tensor_set(ids, values.data(), 0, ggml_nbytes(ids));
@@ -311,7 +315,7 @@ void build_experts(graph & g, const shim_operation & op, shim_timing & timing, s
     }
 }
 
-// llama-graph.cpp, build_attn_mha, over views as llama-kv-cache.cpp, get_k and get_v, make them.
+// The attention of build_attn_mha in llama-graph.cpp, on views as get_k and get_v in llama-kv-cache.cpp make them.
 void build_attention(graph & g, const shim_operation & op, shim_timing & timing) {
     ggml_context * ctx = g.ctx.get();
     ggml_tensor * query = g.input(GGML_TYPE_F32, op.head_size, op.n_head, op.n_tokens);
@@ -334,7 +338,7 @@ void build_attention(graph & g, const shim_operation & op, shim_timing & timing)
     }
 }
 
-// What a block computes beside its matrices and its attention: src/models/llama.cpp.
+// The other computations of a block, besides its matrices and its attention (src/models/llama.cpp).
 void build_block(graph & g, const shim_operation & op) {
     ggml_context * ctx = g.ctx.get();
     const int64_t n_embd = op.n_in;
@@ -368,7 +372,7 @@ void build_block(graph & g, const shim_operation & op) {
     }
 }
 
-// What a block with experts computes to choose them and to add up what they say: llama-graph.cpp, build_moe_ffn.
+// The computations of a block with experts that choose them and add up their results (llama-graph.cpp, build_moe_ffn).
 void build_routing(graph & g, const shim_operation & op) {
     ggml_context * ctx = g.ctx.get();
     ggml_tensor * logits  = g.input(GGML_TYPE_F32, op.n_expert, op.n_tokens);
@@ -440,11 +444,11 @@ shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_
     ggml_tensor * input = g.input(GGML_TYPE_F32, (int64_t) width);
     ggml_tensor * output = ggml_scale(g.ctx.get(), input, 0.5f);
     g.add(output);
-    // Copied and not computed with.
+    // This block is only copied.
     ggml_tensor * block = g.data(GGML_TYPE_I8, (int64_t) bytes, 1);
     ggml_context_ptr ctx = new_context();
     ggml_tensor * host = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, (int64_t) bytes);
-    // Plain memory: mapped weights lie in no other.
+    // The host's side is plain memory, because mapped weights are in plain memory.
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_cpu_buffer_type()));
     if (!buffer) {
         return SHIM_MEASURED_NO_ROOM;

@@ -1,5 +1,5 @@
-// ggml's own operations on one device, timed: as a graph of llama.cpp's has them, with the data where a
-// load would put it.
+// Measures the times of ggml's operations on one device, in graphs like llama.cpp's and with the data where a load
+// would put it.
 #pragma once
 
 #include "shim.h"
@@ -9,7 +9,7 @@
 
 struct shim_bench {
     ggml_backend_dev_t device;
-    threadpool_ptr     threads; // of the CPU; the backend, which uses it, is freed first
+    threadpool_ptr     threads; // of the CPU; the backend uses it and is freed first
     ggml_backend_ptr   backend;
     bool               repack; // whether the CPU may rearrange weights
     bool               remote; // whether it is another machine's

@@ -36,8 +36,8 @@
 
 namespace {
 
-// Thrown by the abort guard. Derived from std::exception so that llama.cpp's own handlers, which clean up and return
-// NULL, treat a failed assertion like any other bad file.
+// The exception of the abort guard. It is derived from std::exception so that llama.cpp's own handlers, which clean up
+// and return NULL, treat a failed assertion like any other error in a file.
 struct assertion_failed : std::exception {
     explicit assertion_failed(const char * text) : message(text) {}
     const char * what() const noexcept override { return message.c_str(); }
@@ -71,7 +71,7 @@ void on_abort(const char * message) {
         copy_message(last_assertion, sizeof(last_assertion), message);
         throw assertion_failed(message);
     }
-    // Returning lets ggml_abort call abort(): say why first.
+    // When this function returns, ggml_abort calls abort(), so the message is printed first.
     std::fprintf(stderr, "%s\n", message);
     std::fflush(stderr);
 }
@@ -81,7 +81,7 @@ void set(shim_error * error, shim_status status, const char * message) {
     copy_message(error->message, sizeof(error->message), message);
 }
 
-// Runs `call`, turns whatever it throws into `error`, and returns `fallback` then.
+// Runs `call`. If it throws, sets `error` and returns `fallback`.
 template <typename F, typename R>
 R checked(shim_error * error, R fallback, F && call) {
     error->status     = SHIM_STATUS_OK;
@@ -100,12 +100,12 @@ R checked(shim_error * error, R fallback, F && call) {
     return fallback;
 }
 
-// The same with the abort guard on: only for calls that compute nothing on other threads.
+// As `checked`, with the abort guard on. Only for calls that compute nothing on other threads.
 template <typename F, typename R>
 R guarded(shim_error * error, R fallback, F && call) {
     guard on;
     R result = checked(error, fallback, call);
-    // llama.cpp catches std::exception itself and returns NULL; the assertion's text is still the reason.
+    // llama.cpp may have caught the exception itself and returned NULL. The reason is still the assertion's text.
     if (error->status == SHIM_STATUS_OK && last_assertion[0] != 0) {
         set(error, SHIM_STATUS_ASSERTION, last_assertion);
         last_assertion[0] = 0;
@@ -113,34 +113,34 @@ R guarded(shim_error * error, R fallback, F && call) {
     return result;
 }
 
-// The buffer that results are returned in when as many as allowed are asked for (llama-context.cpp, `output_reserve`).
-// It is in no account of llama.cpp's.
+// The bytes of the buffer for results with the maximum number of outputs (llama-context.cpp, `output_reserve`).
+// llama.cpp's account leaves this buffer out.
 size_t output_bytes(const llama_context * ctx) {
     const llama_cparams & cparams = ctx->get_cparams();
     const llama_model   & model   = ctx->get_model();
     const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
     const size_t n_embd = model.hparams.n_embd_out();
-    // The constructor makes room for a row of each sequence, with logits. The buffer never shrinks, and grows without
-    // logits where the graphs of embeddings compute none.
+    // The constructor makes room for a row with logits for each sequence. The buffer never shrinks. It grows without
+    // room for logits if the graphs of embeddings compute none.
     const bool has_logits = !cparams.embeddings || model.arch == LLM_ARCH_T5 || ctx->get_gf_res_reserve()->get_logits();
     const size_t n_vocab  = model.vocab.n_tokens();
     const size_t first    = (n_vocab + (has_embd ? n_embd : 0)) * cparams.n_seq_max;
     const size_t width    = (has_logits ? n_vocab : 0) + (has_embd ? n_embd : 0);
-    // Hidden states of outputs alone, or of all tokens of a batch.
+    // There are hidden states of outputs only, or of all tokens of a batch.
     const size_t hidden = !cparams.embeddings_nextn ? 0 : cparams.embeddings_nextn_masked ? rows : cparams.n_batch;
     return std::max(first, width * rows + n_embd * hidden) * sizeof(float);
 }
 
-// Where it lies: in memory pinned by the device of the output layer, if that pins any.
+// The buffer type of that buffer: memory that the device of the output layer pins, if it does, and otherwise the CPU's.
 ggml_backend_buffer_type_t output_buft(const llama_context * ctx) {
     ggml_backend_dev_t device = ctx->get_model().dev_output();
     ggml_backend_buffer_type_t pinned = device ? ggml_backend_dev_host_buffer_type(device) : nullptr;
     return pinned ? pinned : ggml_backend_cpu_buffer_type();
 }
 
-// What is pending lies in the memory otherwise than its cells say. Throws where it could not be carried out, which
-// llama.cpp only logs (llama-context.cpp, memory_update). Computes: not to be called under the guard.
+// Carries out pending copies and shifts; until then the data do not agree with the cells. Throws on a failure, which
+// llama.cpp only logs (llama-context.cpp, memory_update). It computes, so it must not be called under the guard.
 void settle(llama_context * ctx) {
     llama_memory_t memory = ctx->get_memory();
     if (!memory) {
@@ -152,7 +152,7 @@ void settle(llama_context * ctx) {
     }
 }
 
-// The cache of the layers with a sliding window, where those have one of their own.
+// The cache of the layers with a sliding window, if they have a separate cache; otherwise NULL.
 llama_kv_cache * windowed(llama_memory_t memory) {
     if (auto * both = dynamic_cast<llama_kv_cache_iswa *>(memory)) {
         return both->get_swa();
@@ -166,23 +166,24 @@ llama_kv_cache * windowed(llama_memory_t memory) {
     return nullptr;
 }
 
-// What of a state is written and read: all, or what the memory cannot go back in.
+// The flags for writing and reading a state: all of it, or only the part that cannot go back to an earlier token.
 llama_state_seq_flags flags_of(bool partial) {
     return partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : 0;
 }
 
-// A tensor goes through the host in pieces of this size.
+// Tensors are copied through the host's memory in pieces of this size.
 constexpr size_t piece_bytes = 1 << 20;
 
-// llama_context's own callback for copies of weights. It is private, and only an explicit instantiation may name it.
+// llama_context's own callback for copies of weights. The callback is private, but an explicit instantiation may name
+// it.
 ggml_backend_sched_copy_callback copy_experts();
 template <ggml_backend_sched_copy_callback callback> struct named {
     friend ggml_backend_sched_copy_callback copy_experts() { return callback; }
 };
 template struct named<&llama_context::sched_copy_experts>;
 
-// Does what llama_context does, and counts. The slots of a layer's experts (-1 without one) are copied when a
-// computation looks its experts up there; the copy first loads those that have none (llama-moe-cache.cpp, `copy`).
+// Calls llama_context's callback, and counts. A computation copies the slots of a layer's experts (-1 without a slot)
+// to look its experts up there. The copy first loads the experts that have no slot (llama-moe-cache.cpp, `copy`).
 bool count_experts(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst, ggml_cgraph * graph, void * user_data) {
     auto * counts = static_cast<shim_moe_counts *>(user_data);
     constexpr char slot_map[] = "moe_cache.slot_map-";
@@ -248,7 +249,7 @@ private:
     std::vector<uint8_t> piece;
 };
 
-// Puts the ranges of the stream that it is asked for. Without ranges it puts all bytes that lie between the rows of tensors.
+// Passes the requested ranges of the stream to `put`. Without ranges, it passes all bytes between the rows of tensors.
 class range_writer : public llama_io_write_i {
 public:
     range_writer(const shim_range * ranges, size_t n_ranges, shim_put put, void * user) :
@@ -287,7 +288,7 @@ private:
         }
     }
 
-    // Calls `take` for the parts of the next `size` bytes that are asked for.
+    // Calls `take` for the requested parts of the next `size` bytes.
     template <typename F> void each(size_t size, F take) {
         const size_t end = at + size;
         while (next < n_ranges && ranges[next].from < end) {
@@ -322,7 +323,7 @@ public:
         if (n > size - taken) {
             throw std::runtime_error("the state ends too early");
         }
-        // What is read into need not have been written before, which the other side counts on.
+        // `dst` may be uninitialised, but the Rust side of `take` expects initialised memory.
         std::memset(dst, 0, n);
         if (!take(user, dst, n)) {
             throw std::runtime_error("the state ends too early");
@@ -403,7 +404,8 @@ ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinn
     });
 }
 
-// Where an assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
+// Frees a model and returns NULL if an assertion failed during the load although llama.cpp returned the model: it
+// cannot be trusted.
 static llama_model * trusted(llama_model * model, const shim_error * error) {
     if (error->status != SHIM_STATUS_OK && model) {
         shim_model_free(model);
@@ -440,7 +442,7 @@ llama_model * shim_model_from_metadata(const char * path, const llama_model_para
 bool shim_model_save(const llama_model * model, const char * path, shim_error * error) {
     return guarded(error, false, [&] {
         for (const auto & named : model->tensors_by_name) {
-            // ggml calls this without a look: rearranged weights do not come back.
+            // ggml calls `get_tensor` without checking it, and buffers of rearranged weights have none.
             if (named.second->buffer && !named.second->buffer->iface.get_tensor) {
                 throw std::runtime_error("the data of " + named.first + " cannot be read back");
             }
@@ -473,14 +475,14 @@ void shim_model_shape(const llama_model * model, struct shim_model_shape * shape
     shape->causal       = hparams.causal_attn;
     for (uint32_t il = 0; il < hparams.n_layer(); ++il) {
         if (hparams.n_head_kv(il) == 0) {
-            continue; // no attention here
+            continue; // a layer without attention
         }
         shape->head_k_block = std::gcd(shape->head_k_block, hparams.n_embd_head_k(il));
         shape->head_v_block = std::gcd(shape->head_v_block, hparams.n_embd_head_v(il));
     }
 }
 
-// The experts of a layer that a cache would hold; empty if some lie elsewhere (llama-moe-cache.cpp,
+// The experts of a layer that a cache would hold; empty if some of them are not on the host (llama-moe-cache.cpp,
 // `llama_moe_cache_layer_experts` and `llama_moe_cache_is_host_weight`).
 static std::vector<const ggml_tensor *> host_experts(const llama_layer & layer) {
     std::vector<const ggml_tensor *> experts;
@@ -516,7 +518,7 @@ void shim_model_moe_cache_shape(const llama_model * model, shim_moe_cache_shape 
             continue;
         }
         const size_t alignment = ggml_backend_buft_get_alignment(ggml_backend_dev_buffer_type(device));
-        // A cache has one slot more than it holds experts (`alloc_size`).
+        // A cache has one slot more than experts (`alloc_size`).
         uint64_t token = 0;
         uint64_t all   = 0;
         for (const ggml_tensor * tensor : experts) {
@@ -569,14 +571,14 @@ int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32
             as_if_allocated(ctx, breakdown);
         }
         ggml_backend_buffer_type_t results = output_buft(ctx);
-        breakdown[results]; // a row of its own, if it is alone there
+        breakdown[results]; // makes a row for it, if there is none yet
         const size_t output = output_bytes(ctx) + allocation_extra(results);
         // llama.cpp adds the cache of experts to the memory's bytes (llama-context.cpp, `memory_breakdown`).
         std::map<ggml_backend_buffer_type_t, size_t> memory;
         if (llama_memory_t held = llama_get_memory(ctx)) {
             memory = held->memory_breakdown();
         }
-        // llama.cpp counts them with the weights, except without data, where it makes none.
+        // llama.cpp counts the transforms with the weights, except for a model without data, for which it makes none.
         const buffer_bytes transforms = transform_bytes(ctx->get_model());
         const bool with_weights = !ctx->get_model().no_alloc();
         for (const auto & [buft, bytes] : transforms) {
@@ -597,7 +599,7 @@ int32_t shim_memory_breakdown(llama_context * ctx, shim_memory_row * rows, int32
         }
         return n;
     };
-    // What has no data computes nothing, so that its assertions can be errors.
+    // A model without data computes nothing, so assertions can be turned into errors.
     return ctx->get_model().no_alloc() ? guarded(error, (int32_t) 0, read) : checked(error, (int32_t) 0, read);
 }
 
@@ -609,7 +611,7 @@ void shim_context_compute_buffers(const llama_context * ctx, shim_compute_buffer
     ggml_backend_sched_t sched = ctx->get_sched();
     buffers->bytes = 0;
     for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
-        // A buffer that backends share counts once (ggml-alloc.c, ggml_gallocr_get_buffer_size).
+        // A buffer that several backends share is counted once (ggml-alloc.c, ggml_gallocr_get_buffer_size).
         buffers->bytes += ggml_backend_sched_get_buffer_size(sched, ggml_backend_sched_get_backend(sched, i));
     }
     const llama_perf_context_data counted = ctx->perf_get_data();
@@ -622,7 +624,7 @@ void shim_context_count_experts(llama_context * ctx, shim_moe_counts * counts) {
 }
 
 bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * error) {
-    // Nothing is computed, so that assertions can be errors.
+    // Nothing is computed, so assertions can be turned into errors.
     return guarded(error, false, [&] {
         const llama_cparams & cparams = ctx->get_cparams();
         llama_memory_context_ptr mctx;
@@ -639,7 +641,7 @@ bool shim_context_reserve(llama_context * ctx, uint32_t n_tokens, shim_error * e
 
 bool shim_context_output_hidden(llama_context * ctx, bool outputs_only, shim_error * error) {
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
-        // Asks for a reservation (llama-context.cpp, `set_embeddings_nextn`).
+        // This call makes the context reserve its graphs again (llama-context.cpp, `set_embeddings_nextn`).
         llama_set_embeddings_nextn(ctx, true, outputs_only);
         ctx->sched_reserve();
         return true;
@@ -657,7 +659,7 @@ float * shim_hidden(llama_context * ctx, int32_t index, shim_error * error) {
 // Embeddings.
 
 void shim_model_embedding_shape(const llama_model * model, shim_embedding_shape * shape) {
-    // The last matrix of the head decides its outputs (llama-graph.cpp, build_pooling).
+    // The last matrix of the head determines the number of its outputs (llama-graph.cpp, build_pooling).
     const ggml_tensor * head = model->cls_out ? model->cls_out : model->cls;
     shape->n_embd_out  = model->hparams.n_embd_out();
     shape->n_cls_out   = model->hparams.n_cls_out;
@@ -687,7 +689,7 @@ float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * err
 }
 
 bool shim_context_rope_only_rotates(const llama_context * ctx) {
-    // ggml's rope_yarn multiplies by the attention factor, and by more where it extrapolates.
+    // ggml's rope_yarn multiplies by the attention factor, and by more if it extrapolates.
     const llama_cparams & cparams = ctx->get_cparams();
     return cparams.yarn_ext_factor == 0.0f && cparams.yarn_attn_factor == 1.0f;
 }
@@ -701,7 +703,7 @@ bool shim_memory_seq_rm(llama_context * ctx, llama_seq_id seq, llama_pos p0, lla
 }
 
 bool shim_memory_copies_parts(const llama_context * ctx) {
-    // llama-memory-hybrid-idx.cpp, `seq_cp`.
+    // These memories assert whole sequences (llama-memory-hybrid-idx.cpp, `seq_cp`).
     return !dynamic_cast<llama_memory_hybrid_idx *>(ctx->get_memory());
 }
 
@@ -802,7 +804,7 @@ llama_sampler * shim_sampler_dry(const llama_vocab * vocab, float multiplier, fl
 }
 
 llama_token shim_sampler_sample(llama_sampler * chain, llama_context * ctx, int32_t index, shim_error * error) {
-    // The logits are waited for outside the guard: what is still computing must not be unwound.
+    // The wait for the logits is outside the guard, because a running computation must not be unwound.
     return checked(error, (llama_token) LLAMA_TOKEN_NULL, [&] {
         llama_synchronize(ctx);
         guard on;
@@ -889,7 +891,8 @@ void shim_backend_load_all_from(const char * dir, shim_error * error) {
     guarded(error, true, [&] { ggml_backend_load_all_from_path(dir); return true; });
 }
 
-// Through the registry, so that it works for a loaded backend as for a linked one, and links without either.
+// The function is looked up in the registry. That works for loaded and for linked backends, and links even without the
+// backend.
 static void * rpc_function(const char * name) {
     ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
     return rpc ? ggml_backend_reg_get_proc_address(rpc, name) : nullptr;
@@ -905,7 +908,7 @@ ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, shim_error * error
     return guarded(error, (ggml_backend_reg_t) nullptr, [&]() -> ggml_backend_reg_t {
         auto add_server = (decltype(&ggml_backend_rpc_add_server)) rpc_function("ggml_backend_rpc_add_server");
         ggml_backend_reg_t server = add_server ? add_server(endpoint) : nullptr;
-        // A server that is added again is the same.
+        // If a server is added again, this returns the same entry.
         if (server && !ggml_backend_reg_by_name(ggml_backend_reg_name(server))) {
             ggml_backend_register(server);
         }
@@ -940,7 +943,7 @@ llama_adapter_lora * shim_lora_load(llama_model * model, const char * path, shim
 }
 
 bool shim_context_set_lora(llama_context * ctx, llama_adapter_lora ** adapters, float * scales, size_t n, shim_error * error) {
-    // What is still computing must not be unwound: it is waited for outside the guard.
+    // The wait for running computations is outside the guard, because they must not be unwound.
     return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
         if (llama_set_adapters_lora(ctx, adapters, n, scales) != 0) {
             return false;
@@ -1006,7 +1009,7 @@ void shim_media_log(ggml_log_callback callback, void * user_data) {
 
 mtmd_context * shim_media_load(const char * path, const llama_model * model, const shim_media_params * params, shim_media_row * rows, int32_t n_max,
                                int32_t * n_rows, shim_error * error) {
-    // The warm-up reserves buffers and computes nothing (clip.cpp, `warmup`), so that assertions can be errors.
+    // The warm-up reserves buffers and computes nothing (clip.cpp, `warmup`), so assertions can be turned into errors.
     mtmd_context * media = guarded(error, (mtmd_context *) nullptr, [&] {
         std::vector<shim_media_row> taken;
         mtmd_context * loaded = media_load(path, *model, *params, taken);

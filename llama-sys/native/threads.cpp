@@ -7,8 +7,8 @@
 
 namespace {
 
-// How long a thread waits for the next graph before it sleeps, in steps of AUTOPLACE_POLL_US (wait.h): long enough for
-// the sampler between two tokens.
+// The time that a thread polls for the next graph before it sleeps, in steps of AUTOPLACE_POLL_US (wait.h). It is long
+// enough for the sampler between two tokens.
 constexpr uint32_t poll = 20;
 
 template <typename F>

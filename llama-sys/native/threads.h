@@ -1,4 +1,4 @@
-// Threadpools of the CPU backend, which may be a library that is opened: its functions are asked for by name.
+// Threadpools of the CPU backend. The backend may be a library that is opened, so its functions are looked up by name.
 #pragma once
 
 #include "ggml-backend.h"
@@ -12,9 +12,9 @@ struct threadpool_deleter {
 
 using threadpool_ptr = std::unique_ptr<ggml_threadpool, threadpool_deleter>;
 
-// A pool of `n_threads`, the computing thread included. Its threads start now.
+// A pool of `n_threads` threads. The computing thread counts as one of them; the others start now.
 threadpool_ptr new_threadpool(int32_t n_threads);
 
-// Has the CPU backend compute with `pool` from the next graph on. The backend pauses the pool that it had before, in this
-// call: both must live.
+// Makes the CPU backend compute with `pool` from the next graph on. In this call the backend pauses its former pool, so
+// both pools must live.
 void use_threadpool(ggml_backend_t cpu, ggml_threadpool_t pool);

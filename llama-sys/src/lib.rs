@@ -1,16 +1,16 @@
-//! llama.cpp, safely: our own build of it, in three modules.
+//! Safe access to llama.cpp, which this crate builds itself. The crate has three modules:
 //!
 //! - [`raw`]: the bindings, as bindgen wrote them.
 //! - The safe layer (`safe` in the source), whose names are re-exported here: devices, models, contexts, samplers.
-//! - [`sim`]: simulated GPUs for tests, whose memory is a number.
+//! - [`sim`]: simulated GPUs for tests. The memory of each is only a number of bytes.
 //!
-//! It takes paths, parameters and tokens, and returns logits, tokens, bytes per device, and typed [`Error`]s that carry
-//! llama.cpp's log. Three rules hold everywhere:
+//! The safe layer takes paths, parameters and tokens, and returns logits, tokens, bytes per device, and typed
+//! [`Error`]s that carry llama.cpp's log. Three rules hold everywhere:
 //!
-//! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. `Send` and `Sync` are asserted
-//!   exactly where llama.cpp allows them.
+//! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. Types are `Send` and `Sync`
+//!   exactly if llama.cpp allows it.
 //! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions
-//!   into errors while nothing computes.
+//!   into errors. An assertion that fails during a computation still ends the process.
 //! - An argument that would end the process is refused before the call.
 //!
 //! ```no_run

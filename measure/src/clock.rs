@@ -1,4 +1,4 @@
-//! The clock that spaces out the runs: the computer's, or a test's.
+//! The clock that spaces out the runs of a readiness check: the computer's, or a test's.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ pub trait Clock {
     /// The time since a fixed moment.
     fn now(&self) -> Duration;
 
-    /// Returns after this much time.
+    /// Waits for this time.
     fn wait(&self, time: Duration);
 }
 

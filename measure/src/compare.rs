@@ -1,11 +1,11 @@
-//! Compares two placements: a real difference in speed, or noise.
+//! Compares the speeds of two placements, and tells a difference from noise.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::measurement::{Measurement, Row};
 
-/// The speed of `after` as a multiple of `before`: the mean over rounds, each of which loads both side by side.
+/// The speed of `after` as a multiple of that of `before`: the mean over rounds, each of which loads both placements.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ratio {
@@ -32,7 +32,7 @@ impl Measurement {
 impl Ratio {
     fn between(before: &Row, after: &Row) -> Option<Self> {
         let rounds: BTreeSet<u32> = before.samples.iter().map(|sample| sample.round).collect();
-        // More time means less speed.
+        // A longer time means a lower speed.
         let logs = rounds.into_iter().filter_map(|round| Some(mean_log(before, round)? - mean_log(after, round)?));
         let (mean, error) = mean_and_error(&logs.collect::<Vec<f64>>())?;
         let interval = error.map(|error| ((mean - error).exp(), (mean + error).exp()));
@@ -65,7 +65,7 @@ fn mean_log(row: &Row, round: u32) -> Option<f64> {
 
 /// The mean, and half the width of its 95 % confidence interval.
 fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
-    /// Student's t at 97.5 % for 1, 2, ... degrees of freedom; beyond the table 2.0 approximates the normal
+    /// Student's t at 97.5 % for 1, 2, ... degrees of freedom. Beyond the table, 2.0 approximates the normal
     /// distribution.
     const T: [f64; 12] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
     let n = values.len();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_speed_is_seen_through_a_machine_that_slows_down() {
+    fn twice_the_speed_is_measured_on_a_machine_that_slows_down() {
         let (before, after) = (row(&[100, 150, 200, 400]), row(&[50, 75, 101, 199]));
         let ratio = Ratio::between(&before, &after).unwrap();
         let (low, high) = ratio.interval.unwrap();
@@ -111,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_students() {
-        // For 1 to 5: mean 3, standard error 0.7071, t 2.776.
+    fn the_interval_is_that_of_students_t() {
+        // The mean of 1 to 5 is 3, the standard error 0.7071, and t is 2.776.
         let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!((mean - 3.0).abs() < 1e-12 && (error.unwrap() - 1.9629).abs() < 1e-3);
         assert_eq!(mean_and_error(&[]), None);

@@ -12,7 +12,7 @@ use autoplace::machine::{HostSample, Machine, ThrottleReason};
 use autoplace::watch::{DeviceSample, ModelSource, Sample, Source};
 use serde::{Deserialize, Serialize};
 
-/// The worst state of the machine seen between two computations. `None` means unknown.
+/// The worst state of the machine that was observed between computations. `None` means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Conditions {
@@ -31,9 +31,9 @@ pub struct Conditions {
     pub cpu_pressure: Option<f32>,
     /// The percentage of ten seconds in which a thread waited for memory (Linux).
     pub memory_pressure: Option<f32>,
-    /// Pages that the system read back from swap meanwhile (Linux).
+    /// Pages that the system read back from swap during the measurement (Linux).
     pub swapped_in: Option<u64>,
-    /// Pages that the system wrote to swap meanwhile (Linux).
+    /// Pages that the system wrote to swap during the measurement (Linux).
     pub swapped_out: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// The minimum of the free bytes of each device of the model. The source lists other devices after them.
+    /// The minimum of the free bytes of each device of the model. These devices come first in the source's list.
     least_free: Vec<Option<u64>>,
     proc: PathBuf,
     swapped: Option<[u64; 2]>,
@@ -79,7 +79,7 @@ impl Observer {
 }
 
 impl Conditions {
-    /// The state of this machine, watched for the time `within`.
+    /// The state of this machine, which is watched for the time `within`.
     pub(super) fn of_machine(machine: &Machine, within: Duration) -> Self {
         let proc = Path::new("/proc");
         let before = swapped(proc);
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_that_was_seen_is_kept() {
+    fn the_worst_observed_state_is_kept() {
         let seen = |free, clock, celsius, pressure| {
             let heat = [ThrottleReason::Heat];
             let mut device = DeviceSample::new(free).throttle(heat, Some(celsius));

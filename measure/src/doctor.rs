@@ -1,4 +1,4 @@
-//! The diagnosis: one rule for each cause, with the evidence that it needs.
+//! The diagnosis of a slow model, with one rule for each cause and the evidence that the rule needs.
 
 use autoplace::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
 use autoplace::memory::{KvType, WSL_HEADROOM};
@@ -16,11 +16,11 @@ pub struct Finding {
     pub cause: FindingCause,
     /// The evidence, in a sentence.
     pub evidence: String,
-    /// How to fix it: a command if there is one.
+    /// A way to fix it, as a command if possible.
     pub remedy: Option<String>,
 }
 
-/// Why a model is slow, the worst cause first.
+/// Why a model is slow. The variants are in order of severity, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -40,19 +40,19 @@ pub enum FindingCause {
     /// Weights are read from disk again for every token.
     #[error("weights are read from disk for every token")]
     Paging,
-    /// A limit on the process keeps it from memory or processor time of the machine.
+    /// A limit on the process denies it a part of the machine's memory or processor time.
     #[error("a limit keeps this process from using the whole machine")]
     Limited,
     /// A GPU's clocks are held down.
     #[error("a GPU runs below its clocks")]
     Throttled,
-    /// A program runs the model with a slower placement than would fit.
+    /// A program runs the model with a placement that is slower than one that would fit.
     #[error("it runs slower than it could on this machine")]
     RunsSlower,
-    /// Other programs hold memory of a GPU; without them more of the model would fit.
+    /// Other programs use memory of a GPU, and more of the model would fit without them.
     #[error("other programs hold the GPU's memory")]
     OtherPrograms,
-    /// The context takes the memory that would hold the remaining layers.
+    /// The context takes memory that the remaining layers need.
     #[error("the context takes the room that further layers need")]
     LargeContext,
     /// Not everything is on GPUs.
@@ -72,14 +72,14 @@ pub enum FindingCause {
     Unexplained,
 }
 
-/// The share of the predicted speed that counts as normal: the accuracy of the predictions (docs/speed-model.md), and
-/// the noise of a few seconds.
+/// The share of the predicted speed that counts as normal. It allows for the accuracy of the predictions
+/// (docs/speed-model.md) and for the noise of a few seconds.
 const MIN_NORMAL_SHARE: f64 = 0.75;
 /// Bytes that a driver usually keeps on the host for a card.
 const USUAL_ON_HOST: u64 = 256 << 20;
-/// Other programs are reported without a model if they hold more than one part in this many of a card.
+/// Without a model, other programs are reported if they use more than one part in this many of a card's memory.
 const NOTABLE_PART: u64 = 10;
-/// The percentage of ten seconds in which threads wait for a core, above which the processor counts as busy.
+/// The percentage of ten seconds in which some thread waits for a core. Above it, the processor counts as busy.
 const BUSY_PRESSURE: f32 = 25.0;
 
 fn finding(cause: FindingCause, evidence: String, remedy: impl Into<String>) -> Finding {
@@ -117,7 +117,7 @@ impl Evidence {
         self.model.as_ref()?.plan.as_ref()
     }
 
-    /// Whether the host computes a part of the model; assumed without a model.
+    /// Whether the host computes a part of the model. Without a model, this is assumed.
     fn uses_host(&self) -> bool {
         self.plan().is_none_or(|plan| !plan.full_offload)
     }
@@ -135,7 +135,7 @@ impl Evidence {
                 UnusedReason::Hidden | UnusedReason::PerhapsHidden => "unset CUDA_VISIBLE_DEVICES",
                 UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
                 UnusedReason::Mig => "nvidia-smi -L    # the slices that there are, for CUDA_VISIBLE_DEVICES=MIG-...",
-                // CUDA gives a process one slice, and no setting changes that.
+                // CUDA gives a process only one slice, and no setting changes that.
                 UnusedReason::OtherSlice { .. } => return None,
                 _ => "nvidia-smi    # shows whether the driver or the card is too old for this build's CUDA",
             };
@@ -178,9 +178,9 @@ impl Evidence {
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
         };
-        // A limit that leaves nearly all of the memory costs nothing, and neither does one if nothing is on the host.
+        // A limit does not matter if it leaves nearly all of the memory, or if nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
-        let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
+        let matters = self.model.as_ref().is_none_or(|model| model.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
         (is_less && matters).then(|| finding(FindingCause::Limited, evidence, remedy))
     }
@@ -198,7 +198,7 @@ impl Evidence {
     fn throttled(&self) -> Option<Finding> {
         let held = self.conditions.throttle.iter().filter(|reason| reason.is_fault());
         let held: Vec<String> = held.map(ToString::to_string).collect();
-        let celsius = self.conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
+        let celsius = self.conditions.temperature.map_or(String::new(), |degrees| format!(", {degrees} °C"));
         let evidence = format!("held down by {}{celsius}", held.join(", "));
         let remedy = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER";
         (!held.is_empty()).then(|| finding(FindingCause::Throttled, evidence, remedy))
@@ -207,13 +207,16 @@ impl Evidence {
     fn other_programs(&self) -> Vec<Finding> {
         if let Some(model) = &self.model {
             let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }));
-            let finding =
-                |it: &Change| Finding { cause: FindingCause::OtherPrograms, evidence: it.to_string(), remedy: None };
+            let finding = |change: &Change| Finding {
+                cause: FindingCause::OtherPrograms,
+                evidence: change.to_string(),
+                remedy: None,
+            };
             return change.map(finding).into_iter().collect();
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
             let programs = gpu.processes.iter().flatten().filter_map(|program| program.bytes);
-            // If no program is known, all bytes that are not free.
+            // Without a known program, all bytes that are not free count.
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
@@ -228,7 +231,7 @@ impl Evidence {
         let matters = self.machine.gpus.len() > 1 || self.uses_host();
         self.machine.gpus.iter().filter(move |_| matters).filter_map(|gpu| {
             let link = gpu.pcie?;
-            // An idle card lowers its generation, but not its lanes.
+            // An idle card lowers the generation of its link, but not the number of lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
             let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
             let remedy = "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then try another slot, or reseat the card";
@@ -237,7 +240,7 @@ impl Evidence {
     }
 
     fn processor(&self) -> Option<Finding> {
-        // The kernel also counts threads stopped by a limit as waiting for a core.
+        // The kernel also counts threads that a limit stops as waiting for a core.
         if self.limited_processors().is_some() {
             return None;
         }
@@ -265,17 +268,17 @@ impl ModelEvidence {
         format!("'{}'", path.replace('\'', r"'\''"))
     }
 
-    /// A command that plans the model with these flags and otherwise as before. A comment states settings that no flag
-    /// expresses.
+    /// A command that plans the model with these flags in place of its own. A comment lists settings that no flag can
+    /// express.
     fn asking(&self, flags: &[String]) -> String {
         let (mut command, mut unsaid) = (format!("autoplace plan {}", self.file()), String::new());
-        let is_said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
+        let is_said = |flag: &str| flags.iter().any(|given| given.starts_with(flag));
         if let Some(plan) = &self.plan {
             let (keys, values) = (plan.context.type_k, plan.context.type_v);
             if !is_said("--ctx ") {
                 command += &format!(" --ctx {}", plan.context.n_ctx);
             }
-            // The flag sets both types; the default needs no flag.
+            // The flag sets both types to the same value. The default types need no flag.
             if !is_said("--kv ") && keys != values {
                 unsaid = format!("    # which takes f16; it was planned with keys as {keys} and values as {values}");
             } else if !is_said("--kv ") && keys != KvType::F16 {
@@ -312,7 +315,7 @@ impl ModelEvidence {
         Finding { cause, evidence, remedy }
     }
 
-    /// The cheapest change that brings everything onto GPUs, or else the cheapest change.
+    /// The cheapest change that puts everything on GPUs. If there is none, the cheapest change.
     fn best(&self) -> Option<&Change> {
         let changes = &self.advice.changes;
         changes.iter().find(|change| change.effect == Effect::Fits).or(changes.first())
@@ -328,7 +331,7 @@ fn paging(model: &ModelEvidence) -> Option<Finding> {
     Some(model.finding(FindingCause::Paging, paging.to_string(), model.best()))
 }
 
-/// A smaller speed-up is within the error of the predictions.
+/// Smaller speed-ups are within the error of the predictions.
 const MIN_SPEEDUP: f64 = 1.1;
 
 fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
@@ -339,20 +342,20 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
         (Some(runs), Some(planned)) => runs * MIN_SPEEDUP < planned,
         _ => theirs < plan.n_gpu_layers,
     };
-    let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
+    let about = running.predicted.map_or(String::new(), |speed| format!(", about {speed:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
     let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", summary(plan));
     is_slower.then(|| Finding { cause: FindingCause::RunsSlower, evidence, remedy: running.otherwise.clone() })
 }
 
-/// The finding if a smaller cache alone would bring everything onto the GPU.
+/// The finding for a context that is too large: a smaller cache alone would put everything on the GPU.
 fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let is_cache =
         |kind: &ChangeKind| matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_));
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|change| change.effect == Effect::Fits && change.kinds.iter().all(is_cache))?;
-    let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
+    let kv = plan.placements.iter().fold(0_u64, |sum, placement| sum.saturating_add(placement.footprint.kv));
     let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), summary(plan));
     Some(model.finding(FindingCause::LargeContext, evidence, Some(change)))
 }
@@ -360,7 +363,7 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
 fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let on_gpus = plan.gpus().next().is_some();
-    // Cards slower than the host were left out on purpose.
+    // Cards slower than the host are left out on purpose.
     let rates = Rates::for_devices(&machine.gpus.iter().collect::<Vec<_>>(), &machine.host);
     let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
     let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);

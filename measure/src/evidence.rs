@@ -20,8 +20,8 @@ use super::{Error, Protocol};
 /// The time for which a machine without a model is watched.
 const WATCH_TIME: Duration = Duration::from_millis(300);
 
-/// The known facts about a machine and a model on it, which [`diagnose`](Self::diagnose) judges. Its JSON is a report
-/// that can be judged again elsewhere.
+/// The known facts about a machine and a model on it, from which [`diagnose`](Self::diagnose) makes findings. The JSON
+/// of the evidence is a report that can be diagnosed again elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Evidence {
@@ -46,12 +46,12 @@ pub struct Evidence {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelEvidence {
-    /// The file; in a report its name only.
+    /// The model's file; a report has only its name.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// The plan.
     pub plan: Option<Plan>,
-    /// Why there is no plan.
+    /// The reason why there is no plan.
     pub refused: Option<String>,
     /// Changes that would make more of the model fit.
     #[serde(default)]
@@ -77,7 +77,7 @@ pub struct Running {
     pub pid: Option<u32>,
     /// Layers on GPUs: from the program's flags, or estimated from its memory on GPUs.
     pub n_gpu_layers: Option<u32>,
-    /// Bytes that it holds on GPUs.
+    /// Bytes of GPU memory that the program uses.
     pub on_gpus: Option<u64>,
     /// Tokens per second of generation, if the program reports them.
     pub tokens_per_second: Option<f64>,
@@ -98,7 +98,7 @@ impl Evidence {
     /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    /// Evidence of a described machine, without watching it.
+    /// Evidence of the described machine, which is not watched.
     pub fn new(machine: Machine) -> Self {
         Self {
             version: Self::VERSION,
@@ -124,7 +124,8 @@ impl Evidence {
         Ok(evidence)
     }
 
-    /// Adds a model: its estimated plan on this machine, and changes that would make more of it fit. Loads nothing.
+    /// Adds a model: its estimated plan on this machine, and changes that would make more of the model fit. Nothing is
+    /// loaded.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl Evidence {
             model.predicted = row.predicted;
         }
         self.conditions = point.conditions.clone();
-        // A load without GPUs does not look for any.
+        // A load without layers on GPUs does not look for GPUs.
         if measured.machine.gpus.len() >= self.machine.gpus.len() {
             self.machine = measured.machine;
         }
@@ -190,10 +191,10 @@ impl Evidence {
         let of_device = |(name, rates): (&str, &MeasuredRates)| {
             let all: Vec<_> = rates.all_conditions().collect();
             let known = || all.iter().copied().flatten();
-            let disturbed: Vec<_> = known().filter(|it| !it.is_quiet()).collect();
-            let old = |it: &&RateConditions| it.age(now).is_some_and(|seconds| seconds > STALE_AFTER);
+            let disturbed: Vec<_> = known().filter(|conditions| !conditions.is_quiet()).collect();
+            let old = |conditions: &&RateConditions| conditions.age(now).is_some_and(|seconds| seconds > STALE_AFTER);
             let n_old = known().filter(old).count();
-            let worst = disturbed.iter().max_by_key(|it| it.disturbance());
+            let worst = disturbed.iter().max_by_key(|conditions| conditions.disturbance());
             let why = match (worst, n_old) {
                 (Some(worst), _) => format!("{} of {} were measured {worst}", disturbed.len(), all.len()),
                 (None, 0) => return None,
@@ -252,7 +253,7 @@ impl Evidence {
         if *version != Self::VERSION {
             return Err(format!("its version is {version}, and only {} is supported", Self::VERSION));
         }
-        // Read from the text like other JSON; reading from a tree would compile the code twice.
+        // The text is parsed as in other places, because parsing from the tree would compile the code twice.
         let read: Self = serde_json::from_str(&text[begin..end]).map_err(in_json)?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)

@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Every placement is planned like any load. One that does not fit is a [`Point`] with the reason. The placements take
-//! turns: each round loads each of them again, alternating the order. Speeds are those of the library's own
-//! [`generate`], for prompt and generation separately, as in llama-bench (docs/measure.md).
+//! Every placement is planned like any load. A placement that does not fit becomes a [`Point`] with the reason. The
+//! placements take turns: a round loads each of them once, and the next round loads them in the opposite order. The speeds are those of the
+//! library's own [`generate`], for prompt and generation separately, as in llama-bench (docs/measure.md).
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub use sweep::Steps;
 
 use autoplace::{generate, load};
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -23,7 +23,7 @@ pub struct Measurement {
     pub made_by: String,
     /// The model.
     pub model: MeasuredModel,
-    /// The machine, as the first load found it.
+    /// The machine, as detected by the first load.
     pub machine: Machine,
     /// The computations made with each placement.
     pub protocol: Protocol,
@@ -59,11 +59,11 @@ pub struct Point {
     pub name: String,
     /// The placement; `None` if the model was not loaded.
     pub placement: Option<Measured>,
-    /// Why the measurement is missing or incomplete.
+    /// The reason why the measurement is missing or incomplete.
     pub failure: Option<String>,
     /// One row for each prompt length, and one for the tokens generated after it, at each depth.
     pub rows: Vec<Row>,
-    /// The state of the machine meanwhile.
+    /// The state of the machine during the measurement.
     pub conditions: Conditions,
 }
 
@@ -75,7 +75,7 @@ pub struct Measured {
     pub n_gpu_layers: u32,
     /// All layers, the output layer included.
     pub layers: u32,
-    /// Layers per GPU, as llama.cpp takes them; empty for one GPU.
+    /// Layers per GPU in llama.cpp's form; empty for one GPU.
     pub tensor_split: Vec<f32>,
     /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
@@ -103,7 +103,7 @@ pub struct MeasuredDevice {
     pub layers: u32,
     /// Planned bytes.
     pub planned: Footprint,
-    /// Bytes that llama.cpp announced before the load; `None` for the host.
+    /// Bytes that llama.cpp reported before the load; `None` for the host.
     pub probed: Option<Footprint>,
     /// Bytes that llama.cpp reports as allocated, if it does.
     pub allocated: Option<Footprint>,
@@ -123,7 +123,7 @@ pub struct Row {
     pub n_prompt: u32,
     /// Generated tokens.
     pub n_gen: u32,
-    /// Tokens in the context before.
+    /// Tokens in the context before the computation.
     pub n_depth: u32,
     /// The start of the first computation: `2026-11-24T11:59:33Z`.
     pub time: String,
@@ -163,7 +163,7 @@ impl Measurement {
     pub const VERSION: u64 = 1;
 
     pub(super) fn new(model: MeasuredModel, mut machine: Machine, protocol: Protocol) -> Self {
-        // `made_by` names the backends of the build; a machine in a file has none.
+        // A machine in a file has no backends, because `made_by` names those of the build.
         machine.backends.clear();
         let (version, made_by) = (Self::VERSION, build_name());
         Self { version, made_by, model, machine, protocol, points: Vec::new(), notes: Vec::new() }
@@ -207,12 +207,12 @@ impl Point {
         row.speed = Speed::from_samples(row.speeds());
     }
 
-    /// Generation at the least measured depth, which the chart of a sweep shows.
+    /// The row of generation at the smallest measured depth, for the chart of a sweep.
     pub fn generation(&self) -> Option<&Row> {
         self.rows.iter().filter(|row| row.n_gen > 0).min_by_key(|row| row.n_depth)
     }
 
-    /// Prompts at the least measured depth.
+    /// The row of prompts at the smallest measured depth.
     pub fn prompt(&self) -> Option<&Row> {
         self.rows.iter().filter(|row| row.n_gen == 0).min_by_key(|row| row.n_depth)
     }
@@ -236,7 +236,7 @@ impl Row {
 }
 
 impl Speed {
-    /// The median of an even number of speeds is the upper of the two middle ones.
+    /// The speeds of some computations. The median of an even number of speeds is the upper of the two middle ones.
     pub(super) fn from_samples(speeds: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = speeds.collect();
         sorted.sort_by(f64::total_cmp);
@@ -246,7 +246,7 @@ impl Speed {
 }
 
 /// Removes data that identifies the machine's owner. Returns the texts to mask, each with its mask: the model's folder,
-/// and the names of devices of other machines, which are addresses.
+/// and the names of other machines' devices, which are addresses.
 pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, String)> {
     let whole = model.display().to_string();
     let folder = whole.strip_suffix(&*file_of(model).to_string_lossy()).filter(|folder| *folder != "/");
@@ -300,7 +300,7 @@ pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// Rounds to four decimals, which survive a round trip through text.
+/// Rounds to four decimals, which are the same after a round trip through text.
 pub(super) fn rounded(speed: f64) -> f64 {
     (speed * 1e4).round() / 1e4
 }
@@ -315,7 +315,7 @@ impl Measured {
     pub(super) fn from_report(report: &LoadReport) -> Self {
         let plan = &report.plan;
         let gpus = plan.gpus().zip(report.gpus.iter().map(Some));
-        // `None` is the host.
+        // The host has no GPU: `None`.
         let devices = gpus.chain(plan.host().map(|host| (host, None))).map(|(placement, gpu)| MeasuredDevice {
             name: placement.name.clone(),
             device: gpu.map(|gpu| gpu.device.clone()),
@@ -347,7 +347,7 @@ impl MeasuredModel {
         let plan = model.placement();
         let described = match model.native() {
             Ok(native) => native.description(),
-            // The model is in another process.
+            // The model is in another process, so its bytes are unknown here.
             Err(_) => {
                 let kind = plan.model.file_type.as_deref().unwrap_or_default();
                 format!("{} {kind}", plan.model.architecture).trim_end().to_owned()

@@ -10,12 +10,12 @@ use super::Error;
 /// The default texts, one per line.
 const PROMPTS: &str = include_str!("prompts.txt");
 
-/// The computations made with each placement: a prompt and a greedy generation after it, at each depth, once for each
+/// The computations with each placement. At each depth, they are a prompt and a greedy generation after it for each
 /// text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Protocol {
-    /// Tokens of each prompt: a text is repeated or cut to this length. 0 takes each text as it is.
+    /// Tokens of each prompt. A text is repeated or cut to this length. With 0, each text keeps its own length.
     pub n_prompt: u32,
     /// Tokens generated after each prompt, even beyond the end of the text.
     pub n_gen: u32,
@@ -29,8 +29,8 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Twelve prompts of 512 tokens with 256 tokens after each, in an empty context and in a half-full one, in three
-    /// rounds. A short context gets a quarter of its length for each.
+    /// Twelve prompts of 512 tokens, each followed by 256 generated tokens, in an empty context and in a half-full one,
+    /// in three rounds. In a short context, prompt and generation are a quarter of its length each.
     pub fn new(n_ctx: u32) -> Self {
         let (n_prompt, n_gen) = ((n_ctx / 4).clamp(1, 512), (n_ctx / 4).clamp(1, 256));
         let deepest = n_ctx.saturating_sub(n_prompt + n_gen + 1);
@@ -69,7 +69,7 @@ impl Protocol {
         self
     }
 
-    /// Keeps only the first `n` texts.
+    /// Drops all texts but the first `n`.
     pub(super) fn only(mut self, n: usize) -> Self {
         self.prompts = self.texts().into_iter().take(n).map(str::to_owned).collect();
         self
@@ -102,7 +102,7 @@ impl Protocol {
         Err(Error::Protocol(wrong))
     }
 
-    /// Rejects a longest prompt that does not fit in this context at the greatest depth.
+    /// Rejects the protocol if its longest prompt does not fit in this context at the greatest depth.
     pub(super) fn fits(&self, longest: usize, n_ctx: u32) -> Result<(), Error> {
         let deepest = self.depths.iter().copied().max().unwrap_or_default();
         let needed = longest as u64 + u64::from(deepest) + u64::from(self.n_gen) + 1;
@@ -117,7 +117,7 @@ impl Protocol {
 
     /// The tokens of each prompt, and the tokens that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
-        // Without BOS: all prompts would begin with it, and the context would already hold it.
+        // The texts have no BOS. All prompts would begin with it, and the context would then already contain it.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> = texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
         let before = own.concat();
@@ -152,7 +152,7 @@ mod tests {
     use super::Protocol;
 
     #[test]
-    fn the_usual_protocol_is_twelve_prompts_and_fits_its_context() {
+    fn the_default_protocol_has_twelve_prompts_and_fits_its_context() {
         let usual = Protocol::new(4096);
         assert_eq!((usual.n_prompt, usual.n_gen, usual.depths.as_slice()), (512, 256, &[0, 2048][..]));
         assert_eq!(usual.n_texts(), 12);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_measures_nothing_is_refused_with_its_reason() {
+    fn a_protocol_that_measures_nothing_is_refused_with_the_reason() {
         let usual = || Protocol::new(4096);
         for (wrong, word) in [
             (usual().n_gen(0), "n_gen"),

@@ -1,4 +1,4 @@
-//! Loads one placement after the other and computes with each.
+//! Loads one placement after the other, and computes with each.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ pub struct Variant {
 pub struct Progress<'a> {
     /// The current placement.
     pub name: &'a str,
-    /// The finished share by predicted time: 0.0 to 1.0.
+    /// The share of the work that is finished, by predicted time: 0.0 to 1.0.
     pub done: f64,
 }
 
@@ -58,7 +58,7 @@ impl Variant {
         Self { name: name.into(), request, saved: None }
     }
 
-    /// The placement of a saved plan: of two placements by depth, the plan's own.
+    /// The placement of a saved plan. If the plan has two placements by depth, its main one is used.
     pub fn saved(name: impl Into<String>, mut plan: SavedPlan) -> Self {
         plan.plan.by_depth = None;
         Self { name: name.into(), request: Request::new(), saved: Some(Box::new(plan)) }
@@ -97,8 +97,8 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// Sets a callback before each computation. If it returns `false`, the measurement ends with its results so
-    /// far.
+    /// Sets a callback before each computation. If it returns `false`, the measurement ends with the results that it
+    /// has.
     pub fn progress(mut self, progress: impl FnMut(&Progress<'_>) -> bool + 'a) -> Self {
         self.progress = Box::new(progress);
         self
@@ -127,7 +127,7 @@ impl<'a> Measure<'a> {
     }
 
     /// Compared placements need the same context, so a context that may grow stays at its minimum. A placement that is
-    /// measured at several depths stays where it is.
+    /// measured at several depths does not move.
     pub(super) fn same_context(&self, mut request: Request) -> Request {
         if request.depth == Depth::Follow {
             request.depth = Depth::All;
@@ -157,7 +157,7 @@ impl<'a> Measure<'a> {
         let most = whole.clone().policy(Policy::MostLayers).n_gpu_layers(GpuLayers::Auto);
         let fit = self.plan(most)?.n_gpu_layers;
         if fit == 0 {
-            // Without a GPU that has room for a layer there is nothing to sweep.
+            // Without a GPU that has memory for a layer, there is nothing to sweep.
             return Ok(variants);
         }
         let is_chosen = |n| n == chosen.n_gpu_layers && chosen.split_blocks == 0;
@@ -178,8 +178,8 @@ impl<'a> Measure<'a> {
         self.run(&variants)
     }
 
-    /// Measures these placements, in turns. A placement that cannot be planned, loaded or computed with becomes a point
-    /// with the reason.
+    /// Measures these placements in turns. If a placement cannot be planned or loaded, or fails while computing, its
+    /// point has the reason.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl<'a> Measure<'a> {
         Ok(measurement)
     }
 
-    /// The protocol, and the predicted seconds of each placement. Points without a plan get the reason.
+    /// The protocol, and the predicted seconds of each placement. Records the reason in the points without a plan.
     fn planned(&self, variants: &[Variant], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
         let mut why = None;
         let plans = variants.iter().zip(points).map(|(variant, point)| {
@@ -230,7 +230,7 @@ impl<'a> Measure<'a> {
             })
         });
         let plans: Vec<Option<Plan>> = plans.map(Result::ok).collect();
-        // All placements compute the same, so the protocol must fit in the smallest context.
+        // All placements compute the same texts, so the protocol must fit in the smallest context.
         let contexts = plans.iter().flatten().map(|plan| plan.context.n_ctx_seq());
         match (contexts.min(), why) {
             (Some(n_ctx), _) => {
@@ -289,7 +289,7 @@ impl Run<'_> {
                 self.measurement.insert(begun)
             }
         };
-        // A load without GPUs does not look for any.
+        // A load without layers on GPUs does not look for GPUs.
         if measurement.machine.gpus.is_empty() {
             measurement.machine = (*model.machine()).clone();
         }
@@ -342,7 +342,8 @@ pub(super) fn text(
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
-    // The context may hold more or fewer tokens than the depth, so the time is divided by the computed tokens.
+    // The context may contain more or fewer tokens than the depth, so the time is divided by the number of computed
+    // tokens.
     let computed = statistics.prompt_tokens - statistics.cached_tokens;
     let generated = statistics.generated_tokens.saturating_sub(1);
     Ok([
@@ -360,7 +361,7 @@ fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<
     Ok(stream.statistics())
 }
 
-/// Nanoseconds of `n` tokens, given the time of `tokens` tokens.
+/// The nanoseconds of `n` tokens, from the time of `tokens` tokens.
 fn per(ns: u128, n: u32, tokens: usize) -> u64 {
     let tokens = u128::try_from(tokens).unwrap_or_default().max(1);
     u64::try_from(ns * u128::from(n) / tokens).unwrap_or(u64::MAX)
@@ -369,7 +370,7 @@ fn per(ns: u128, n: u32, tokens: usize) -> u64 {
 /// The predicted seconds of a placement.
 fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
     let texts = (protocol.n_texts() * protocol.depths.len()) as f64;
-    // Without predictions all placements count the same.
+    // Without predictions all placements have the same weight.
     plan.speed.as_ref().map_or(1.0, |speed| {
         let fast = speed.prompt.tokens_per_second;
         let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };

@@ -4,10 +4,11 @@
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Steps {
-    /// Around the edge: 0, half of the most that fits, that number and one, two and four fewer, one more, and all.
+    /// Values around the edge: 0, half of the largest number that fits, that number, one, two and four layers fewer,
+    /// one layer more, and all layers.
     #[default]
     Edge,
-    /// This many values from none to all, evenly spaced; at least two.
+    /// This many values from no layers to all layers, evenly spaced; at least two values.
     Even(u32),
     /// Every value.
     Full,
@@ -39,7 +40,7 @@ mod tests {
     use super::Steps;
 
     #[test]
-    fn an_edge_is_seen_from_both_sides_even_steps_have_both_ends_and_a_full_sweep_all() {
+    fn steps_cover_both_sides_of_the_edge_both_ends_or_every_number_of_layers() {
         assert_eq!(Steps::Edge.layers(49, 40), [49, 41, 40, 39, 38, 36, 20, 0]);
         assert_eq!(Steps::Edge.layers(33, 33), [33, 32, 31, 29, 16, 0]);
         assert_eq!(Steps::Edge.layers(33, 0), [33, 1, 0]);

@@ -1,4 +1,4 @@
-//! Errors between a file and its pixels or samples.
+//! The errors of decoding a file.
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum Error {
     #[error("{name}: not {needed}: {found}")]
     Format { name: String, needed: &'static str, found: String },
 
-    /// The format is known, but the file uses a feature of it that is not decoded.
+    /// The file uses a feature of its format that this crate does not decode.
     #[error("{name}: {format}: not supported: {feature}")]
     Unsupported { name: String, format: &'static str, feature: String },
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// Limits of decoding a picture. A picture that exceeds one is an error; all but the time are checked before its pixels
-/// are decoded.
+/// Limits of decoding a picture. A picture that exceeds one is an error. All limits but the time are checked before the
+/// pixels are decoded.
 ///
 /// ```
 /// use autoplace_media::{Image, ImageLimits};
@@ -38,8 +38,7 @@ impl Default for ImageLimits {
     }
 }
 
-/// Limits of decoding a sound. A sound that exceeds one is an error as soon as this is known: from its header, or while
-/// it is decoded.
+/// Limits of decoding a sound. A sound that exceeds one is an error, as soon as its header or its samples show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SoundLimits {

@@ -28,7 +28,7 @@ impl Deadline {
         Self { limit, started: Instant::now(), passed: Arc::default() }
     }
 
-    /// Reads the clock. Once the time is up, it stays up.
+    /// Whether the time is up, by the clock or by an earlier call.
     fn has_passed(&self) -> bool {
         if self.started.elapsed() >= self.limit {
             self.passed.store(true, Ordering::Relaxed);

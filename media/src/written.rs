@@ -1,5 +1,5 @@
-//! Pictures and sounds as files, for programs that take no pixels and no samples. Nothing is lost: who decodes the file
-//! has the same picture or sound.
+//! Writes pictures and sounds as files, for programs that take neither pixels nor samples. The files lose nothing:
+//! decoding one gives the same picture or sound.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ use crate::{Image, Sound};
 const WAV_HEAD: u32 = 44;
 
 impl Image {
-    /// The picture as a PNG file. `None` if it is too large for one.
+    /// The picture as a PNG file. `None` if the picture is too large for the format.
     pub fn to_png(&self) -> Option<Vec<u8>> {
         let mut file = Cursor::new(Vec::new());
         let written =
@@ -22,8 +22,8 @@ impl Image {
 }
 
 impl Sound {
-    /// The sound as a WAV file of one channel: with samples of 16 bits if all are numbers of 16 bits, as those of most
-    /// files are, and else of 32 bits of floating point. `None` if it is too long for one (4 GiB).
+    /// The sound as a WAV file of one channel. Its samples have 16 bits if that loses nothing, as for most files, and
+    /// otherwise 32 bits of floating point. `None` if the file would be longer than 4 GiB.
     pub fn to_wav(&self) -> Option<Vec<u8>> {
         let steps: Option<Vec<i16>> = self.samples().iter().map(|sample| step(*sample)).collect();
         let data: Vec<u8> = match &steps {
@@ -51,7 +51,7 @@ impl Sound {
     }
 }
 
-/// The number of 16 bits that is read as this sample.
+/// The 16-bit value of a sample, if the sample is exactly one.
 fn step(sample: f32) -> Option<i16> {
     let scaled = sample * 32768.0;
     let is_whole = scaled.fract() == 0.0 && (-32768.0..=32767.0).contains(&scaled);

@@ -1,4 +1,4 @@
-//! LoRA adapters by number, as in llama-server: `lora` of a request, and `/lora-adapters`.
+//! LoRA adapters by number, as in llama-server: the parameter `lora` of requests, and the path `/lora-adapters`.
 
 use autoplace::load::Adapter;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     scale: f32,
 }
 
-/// An adapter by number, in the order of the load, or by name.
+/// An adapter by its name, or by its number in the order of the load.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -30,7 +30,7 @@ enum Id {
     Name(String),
 }
 
-/// The adapters that these entries name. The last scale of a repeated adapter counts. Errors name `place`.
+/// The adapters that these entries name. If an adapter is repeated, its last scale counts. Errors name `place`.
 pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Result<Set, ApiError> {
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {

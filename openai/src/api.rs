@@ -31,8 +31,8 @@ use autoplace::memory::companion::CompanionRole;
 
 /// A model that an [`Engine`] runs, behind OpenAI's API. Clones are handles of the same API.
 ///
-/// Its calls parse a request, check it and queue it, and return before the answer is computed. With long prompts this
-/// takes a moment, so a task should call them where it may block.
+/// Its methods parse a request, check it and queue it, and return before the answer is computed. With long prompts that
+/// takes a moment, so an async task should call them where it may block.
 #[derive(Debug, Clone)]
 pub struct Api {
     model: Model,
@@ -44,27 +44,27 @@ pub struct Api {
     requests: Arc<AtomicU64>,
     /// Default sampling parameters.
     sampling: Sampling,
-    /// The adapters of requests that name none, if they differ from the load's.
+    /// The adapters for requests that name none, if they differ from those of the load.
     set: Arc<RwLock<Option<Set>>>,
     /// What happens to a text that fills its context.
     when_full: WhenFull,
     /// Whether the suffix comes before the prefix in prompts of `/infill`.
     is_suffix_first: bool,
-    /// Created when log-probabilities are first requested.
+    /// The texts of tokens. The table is made when log-probabilities are first requested.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
     pub(super) totals: Arc<Totals>,
     /// Stored responses of `/v1/responses`, which later requests may continue.
     responses: Arc<Store>,
-    /// Whether requests come from a router, which knows that their model's name is one of this model.
+    /// Whether requests come from a router, which has already checked the model's name in them.
     is_routed: bool,
-    /// Hosts that may be asked for images.
+    /// Hosts from which images may be fetched.
     #[cfg(feature = "media")]
     hosts: Option<Arc<MediaHosts>>,
 }
 
 impl Api {
-    /// Serves the model under this name, with its own chat template. A draft model that is loaded beside it drafts for
-    /// all texts.
+    /// Serves the model under this name, with its own chat template. If a draft model is loaded beside the model, it
+    /// drafts for all texts.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
         let shipped = || ChatTemplate::from_header(model.header()?);
         Self {
@@ -87,8 +87,9 @@ impl Api {
         }
     }
 
-    /// Shares the stored responses and the numbers of requests with the APIs of other models: an id is one response of
-    /// one server, whichever model has written it. Requests may have any name: a router has chosen the model by it.
+    /// Shares the stored responses and the numbers of requests with the APIs of other models, because an id names one
+    /// response of the whole server. The model's name in requests is not checked, because a router has chosen the model
+    /// by it.
     #[cfg(feature = "pool")]
     pub(super) fn sharing(mut self, requests: &Arc<AtomicU64>, responses: &Arc<Store>, created: u64) -> Self {
         (self.requests, self.responses, self.created) = (Arc::clone(requests), Arc::clone(responses), created);
@@ -145,7 +146,7 @@ impl Api {
         self.answer(Endpoint::Chat, body).map(|(completion, _)| completion)
     }
 
-    /// Answers a chat request for the API of this endpoint. Returns the request's stop texts too.
+    /// Answers a chat request in the form of this endpoint. Also returns the request's stop strings.
     fn answer(&self, endpoint: Endpoint, body: &[u8]) -> Result<(Completion, Vec<String>), ApiError> {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
@@ -271,7 +272,8 @@ impl Api {
         Ok(completion.translated(Writer::Infill(Box::new(events)), Places::default(), Vec::new()))
     }
 
-    /// Queues each text `n` times: all of them or none. `media` are the places of the request's pictures and sounds.
+    /// Queues each text `n` times. If one does not fit into the queue, none is queued. `media` has the places of the
+    /// request's pictures and sounds.
     fn submit(
         &self,
         endpoint: Endpoint,
@@ -337,30 +339,31 @@ impl Api {
         Ok(Arc::clone(self.tokens.get_or_init(|| Arc::new(read))))
     }
 
-    /// An id that no other request of this process has.
+    /// A new id, which no other request of this process has.
     fn id(&self, endpoint: Endpoint) -> String {
         let kind = match endpoint {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions | Endpoint::Infill => "cmpl",
             Endpoint::Messages => "msg",
-            // The id opens the stored response, so nobody may guess it.
+            // Whoever knows the id can read the stored response, so it must not be guessable.
             Endpoint::Responses => return self.responses.new_id(),
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("{kind}-{:x}-{number:x}", self.created)
     }
 
-    /// Answers `GET /lora-adapters`: the model's adapters with the scales for requests that name none.
+    /// Answers `GET /lora-adapters`: the model's adapters, with the scales that apply to requests that name no
+    /// adapters.
     pub fn adapters(&self) -> Value {
         adapters::list(self.model.adapters(), self.set().as_ref())
     }
 
-    /// Answers `POST /lora-adapters`: sets the adapters of later requests that name none, in the form of a request's
-    /// `lora`. All other adapters are off. The setting also applies to clones.
+    /// Answers `POST /lora-adapters`: sets the adapters for later requests that name none. The body has the form of a
+    /// request's `lora`. All other adapters are off. The setting also applies to clones.
     ///
     /// # Errors
     ///
-    /// Status 400 if the body is not such a list, or names an adapter that the model does not have.
+    /// Status 400 if the body does not have that form, or names an adapter that the model does not have.
     pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
         let no_list = |error| ApiError::new(400, format!("the body is not a list of adapters: {error}"));
         let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;
@@ -370,7 +373,7 @@ impl Api {
         Ok(json!({"success": true}))
     }
 
-    /// Turns off the adapters of later requests that name none.
+    /// Turns off the adapters for later requests that name none.
     pub fn apply_no_adapters(&self) {
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(Set::new());
     }
@@ -392,7 +395,7 @@ impl Api {
         self.template.as_ref().ok()?.source_for(with_tools)
     }
 
-    /// Maximum tokens of a text with its prompt.
+    /// Maximum tokens of a text, its prompt included.
     pub(super) fn context(&self) -> usize {
         self.model.placement().context.n_ctx_seq() as usize
     }
@@ -404,7 +407,7 @@ impl Api {
 
     /// Answers `GET /v1/models` with this model and these further names.
     pub fn models(&self, others: &[&str]) -> Value {
-        let others = others.iter().copied().filter(|it| *it != self.name);
+        let others = others.iter().copied().filter(|other| *other != self.name);
         let all = std::iter::once(&*self.name).chain(others);
         let model = |name| json!({"id": name, "object": "model", "created": self.created, "owned_by": "autoplace"});
         json!({"object": "list", "data": all.map(model).collect::<Value>()})

@@ -13,9 +13,10 @@ pub(super) struct Plan {
     /// `None` for unconstrained text.
     pub(super) constraint: Option<Constraint>,
     pub(super) format: ReplyFormat,
-    /// Whether the answer is either a call or a text of a given form. Its first character tells which.
+    /// Whether the answer is either a call or a text of a given form. The first character of the answer decides between
+    /// them.
     pub(super) is_either: bool,
-    /// Whether reasoning may come before it.
+    /// Whether reasoning may come before the answer.
     pub(super) may_think: bool,
     /// Keywords that are not enforced during generation: "tools[0].function.parameters.properties.tags: `uniqueItems`
     /// is not enforced".
@@ -23,7 +24,7 @@ pub(super) struct Plan {
 }
 
 /// Chooses the constraint of an answer. `form` is the requested form of its text. `own` is the call format of the
-/// model's template.
+/// model's template. `is_open` is whether objects may have unnamed properties.
 ///
 /// # Errors
 ///
@@ -71,8 +72,8 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
     })
 }
 
-/// The constraint of a free text whose calls must match their tools' schemas. `None` if no tool is `strict` and all may
-/// be called, and for a model without a format of calls.
+/// The constraint of a free text whose calls must match their tools' schemas. `None` if no tool is `strict` and all
+/// tools may be called, or if the model has no call format.
 fn text_or_calls(
     tools: &Tools,
     own: &ReplyFormat,
@@ -94,7 +95,8 @@ fn text_or_calls(
     Ok(Some(constraint))
 }
 
-/// The keywords that calls of these tools do not enforce, with their places in the request.
+/// The keywords in the tools' schemas that are not enforced while a call is generated, with their places in the
+/// request.
 fn unenforced(tools: &Tools) -> Vec<String> {
     let of_one = |(number, tool, _): (usize, &Tool, bool)| {
         let (_, left_out) = match tool.parameters.is_object() {
@@ -102,9 +104,9 @@ fn unenforced(tools: &Tools) -> Vec<String> {
             false => (Value::Null, Vec::new()),
         };
         let place = format!("tools[{number}].function.parameters");
-        left_out.into_iter().map(move |it| match it.place.is_empty() {
-            true => format!("{place}: {}", it.reason),
-            false => format!("{place}.{}: {}", it.place, it.reason),
+        left_out.into_iter().map(move |keyword| match keyword.place.is_empty() {
+            true => format!("{place}: {}", keyword.reason),
+            false => format!("{place}.{}: {}", keyword.place, keyword.reason),
         })
     };
     tools.callable().flat_map(of_one).collect()
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn calls_without_a_schema_to_check_have_no_violation() {
         let check = check(json!({"type": "object", "required": ["a"]}), true);
-        // A limit cut the arguments short: they are the text so far.
+        // If a limit cut the arguments short, they are a text and not an object.
         assert_eq!(check.violation(&call("book", json!("{\"a\": "))), None);
         assert_eq!(check.violation(&call("free", json!({"anything": 1}))), None);
         assert_eq!(check.violation(&call("unknown", json!({}))), None);

@@ -18,7 +18,7 @@ use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser
 use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// The endpoint's own parameters, without messages, tools and parameters that become trees.
+/// The endpoint's own parameters, except messages, tools and parameters that become trees.
 #[derive(Debug, Deserialize)]
 struct ChatBody {
     parallel_tool_calls: Option<bool>,
@@ -46,9 +46,9 @@ pub(super) struct ChatRequest {
     one_call: bool,
     /// Keywords that are not enforced in calls.
     pub(super) unenforced: Vec<String>,
-    /// The places of its pictures and sounds, in order.
+    /// The places of the request's pictures and sounds, in order.
     pub(super) media: Vec<String>,
-    /// The memory of its pictures and sounds.
+    /// The memory that is reserved for the request's pictures and sounds.
     #[cfg(feature = "media")]
     pub(super) reserved: Reserved,
 }
@@ -79,14 +79,14 @@ impl ChatRequest {
         let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
         let (messages, parts) = messages(body, source.contains("developer"), &seen)?;
         let context = model.placement().context.n_ctx_seq();
-        // Rendering takes several times the messages' size.
-        check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
+        // Rendering takes several times as much memory as the messages.
+        check_length(messages.iter().map(|message| message.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         for (index, parts) in parts {
             conversation = conversation.parts(index, parts);
         }
-        // Tools that a template cannot show do not matter if none of them may be called.
+        // If the template cannot show tools, that matters only if one of them may be called.
         if !tools.shown.is_empty() && (template.presents_tools() || tools.callable().next().is_some()) {
             conversation = conversation.tools_json(tools.shown.clone());
         }
@@ -99,7 +99,7 @@ impl ChatRequest {
         let format = template.reply_format(!tools.typed.is_empty());
         let Plan { constraint, format, is_either, may_think, unenforced } =
             called::plan(&tools, options.constraint.take(), format, form::is_open(body)?)?;
-        // A constrained form has no room for reasoning, so the template is told to suppress it.
+        // A constrained form leaves no room for reasoning, so the template must suppress it.
         if !may_think || chat.reasoning_effort.as_deref() == Some("none") {
             conversation = conversation.variable("enable_thinking", false);
         }
@@ -120,13 +120,13 @@ impl ChatRequest {
         let sampling = sampling(own, body, context)?;
         let has_marks = constraint.as_ref().is_none_or(Constraint::has_marks);
         let mut generate = model.generate(prompt.clone()).special(has_marks).sampling(sampling);
-        options.constraint = constraint.map(|it| it.in_header(format.begins_in_header(&rendered)));
+        options.constraint = constraint.map(|constraint| constraint.in_header(format.begins_in_header(&rendered)));
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        // Without callable tools, the parser reads no calls. A call that a limit cuts short can only be a call of these
+        // Without callable tools, the parser reads no calls. A call that a limit cuts short can only be of one of these
         // tools.
         let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
         Ok(Self {

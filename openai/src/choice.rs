@@ -17,7 +17,8 @@ pub(super) enum Reading {
         parser: Box<ReplyParser>,
         /// Whether the answer ends with its first tool call.
         one_call: bool,
-        /// Whether the answer is either calls or a text of a form, and its first text has not arrived yet.
+        /// Whether it is still open if the answer will be calls or a text of a form, because its first text has not
+        /// arrived.
         is_open: bool,
         /// Whether the answer consists of calls. The rest of a call that a limit cut short is then not content.
         is_calls: bool,
@@ -25,13 +26,13 @@ pub(super) enum Reading {
     },
     /// Plain text.
     Text,
-    /// Plain text that ends at a line.
+    /// Plain text that may end after a line, by these limits.
     Lines(LineLimits),
 }
 
 /// One of a request's answers.
 pub(super) struct Choice {
-    /// `None` after the end.
+    /// The stream of the answer; `None` after the end.
     answer: Option<TokenStream>,
     reading: Reading,
     /// The index of the prompt in the request.
@@ -64,7 +65,7 @@ pub(super) struct Step {
     pub(super) finish: Option<&'static str>,
     /// The engine's finish reason. `None` if the answer was ended here.
     pub(super) end: Option<FinishReason>,
-    /// The index of the request's stop string that ended it.
+    /// The index of the request's stop string that ended the answer.
     pub(super) stop_string: Option<usize>,
     /// How a call of a `strict` tool violates its schema.
     pub(super) violation: Option<String>,
@@ -148,7 +149,7 @@ impl Choice {
         }
     }
 
-    /// Counts tokens as reasoning if their text turned out to be reasoning.
+    /// Counts tokens as reasoning once their text proves to be reasoning.
     fn count(&mut self, tokens: usize, parts: &[ReplyPart]) {
         self.pending_tokens += tokens;
         let Some(last) = parts.last() else { return };
@@ -168,7 +169,7 @@ impl Choice {
                     *is_open = false;
                     *is_calls = first == '<';
                     if !*is_calls {
-                        // Marks in such a text belong to the text.
+                        // In a text of a form, marks of calls and reasoning are part of the text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
                 }
@@ -266,7 +267,7 @@ mod tests {
     const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
 
     #[test]
-    fn an_answer_that_calls_a_tool_ends_with_that() {
+    fn an_answer_ends_with_its_tool_call() {
         let mut choice = choice(false);
         let step = choice.take(CALL, None);
         assert!(matches!(step.parts[..], [ReplyPart::ToolCall(_)]) && step.finish.is_none());
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_call_is_wanted_there_is_no_second() {
+    fn a_second_call_is_dropped_if_one_is_wanted() {
         let mut choice = choice(true);
         let step = choice.take(&format!("Hm. {CALL}{CALL}"), None);
         let calls = step.parts.iter().filter(|part| matches!(part, ReplyPart::ToolCall(_)));
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_must_not_be_is_content() {
+    fn a_forbidden_call_is_content() {
         let mut choice = choice(false);
         let Reading::Chat { parser, .. } = &mut choice.reading else { unreachable!() };
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);

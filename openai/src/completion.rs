@@ -45,12 +45,12 @@ pub struct Completion {
     frame: Frame,
     choices: Vec<Choice>,
     is_stream: bool,
-    /// Whether a stream ends with a chunk of the token counts.
+    /// Whether a stream ends with a chunk that has the token counts.
     include_usage: bool,
     writer: Writer,
-    /// Events that were not yielded yet.
+    /// Events that are ready but were not yielded yet.
     ready: VecDeque<Value>,
-    /// The index of the answer that is polled first.
+    /// The index of the answer that is polled first in the next round.
     turn: usize,
     has_ended: bool,
     unenforced: Vec<String>,
@@ -100,7 +100,7 @@ impl Completion {
         completion
     }
 
-    /// Keeps the memory of the request's pictures and sounds reserved.
+    /// Keeps the memory for the request's pictures and sounds reserved until the answer ends.
     #[cfg(feature = "media")]
     pub(super) fn holding(self, reserved: Reserved) -> Self {
         Self { _reserved: Some(reserved), ..self }
@@ -109,7 +109,7 @@ impl Completion {
     /// The answer of a translated request. Errors and notes name the places of the original request.
     pub(super) fn translated(self, mut writer: Writer, places: Places, left_out: Vec<String>) -> Self {
         let ready = match &mut writer {
-            // A response that is not streamed is the last event alone.
+            // A response that is not streamed consists of the last event only, so the first events are not written.
             Writer::Response(events) if self.is_stream => events.begin().into(),
             _ => VecDeque::new(),
         };
@@ -138,8 +138,7 @@ impl Completion {
         &self.left_out
     }
 
-    /// Whether events have names, which are the `type` of each chunk. Anthropic's messages and OpenAI's responses have
-    /// them.
+    /// Whether events have names: the `type` of each chunk. This is so for Anthropic's messages and OpenAI's responses.
     pub fn has_named_events(&self) -> bool {
         matches!(self.writer, Writer::Message(_) | Writer::Response(_))
     }
@@ -297,7 +296,7 @@ impl Completion {
         self.places.restore(ApiError::of_generation(error, self.frame.endpoint.prompt()))
     }
 
-    /// A step of any answer, in turns; `None` when all have ended.
+    /// The next step of any of the answers, which are polled in turns; `None` when all have ended.
     fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
         let count = self.choices.len();
         for ahead in 0..count {
@@ -315,7 +314,7 @@ impl Completion {
     }
 
     fn usage(&self) -> Value {
-        usage(self.choices.iter().map(|it| (it.prompt, it.tokens())))
+        usage(self.choices.iter().map(|choice| (choice.prompt, choice.tokens())))
     }
 }
 

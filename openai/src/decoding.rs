@@ -1,8 +1,8 @@
-//! Who decodes next: files of all requests flow in, in the order of their arrival; turns flow out, as many at once as
-//! there are processors, within a bound of memory.
+//! A queue for the decoding of pictures and sounds. In: the files of all requests, in the order of their arrival. Out:
+//! turns to decode. At most one file per processor is decoded at once, within a limit of memory.
 //!
-//! A request decodes one file at a time and then asks for its next turn, so a request with many pictures does not keep
-//! one with a single picture waiting for all of them.
+//! A request decodes one file at a time and queues again for its next one. So a request with a single picture need not
+//! wait for all pictures of another request.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -10,27 +10,27 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::error::ApiError;
 
-/// Most bytes of heap that all decoders take together.
+/// Maximum bytes of heap that all decoders take together.
 pub(super) const MAX_MEMORY: u64 = 1 << 30;
-/// Most files that wait for their turn; the server refuses others.
+/// Maximum number of files that wait for their turn. The server refuses more.
 const MAX_WAITING: usize = 64;
-/// Most files that are decoded at once, however many processors there are: each has its share of the memory.
+/// Maximum number of files that are decoded at once on machines with many processors, because they share the memory.
 const MAX_AT_ONCE: usize = 8;
 
-/// The turns of all requests of this process.
+/// The queue of all requests of this process.
 pub(super) static TURNS: LazyLock<Turns> = LazyLock::new(|| Turns::new(at_once(), MAX_WAITING, MAX_MEMORY));
 
-/// Files that are decoded at once: one for each processor.
+/// Number of files that are decoded at once: one for each processor, within the maximum.
 pub(super) fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_AT_ONCE)
 }
 
-/// Bytes that each of the files that are decoded at once may take without asking for more.
+/// Bytes of heap that each file may take if as many as possible are decoded at once.
 pub(super) fn share() -> u64 {
     MAX_MEMORY / at_once() as u64
 }
 
-/// Gives turns in the order in which they were asked for.
+/// A queue that grants turns in the order in which they were requested.
 pub(super) struct Turns {
     at_once: usize,
     max_waiting: usize,
@@ -41,14 +41,14 @@ pub(super) struct Turns {
 
 #[derive(Default)]
 struct State {
-    /// The numbers of those who wait, first come first.
+    /// The numbers of the files that wait, in the order of their arrival.
     waiting: VecDeque<u64>,
     next: u64,
     running: usize,
     in_use: u64,
 }
 
-/// The turn of a file, until it is dropped.
+/// The turn of a file. Dropping it ends the turn.
 pub(super) struct Turn<'t> {
     turns: &'t Turns,
     bytes: u64,
@@ -59,13 +59,13 @@ impl Turns {
         Self { at_once, max_waiting, memory, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits for the turn of a file whose decoding takes at most this many bytes.
+    /// Waits for the turn of a file whose decoding takes at most `bytes` bytes of heap.
     ///
     /// # Errors
     ///
-    /// Status 503 if too many wait already.
+    /// Status 503 if too many files wait already.
     pub(super) fn take(&self, bytes: u64) -> Result<Turn<'_>, ApiError> {
-        // One that needs more than there is gets its turn alone, and its own limits refuse it.
+        // A file that needs more than all memory gets its turn alone; the decoder's own limits refuse it.
         let bytes = bytes.min(self.memory);
         let mut state = self.lock();
         if state.waiting.len() >= self.max_waiting {
@@ -75,8 +75,8 @@ impl Turns {
         let number = state.next;
         state.next += 1;
         state.waiting.push_back(number);
-        // The first in the line waits for its memory, and all others wait behind it: a large picture is never passed
-        // by small ones for ever.
+        // Only the first file in the queue may begin, and the others wait behind it. Otherwise small pictures could
+        // keep a large one waiting forever.
         let is_held_up = |state: &mut State| {
             state.waiting.front() != Some(&number)
                 || state.running >= self.at_once
@@ -88,7 +88,7 @@ impl Turns {
         state.running += 1;
         state.in_use += bytes;
         drop(state);
-        // The next one may have room too.
+        // The next file in the queue may have room too.
         self.changed.notify_all();
         Ok(Turn { turns: self, bytes })
     }
@@ -115,13 +115,13 @@ mod tests {
 
     use super::Turns;
 
-    /// How many are decoded, and in how much memory.
+    /// The number of files that are being decoded, and their bytes.
     fn running(turns: &Turns) -> (usize, u64) {
         let state = turns.lock();
         (state.running, state.in_use)
     }
 
-    /// Waits until so many wait.
+    /// Waits until `count` files wait.
     fn until_waiting(turns: &Turns, count: usize) {
         while turns.lock().waiting.len() < count {
             thread::yield_now();
@@ -134,7 +134,7 @@ mod tests {
         let first = turns.take(40).unwrap();
         let second = turns.take(40).unwrap();
         thread::scope(|scope| {
-            // There is a place for a third, and not its memory.
+            // There is a place for a third file, but not enough memory.
             let third = scope.spawn(|| turns.take(40).map(drop));
             until_waiting(&turns, 1);
             assert_eq!(running(&turns), (2, 80));
@@ -142,7 +142,7 @@ mod tests {
             third.join().unwrap().unwrap();
         });
         drop(second);
-        // More than there is: alone.
+        // A file that needs more than all memory gets its turn alone.
         assert_eq!(turns.take(1000).unwrap().bytes, 100);
         assert_eq!(running(&turns), (0, 0));
     }
@@ -162,7 +162,7 @@ mod tests {
                 });
                 until_waiting(turns, index + 1);
             }
-            // A small one would fit beside the first, and waits behind the large one.
+            // A small file would fit beside the first one, but waits behind the large one.
             assert!(order.lock().unwrap().is_empty());
             drop(before);
         });
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_than_can_wait_is_refused_for_now() {
+    fn a_file_beyond_the_queue_is_refused() {
         let turns = Turns::new(1, 2, 100);
         let first = turns.take(1).unwrap();
         thread::scope(|scope| {

@@ -36,7 +36,8 @@ struct Body {
     truncate: bool,
     /// vLLM's parameter: -1 means the model's maximum.
     truncate_prompt_tokens: Option<i64>,
-    /// llama-server's parameter: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm.
+    /// llama-server's parameter for the norm: -1 means none, 0 the maximum of the absolute values, 1 taxicab, 2
+    /// Euclidean, and p the p-norm.
     embd_normalize: Option<i64>,
 }
 
@@ -93,15 +94,16 @@ impl EmbeddingRequest {
     /// # Errors
     ///
     /// Status 400 for a text that is too long or empty, or for unsupported `dimensions`; 500 for a failed computation,
-    /// and for a model that was loaded to give a vector for each token or a score for each text.
+    /// and for a model that was loaded to compute a vector for each token or a score for each text.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
-            let message = format!("the model was loaded with the pooling `{pooling}`, and gives no vector for a text");
+            let message =
+                format!("the model was loaded with the pooling `{pooling}`, and computes no vector for a text");
             return Err(ApiError::new(500, message));
         }
         let width = embedder.width()?;
-        if let Some(dimensions) = self.dimensions.filter(|it| *it != width) {
+        if let Some(dimensions) = self.dimensions.filter(|dimensions| *dimensions != width) {
             let message = format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
             return Err(ApiError::unsupported("dimensions", message));
         }
@@ -109,7 +111,7 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer needs some forty times the size of its text.
+                // A tokenizer needs about forty times as much memory as its text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }
@@ -125,7 +127,7 @@ impl EmbeddingRequest {
             let values = vector.as_slice();
             let embedding = match self.in_base64 {
                 true => {
-                    let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+                    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                     BASE64_STANDARD.encode(bytes).into()
                 }
                 false => json!(values),

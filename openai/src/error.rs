@@ -16,17 +16,18 @@ pub struct ApiError {
     pub status: u16,
     /// The message for people.
     pub message: String,
-    /// The parameter concerned: `messages[2].content`.
+    /// The parameter that the error is about, such as `messages[2].content`.
     pub param: Option<String>,
-    /// The code for programs: `context_length_exceeded`.
+    /// The code for programs, such as `context_length_exceeded`.
     pub code: Option<&'static str>,
 }
 
-/// The code of an error of a model whose worker process died.
+/// The code of errors after the death of the model's worker process.
 pub(crate) const WORKER_DIED: &str = "worker_died";
 
 impl ApiError {
-    /// An error with this status. The message of a client's error repeats parts of the request, so it is cut at 8 KiB.
+    /// An error with this status. The message of an error of the client's repeats parts of the request, so it is cut at
+    /// 8 KiB.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if (400..500).contains(&status) {
@@ -58,7 +59,7 @@ impl ApiError {
         Self::invalid(place, format!("{place}: the field `{field}` is missing"))
     }
 
-    /// An error for a parameter that has a value under each of two names.
+    /// An error for a parameter that is given under two names.
     pub(super) fn given_twice(second: &str, first: &str) -> Self {
         let message = format!("`{second}` is given beside `{first}`: both name one parameter, which has one value");
         Self::invalid(second, message)
@@ -93,7 +94,8 @@ impl ApiError {
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
             Error::NoProjector { in_worker: true, .. } => Self::new(501, message),
-            // Pictures and sounds that are larger than a message to the model's process can be.
+            // The client's errors; among them pictures and sounds that are too large for a message to the model's
+            // process.
             Error::EmptyPrompt | Error::Media { .. } | Error::NoProjector { .. } | Error::CannotShift { .. } => {
                 Self::invalid(prompt, message)
             }
@@ -109,15 +111,15 @@ impl ApiError {
             Error::Template(error) => Self::of_template(error, prompt),
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
-            // The request was not sent, and the worker goes on.
+            // The request was not sent to the worker, which goes on.
             Error::Worker(WorkerError::TooLong { .. }) => Self::invalid(prompt, message),
             Error::Worker(error) if error.is_death() => Self::new(500, message).with_code(WORKER_DIED),
             _ => Self::new(500, message),
         }
     }
 
-    /// As [`of_generation`](Self::of_generation). An error of a picture or a sound names its place, of which `places`
-    /// has one for each.
+    /// As [`of_generation`](Self::of_generation). An error about a picture or a sound names its place. `places` has the
+    /// place of each of them.
     pub(super) fn of_media(error: &generate::Error, places: &[String], prompt: &str) -> Self {
         let place = match error {
             generate::Error::Media { index, .. } => places.get(*index),
@@ -129,7 +131,7 @@ impl ApiError {
         }
     }
 
-    /// The error of a chat template that gave no prompt.
+    /// The error of a chat template that failed to make a prompt.
     pub(super) fn of_template(error: &chat::Error, prompt: &str) -> Self {
         match error {
             chat::Error::NoTemplate { .. } => {
@@ -138,7 +140,7 @@ impl ApiError {
                 Self::new(400, message).with_code("no_chat_template")
             }
             chat::Error::MediaNotShown { .. } => Self::unsupported(prompt, error.to_string()),
-            // The model's own template is invalid for every request.
+            // If the model's own template is invalid, every request fails, so the client is not at fault.
             chat::Error::Syntax { .. } | chat::Error::Header(_) => Self::new(500, error.to_string()),
             chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),
             error => Self::invalid(prompt, error.to_string()),
@@ -150,7 +152,7 @@ impl ApiError {
 const MAX_MESSAGE_BYTES: usize = 8 << 10;
 const MAX_PARAM_BYTES: usize = 1 << 10;
 
-/// Cuts a text that is too long, and marks the place.
+/// Cuts a text that is too long, and marks the cut.
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
@@ -163,8 +165,8 @@ fn cut(text: &mut String, most: usize) {
 /// Maximum bytes of text for each token of context. In most texts, a token has three or four bytes.
 const BYTES_PER_TOKEN: usize = 32;
 
-/// Refuses a text that is far too long for the context, without tokenizing it: a tokenizer needs some forty times the
-/// size of its text.
+/// Refuses a text that is far too long for the context, without tokenizing it. A tokenizer needs about forty times as
+/// much memory as its text.
 pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
     let most = context.saturating_mul(BYTES_PER_TOKEN);
     if bytes <= most {
@@ -221,7 +223,7 @@ mod tests {
     use autoplace::generate::Error;
 
     #[test]
-    fn whose_fault_it_is_shows_in_the_status() {
+    fn the_status_says_whose_fault_an_error_is() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
         assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
         let in_worker = Error::NoProjector { media: "sound".to_owned(), in_worker: true };
@@ -261,7 +263,7 @@ mod tests {
         let param = error.param.as_deref().unwrap_or_default();
         assert!(error.message.len() < 9 << 10 && error.message.ends_with("\u{e4} ..."), "{}", error.message.len());
         assert!(param.len() < 2 << 10 && param.ends_with(" ..."), "{}", param.len());
-        // A server's error keeps its whole message, which may hold the model's text.
+        // The message of a server's error is not cut, because it may contain the model's text.
         assert_eq!(ApiError::new(500, &*long).message, long);
     }
 }

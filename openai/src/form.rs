@@ -1,5 +1,5 @@
-//! The requested form of a text, from any of its parameters: OpenAI's `response_format`, vLLM's `structured_outputs`
-//! and `guided_*`, llama-server's `grammar` and `json_schema`.
+//! The requested form of a text, from any of the parameters that can set it: OpenAI's `response_format`, vLLM's
+//! `structured_outputs` and `guided_*`, llama-server's `grammar` and `json_schema`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,12 +32,13 @@ struct StructuredOutputs<'a> {
 ///
 /// # Errors
 ///
-/// Status 400 if two parameters request different forms. Of llama-server's own two, `grammar` takes precedence.
+/// Status 400 if two parameters request different forms. Of llama-server's own two parameters, `grammar` takes
+/// precedence.
 pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let mut forms: Vec<(&'static str, Constraint)> = Vec::new();
-    forms.extend(response_format(body)?.map(|it| ("response_format", it)));
+    forms.extend(response_format(body)?.map(|constraint| ("response_format", constraint)));
     let structured = structured_outputs(body)?;
-    forms.extend(structured.map(|it| ("structured_outputs", it)));
+    forms.extend(structured.map(|constraint| ("structured_outputs", constraint)));
     forms.extend(guided(body)?);
     forms.extend(own(body)?);
     if let [(first, _), (second, _), ..] = &forms[..] {
@@ -48,12 +49,12 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
     Ok(forms.pop().map(|(name, form)| (name, if is_open { form.open_objects() } else { form })))
 }
 
-/// Whether objects may have unnamed properties, as in JSON Schema: `disable_additional_properties` is `false`, for the
-/// whole request or in `structured_outputs`.
+/// Whether objects may have unnamed properties, as in JSON Schema. That is so if `disable_additional_properties` is
+/// `false`, for the whole request or in `structured_outputs`.
 pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
     const NAME: &str = "disable_additional_properties";
     let of_all: Option<bool> = body.read(NAME)?;
-    let within = read_structured(body)?.and_then(|it| it.disable_additional_properties);
+    let within = read_structured(body)?.and_then(|outputs| outputs.disable_additional_properties);
     if let (Some(of_all), Some(within)) = (of_all, within)
         && of_all != within
     {
@@ -64,9 +65,10 @@ pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
 
 fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
-    // llama-cpp-python's clients use the second place, with the type `json_object`.
+    // llama-cpp-python's clients put the schema into the second place, with the type `json_object`.
     let places = [("/json_schema/schema", "response_format.json_schema.schema"), ("/schema", "response_format.schema")];
-    let [first, second] = places.map(|(at, _)| form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null()));
+    let [first, second] =
+        places.map(|(at, _)| form.pointer_mut(at).map(Value::take).filter(|schema| !schema.is_null()));
     let [(_, first_place), (_, second_place)] = places;
     let schema = match (first, second) {
         (Some(first), Some(second)) if first != second => {
@@ -95,7 +97,7 @@ fn read_structured<'a>(body: &Body<'a>) -> Result<Option<StructuredOutputs<'a>>,
 fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     let Some(asked) = read_structured(body)? else { return Ok(None) };
     for (name, is_given) in [
-        ("structural_tag", asked.structural_tag.is_some_and(|it| it.get() != "null")),
+        ("structural_tag", asked.structural_tag.is_some_and(|tag| tag.get() != "null")),
         ("whitespace_pattern", asked.whitespace_pattern.is_some()),
     ] {
         if is_given {
@@ -104,14 +106,14 @@ fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
         }
     }
     let mut forms = Vec::new();
-    if let Some(json) = asked.json.filter(|it| it.get() != "null") {
+    if let Some(json) = asked.json.filter(|json| json.get() != "null") {
         forms.push(schema(body, json, "structured_outputs.json")?);
     }
     forms.extend(asked.regex.map(Constraint::regex));
-    if let Some(choice) = asked.choice.filter(|it| it.get() != "null") {
+    if let Some(choice) = asked.choice.filter(|choice| choice.get() != "null") {
         forms.push(choices(choice, "structured_outputs.choice")?);
     }
-    if let Some(text) = asked.grammar.filter(|it| !it.is_empty()) {
+    if let Some(text) = asked.grammar.filter(|grammar| !grammar.is_empty()) {
         forms.push(Constraint::grammar(text));
     }
     if asked.json_object == Some(true) {
@@ -151,7 +153,7 @@ fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> 
     Ok(Some(("json_schema", schema(body, given, "json_schema")?)))
 }
 
-/// A schema, or a schema as text.
+/// The constraint of a schema. `given` is the schema itself, or a string with its JSON.
 fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
     let schema: Value = if reading::is_text(given) {
         let text: String = reading::value(given, place)?;

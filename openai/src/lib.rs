@@ -1,9 +1,9 @@
-//! OpenAI's HTTP API without the HTTP: JSON of a request in, JSON of an answer out, for use in any web framework.
-//! `Server` (feature `server`) is a complete server.
+//! OpenAI's HTTP API without the HTTP, for use in any web framework: it takes the JSON of a request and returns the
+//! JSON of an answer. `Server` (feature `server`) is a complete server.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
-//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which gives chunks or the whole answer.
-//! Every error is an [`ApiError`] in the API's form.
+//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which yields chunks or the whole answer
+//! (embeddings are returned whole). Every error is an [`ApiError`] in the API's form.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -20,21 +20,23 @@
 //!
 //! # Parameters of a request
 //!
-//! | | |
+//! The first three rows are OpenAI's own parameters.
+//!
+//! | requests | parameters |
 //! |---|---|
-//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
+//! | `/v1/chat/completions` and `/v1/completions` | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
 //! `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
-//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
+//! | `/v1/chat/completions` only | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
 //! `top_logprobs`, `reasoning_effort` |
-//! | completions | `prompt` (a text, tokens, or a list of either), `logprobs` |
+//! | `/v1/completions` only | `prompt` (a text, tokens, or a list of either), `logprobs` |
 //! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
 //! (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
 //! `add_generation_prompt`, `continue_final_message` |
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
-//! A parameter that would change the meaning of a request but is not supported is refused (videos and files, `suffix`,
-//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names that
+//! A parameter is refused if it is not supported and would change the meaning of the request: videos and files,
+//! `suffix`, `echo`, `best_of`. docs/chat-completions.md lists such parameters of vLLM and llama-server. Names that
 //! none of these APIs knows are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]

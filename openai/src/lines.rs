@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 pub(super) struct LineLimits {
     /// Minimum white space before every line but the first; 0 means no limit.
     min_indent: usize,
-    /// The time after which a line's end ends the text.
+    /// The time after which the next end of a line ends the text.
     max_time: Option<Duration>,
     began: Option<Instant>,
     has_new_line: bool,
-    /// White space at the beginning of the line; `None` behind its first other character.
+    /// White space at the beginning of the line so far; `None` after its first other character.
     indent: Option<usize>,
 }
 
@@ -21,7 +21,7 @@ impl LineLimits {
         Self { min_indent, max_time, ..Self::default() }
     }
 
-    /// The number of bytes of the piece before the text's end. `None` if the text goes on.
+    /// Takes a piece of the text. Returns the number of its bytes before the text's end, or `None` if the text goes on.
     pub(super) fn end(&mut self, piece: &str) -> Option<usize> {
         if piece.is_empty() {
             return None;
@@ -34,7 +34,7 @@ impl LineLimits {
                     self.indent = Some(0);
                 }
                 (' ' | '\t', Some(indent)) => self.indent = Some(indent + 1),
-                // An empty line does not end a block.
+                // An empty line does not end the text.
                 ('\r', _) | (_, None) => {}
                 (_, Some(indent)) if indent < self.min_indent => return Some(at),
                 (_, Some(_)) => self.indent = None,
@@ -49,7 +49,7 @@ impl LineLimits {
 mod tests {
     use super::*;
 
-    /// The text up to its end, from pieces of this many bytes.
+    /// The text up to its end, if it arrives in pieces of this many bytes.
     fn ended(text: &str, min_indent: usize, pieces: usize) -> String {
         let mut limits = LineLimits::new(min_indent, None);
         let mut kept = String::new();

@@ -1,11 +1,12 @@
-//! Log-probabilities of tokens, in the form of both endpoints.
+//! Log-probabilities of tokens, in the forms of chat completions and of completions.
 
 use autoplace::llama_sys::{Token, Vocab};
 use serde_json::{Map, Value, json};
 
 use autoplace::generate::TokenLogprobs;
 
-/// The text of each token in a vocabulary. A copy, because the model may be in re-placement when it is needed.
+/// A copy of the text of each token in a vocabulary. The copy is needed because the model may be in the middle of a
+/// re-placement.
 #[derive(Debug)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,
@@ -17,7 +18,7 @@ impl TokenTable {
         let n_tokens = vocab.n_tokens();
         let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(n_tokens as usize) };
         for token in 0..n_tokens {
-            // A token without a text stays empty here.
+            // The entry of a token without a text stays empty.
             let _ = vocab.append_piece(token as Token, true, &mut table.bytes);
             table.ends.push(table.bytes.len());
         }
@@ -91,7 +92,7 @@ pub(super) fn completion(tokens: &[TokenInfo], offset: &mut usize) -> Value {
         logprobs.push(token.logprob);
         let mut top = Map::new();
         for (bytes, logprob) in &token.top {
-            // Of two tokens with the same text, the likelier counts.
+            // If two tokens have the same text, the likelier one counts.
             let text = String::from_utf8_lossy(bytes).into_owned();
             top.entry(text).or_insert_with(|| json!(logprob));
         }
@@ -114,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_nothing_for_what_is_no_token() {
+    fn the_table_has_no_text_for_a_number_that_is_not_a_token() {
         let table = TokenTable { bytes: b"abc".to_vec(), ends: vec![1, 1, 3] };
         let all: Vec<&[u8]> = (-1..5).map(|token| table.bytes(token)).collect();
         assert_eq!(all, [b"" as &[u8], b"a", b"", b"bc", b"", b""]);
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_reported_as_bytes() {
+    fn bytes_that_are_not_text_are_reported_as_bytes() {
         let answer = chat(&tokens());
         assert_eq!(answer["content"][1]["bytes"], json!([255]));
         assert_eq!(answer["content"][1]["token"], "\u{fffd}");

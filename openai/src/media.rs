@@ -1,7 +1,7 @@
-//! Pictures and sounds of a request: data URLs, base64 and addresses flow in, decoded media flow out.
+//! Pictures and sounds of a request. In: data URLs, base64 and addresses. Out: decoded pictures and sounds.
 //!
-//! The bytes come from anybody. They are decoded in Rust within limits (autoplace-media), in turns ([`decoding`]). The
-//! pixels and samples of all requests that are answered have one bound.
+//! The bytes may come from anybody. They are decoded in Rust within limits (autoplace-media), in turns ([`decoding`]).
+//! One limit covers the pixels and samples of all requests that are being answered.
 //!
 //! [`decoding`]: super::decoding
 
@@ -16,19 +16,19 @@ use super::media_hosts::MediaHosts;
 #[cfg(feature = "media")]
 pub(super) use decode::Reserved;
 
-/// Most pictures and sounds of a request: each of them is scaled before the length of the prompt is known.
+/// Maximum number of pictures and sounds in a request. Each is scaled before the length of the prompt is known.
 const MAX_MEDIA: usize = 64;
-/// Most pictures of a request that are fetched: the server asks no host more often for one request.
+/// Maximum number of pictures that the server fetches for a request.
 const MAX_FETCHED: usize = 16;
 
-/// The pictures and sounds that a request may contain.
+/// The pictures and sounds of a request, which are decoded and counted here.
 #[derive(Debug, Default)]
 pub(super) struct Seen<'h> {
     has_projector: bool,
-    /// Number of its pictures and sounds so far, and of those that were fetched.
+    /// Number of the request's pictures and sounds so far, and of those that were fetched.
     media: Cell<usize>,
     fetched: Cell<usize>,
-    /// The places of those that were decoded, in order.
+    /// The places of the decoded pictures and sounds, in order.
     places: RefCell<Vec<String>>,
     #[cfg(feature = "media")]
     hosts: Option<&'h MediaHosts>,
@@ -43,7 +43,7 @@ impl Seen<'_> {
         Self { has_projector: model.has_projector(), ..Self::default() }
     }
 
-    /// The picture at a data URL, or at the address of a host that may be asked.
+    /// Decodes the picture in a data URL, or at an address from which pictures may be fetched.
     pub(super) fn image(&self, url: &str, place: &str) -> Result<Media, ApiError> {
         self.check("images", place)?;
         self.decoded_image(url, place).inspect(|_| self.places.borrow_mut().push(place.to_owned()))
@@ -60,7 +60,7 @@ impl Seen<'_> {
         self.image_in(data, place)
     }
 
-    /// The sound in a text of base64.
+    /// Decodes the sound in a text of base64.
     pub(super) fn audio(&self, data: &str, place: &str) -> Result<Media, ApiError> {
         self.check("sound", place)?;
         // Some clients send a data URL here too.
@@ -83,7 +83,7 @@ impl Seen<'_> {
     }
 }
 
-/// Counts one more medium of the request.
+/// Counts one more picture or sound of the request, and refuses it if there are too many.
 fn count(so_far: &Cell<usize>, most: usize, what: &str, place: &str) -> Result<(), ApiError> {
     so_far.set(so_far.get() + 1);
     if so_far.get() <= most {
@@ -105,20 +105,20 @@ mod decode {
     use super::{ApiError, Media, MediaHosts, Seen};
     use crate::decoding::{MAX_MEMORY, TURNS, share};
 
-    /// Most bytes of pixels and samples of a request: three pictures of 28 million pixels, or 23 minutes of sound.
+    /// Maximum bytes of pixels and samples of a request: three pictures of 28 million pixels, or 23 minutes of sound.
     const MAX_OF_REQUEST: u64 = 256 << 20;
-    /// Most bytes of pixels and samples of all requests that are being answered.
+    /// Maximum bytes of pixels and samples of all requests that are being answered.
     const MAX_OF_ALL: u64 = 1 << 30;
     const MAX_TIME: Duration = Duration::from_secs(10);
 
-    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes, and three times as
-    /// many for a moment if the file does not say how long it is (autoplace-media, `SoundLimits`).
+    /// Bytes of heap for each second of sound while it is decoded: 48,000 samples of four bytes. If the file does not
+    /// state its length, it takes three times as many for a moment (autoplace-media, `SoundLimits`).
     const SOUND_SECOND: u64 = 4 * 48_000;
     const SOUND_MOMENT: u64 = 3;
 
     static IN_USE: AtomicU64 = AtomicU64::new(0);
 
-    /// Bytes of the pixels and samples of a request, until its answer ends.
+    /// Bytes that are reserved for the pixels and samples of a request, until its answer ends.
     #[derive(Debug, Default)]
     pub(in super::super) struct Reserved(u64);
 
@@ -156,7 +156,7 @@ mod decode {
             (limits.memory, limits.time) = (share(), MAX_TIME);
             let mut turn = TURNS.take(limits.memory)?;
             let mut image = Image::from_bytes_within(bytes, &limits);
-            // The need is known before the pixels are decoded.
+            // The error states the needed bytes before any pixel is decoded.
             if let Err(Error::TooLarge { unit: "bytes of memory", needed, .. }) = image {
                 limits.memory = needed.min(MAX_MEMORY);
                 drop(turn);
@@ -253,7 +253,7 @@ mod tests {
         full.take((256 << 20) - 3).unwrap();
         let refused = full.image(&url, "a").unwrap_err();
         assert!(refused.status == 400 && refused.message.contains("at most 0 are allowed"), "{refused}");
-        // The bytes of other requests are free when their answers have ended.
+        // The bytes of other requests are free again when their answers have ended.
         let others: Vec<_> = (0..3).map(|_| seen()).collect();
         others.iter().for_each(|other| other.take(256 << 20).unwrap());
         let refused = seen().image(&url, "a").unwrap_err();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_a_bounded_number_of_images_and_asks_hosts_a_bounded_number_of_times() {
+    fn the_numbers_of_images_and_of_fetches_are_limited() {
         let seen = || Seen { has_projector: true, ..Seen::default() };
         let many = seen();
         for _ in 0..MAX_MEDIA {
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!((refused.status, refused.message.as_str()), (400, words));
         let fetching = seen();
         for _ in 0..MAX_FETCHED {
-            // No host may be asked.
+            // No host is allowed.
             assert!(fetching.image("https://example.com/a.png", "a").unwrap_err().message.contains("data URL"));
         }
         let refused = fetching.image("https://example.com/a.png", "a").unwrap_err();

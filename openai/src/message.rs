@@ -1,4 +1,4 @@
-//! Converts messages and tools from the API's form to the templates' form.
+//! Converts messages and tools from the API's form to the form that chat templates take.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ struct UrlBody<'a> {
     url: Cow<'a, str>,
 }
 
-/// The bytes decide the format.
+/// A sound. Its format is detected from its bytes.
 #[derive(Debug, Deserialize)]
 struct AudioBody<'a> {
     #[serde(borrow)]
@@ -89,8 +89,8 @@ struct ToolFunction {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// The tools in the form for the template. The prompt shows all of them, whatever the choice, so that a request
-    /// with another choice finds the prompt in the cache.
+    /// The tools in the form for the template. The prompt shows all of them for every `choice`, so that a request with
+    /// another choice finds its prompt in the cache.
     pub(super) shown: Vec<Value>,
     /// The tools for parsing answers.
     pub(super) typed: Vec<Tool>,
@@ -116,15 +116,15 @@ impl Tools {
     }
 
     fn is_allowed(&self, name: &str) -> bool {
-        self.allowed.as_ref().is_none_or(|names| names.iter().any(|it| it == name))
+        self.allowed.as_ref().is_none_or(|names| names.iter().any(|allowed| allowed == name))
     }
 }
 
-/// Contents in parts with keys of their own, by message index.
+/// Contents whose parts have keys that the API does not define, by message index.
 type OwnParts = Vec<(usize, Vec<Value>)>;
 
-/// The messages of a request, and the contents of which a template may need more than the text. `knows_developers` says
-/// whether the template has that role; otherwise it becomes the system role.
+/// The messages of a request, and the contents whose parts a template may need in addition to the text.
+/// `knows_developers` is whether the template supports the role `developer`; otherwise that role becomes `system`.
 pub(super) fn messages(
     request: &Body<'_>,
     knows_developers: bool,
@@ -147,7 +147,7 @@ pub(super) fn messages(
     }
     if !knows_developers {
         let developers = messages.iter_mut();
-        for message in developers.filter(|it| it.role == Role::DEVELOPER) {
+        for message in developers.filter(|message| message.role == Role::DEVELOPER) {
             message.role = Role::SYSTEM;
         }
     }
@@ -188,7 +188,7 @@ impl<'a> MessageBody<'a> {
         };
         // Templates may need the name of the tool that answered, which the API leaves out.
         if message.role == Role::TOOL && message.name.is_none() {
-            let mut calls = before.iter().rev().flat_map(|it| &it.tool_calls);
+            let mut calls = before.iter().rev().flat_map(|message| &message.tool_calls);
             let called = calls.find(|call| call.id == message.tool_call_id);
             message.name = called.map(|call| call.name.clone());
         }
@@ -196,7 +196,7 @@ impl<'a> MessageBody<'a> {
     }
 }
 
-/// A text, or a list of parts. Texts are joined by lines as in llama.cpp's server.
+/// The content of a message: a text, or a list of parts. Texts are joined by line breaks as in llama.cpp's server.
 fn content(content: Option<&RawValue>, place: String, seen: &Seen<'_>) -> Result<Content, ApiError> {
     let parts: List<PartBody<'_>, MAX_PARTS> = match content {
         None => return Ok(Content::default()),
@@ -218,7 +218,7 @@ impl PartBody<'_> {
             Some("image_url") => {
                 let given = self.image_url.ok_or_else(|| ApiError::missing(place, "image_url"))?;
                 let place = format!("{place}.image_url");
-                // Some clients leave the object out.
+                // Some clients give the URL itself, without an object around it.
                 let url = match reading::is_text(given) {
                     true => reading::text(given, &place)?,
                     false => reading::value::<UrlBody<'_>>(given, &place)?.url,
@@ -249,7 +249,7 @@ impl<'a> CallBody<'a> {
             None => json!({}),
             Some(text) if reading::is_text(text) => {
                 let text: String = reading::value(text, &place)?;
-                // So far the content was counted as one value, a text.
+                // The arguments were counted as one value, a text, but they become a tree.
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
@@ -266,16 +266,16 @@ impl<'a> CallBody<'a> {
 
 /// The tools of a request, and which of them may or must be called.
 pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
-    // The values count twice, because they become two trees.
+    // The tools are read twice, and their values count twice, because they become two trees.
     let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
     let shown = body.tree("tools")?.unwrap_or_default();
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
-        // As in OpenAI's API, missing parameters are an empty list.
+        // As in OpenAI's API, a function with missing parameters takes none.
         parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
-    let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();
+    let strict = typed.iter().map(|tool| tool.function.strict == Some(true)).collect();
     let typed: Vec<Tool> = typed.into_iter().map(as_tool).collect();
     let (choice, allowed) = choice(body, &typed)?;
     Ok(Tools { shown, typed, strict, choice, allowed })
@@ -300,7 +300,7 @@ fn choice(body: &Body<'_>, tools: &[Tool]) -> Result<(ToolChoice, Option<Vec<Str
     Ok((choice, None))
 }
 
-/// OpenAI's `allowed_tools`: some of the tools, of which one may (`auto`) or must (`required`) be called.
+/// OpenAI's `allowed_tools`: a list of tools. The model may (`auto`) or must (`required`) call one of them.
 fn allowed(
     given: &Value,
     tools: &[Tool],
@@ -342,7 +342,7 @@ mod tests {
             {"role": "user", "content": ""},
         ]);
         let read = read(&given, true).unwrap();
-        let texts: Vec<&str> = read.iter().map(|it| &*it.content).collect();
+        let texts: Vec<&str> = read.iter().map(|part| &*part.content).collect();
         assert_eq!(texts, ["a\nb", "c", "", ""]);
         assert_eq!(read[1].name.as_deref(), Some("Ann"));
     }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_developer_is_the_system_where_the_template_knows_none() {
+    fn a_developer_becomes_the_system_if_the_template_lacks_that_role() {
         let given = json!([{"role": "developer", "content": "Be brief."}]);
         assert_eq!(read(&given, false).unwrap()[0].role, Role::SYSTEM);
         let kept = read(&given, true).unwrap();

@@ -1,4 +1,4 @@
-//! Options common to chats and completions: generating a text, and sending it.
+//! Options that chats and completions share: how to generate a text, and how to send it.
 
 use super::adapters::{Entry, MAX_ADAPTERS};
 use super::error::ApiError;
@@ -49,7 +49,7 @@ pub(super) struct Options {
     /// The constraint of the text.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
-    /// The parameter that set the constraint.
+    /// The name of the parameter that set the constraint.
     #[serde(skip)]
     form: &'static str,
     #[serde(skip)]
@@ -81,7 +81,7 @@ impl Options {
             options.stops.retain(|stop| !stop.is_empty());
         }
         let limits = [("max_tokens", options.max_tokens), ("max_completion_tokens", options.max_completion_tokens)];
-        if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|it| it < -1)) {
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|value| value < -1)) {
             return Err(ApiError::invalid(
                 *name,
                 format!("`{name}` is negative: only -1 is allowed, and means no limit"),
@@ -94,7 +94,7 @@ impl Options {
         }
         options.biases = match body.get("logit_bias") {
             None => Vec::new(),
-            // llama-server's form.
+            // llama-server's form is a list.
             Some(list) if list.get().starts_with('[') => reading::value::<List<_, MAX_BIASES>>(list, "logit_bias")?.0,
             Some(object) => {
                 let Entries::<f32, MAX_BIASES>(biases) = reading::value(object, "logit_bias")?;
@@ -117,7 +117,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The limit of tokens; `None` without one.
+    /// The maximum number of tokens; `None` without a limit.
     pub(super) fn max_tokens(&self) -> Option<usize> {
         self.max_completion_tokens.or(self.max_tokens).and_then(|limit| usize::try_from(limit).ok())
     }
@@ -145,7 +145,8 @@ impl Options {
         Some(((u64::from(seed) + index as u64) % u64::from(u32::MAX)) as u32)
     }
 
-    /// The server's behaviour with a full context, with the request's number of tokens to keep.
+    /// What happens to a text that fills its context: the server's setting, but with the request's number of tokens to
+    /// keep.
     pub(super) fn when_full(&self, of_server: WhenFull) -> WhenFull {
         match (of_server, self.n_keep) {
             // -1 means the whole prompt.
@@ -186,7 +187,7 @@ impl Options {
 
 /// The model's own sampling parameters, overridden by the request's. `context` is the number of tokens in the context.
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<Sampling, ApiError> {
-    // `seed` may be any integer, and `logit_bias` is a map: see `Options`.
+    // `Options` reads these two: `seed` may be any integer, and `logit_bias` may be a map.
     let mut read_elsewhere = vec!["seed", "logit_bias"];
     let mut own = own.clone();
     for name in ["top_k", "repeat_last_n", "dry_penalty_last_n", "mirostat"] {
@@ -195,13 +196,13 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         }
     }
     if body.get("repetition_penalty").is_some() && body.get("repeat_last_n").is_none() {
-        // vLLM's penalty looks at all tokens.
+        // vLLM's penalty applies to all tokens, not only to the last ones.
         own.repeat_last_n = context;
     }
     let own =
         serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are not JSON"))?;
     let sampling: Sampling = body.over(reading::object(&own)?, &read_elsewhere)?.part()?;
-    // Each entry costs time for every token or for the whole vocabulary.
+    // The number of entries is limited, because each costs time for every token or for the whole vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
         ("dry_sequence_breakers", sampling.dry_sequence_breakers.len()),
@@ -215,7 +216,7 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
     Ok(sampling)
 }
 
-/// Applies special numbers of llama-server and vLLM. Returns whether the number is one of them.
+/// Applies the numbers that have a special meaning in llama-server or vLLM. Returns whether the number is one of them.
 fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32) -> bool {
     match (name, number) {
         ("top_k", "-1") => sampling.top_k = 0,
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn stops_are_a_text_or_a_list_and_answers_are_counted() {
-        let stops = |value: Value| options(json!({"stop": value})).map(|it| it.stops);
+        let stops = |value: Value| options(json!({"stop": value})).map(|options| options.stops);
         assert_eq!(stops(json!("a")).unwrap(), ["a"]);
         assert_eq!(stops(json!(["a", "", "b"])).unwrap(), ["a", "b"]);
         assert!(stops(Value::Null).unwrap().is_empty());
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn each_token_has_one_bias_and_few_tokens_have_any() {
         let biases = |count: usize| {
-            let biases: Vec<String> = (0..count).map(|it| format!("\"{it}\": 1")).collect();
+            let biases: Vec<String> = (0..count).map(|token| format!("\"{token}\": 1")).collect();
             let body = format!("{{\"logit_bias\": {{{}}}}}", biases.join(","));
             Options::read(&reading::object(body.as_bytes()).unwrap())
         };
@@ -314,7 +315,7 @@ mod tests {
         let only = json!({"type": "null"});
         let held = |place: &str| Some(Constraint::json_schema(only.clone()).at(place));
         assert_eq!(constraint(json!({"json_schema": only})), held("json_schema"));
-        let form = |form: Value| options(json!({"response_format": form})).map(|it| it.constraint);
+        let form = |form: Value| options(json!({"response_format": form})).map(|options| options.constraint);
         for kind in ["json_object", "json_schema"] {
             assert_eq!(form(json!({"type": kind, "schema": only})).unwrap(), held("response_format.schema"));
             let within = form(json!({"type": kind, "json_schema": {"schema": only}})).unwrap();

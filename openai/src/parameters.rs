@@ -1,8 +1,8 @@
 //! Parameters of vLLM and llama-server: aliases of ours, and unsupported ones.
 //!
-//! No parameter that would change the answer is ignored: an unsupported parameter is refused by name, unless its value
-//! has no effect. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with both
-//! servers'.
+//! An unsupported parameter is refused by name unless its value has no effect, so no parameter that would change the
+//! answer is ignored. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with
+//! both servers'.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
     ("n_cmpl", "n"),
 ];
 
-/// Parameters that neither endpoint supports, with their values without effect: JSON, separated by spaces.
+/// Parameters that neither endpoint supports, each with the values that have no effect, as JSON, separated by spaces.
 const REFUSED: [(&str, &str); 60] = [
     // OpenAI's chat parameters.
     ("audio", "false"),
@@ -83,7 +83,7 @@ const REFUSED: [(&str, &str); 60] = [
     ("chat_parser", "\"\""),
     ("generation_prompt", "\"\""),
 ];
-/// Parameters of [`REFUSED`] that `/infill` supports, and those that it refuses besides.
+/// Parameters of [`REFUSED`] that `/infill` supports, and further parameters that it refuses.
 const INFILL: [&str; 3] = ["n_indent", "t_max_predict_ms", "response_fields"];
 const REFUSED_IN_INFILL: [(&str, &str); 2] = [("n", "1"), ("logprobs", "")];
 /// Parameters unsupported by `/v1/chat/completions` only, and by `/v1/completions` only.

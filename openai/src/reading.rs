@@ -1,5 +1,5 @@
-//! Parses untrusted JSON with errors that name the fault, in memory of a small multiple of the body: each parameter
-//! stays text until a type reads it, and values that become trees are counted first.
+//! Parses untrusted JSON, with errors that name the fault. The memory is limited to a small multiple of the body: each
+//! parameter stays text until a type reads it, and values that become trees are counted first.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(super) struct Body<'a> {
     values_left: Cell<usize>,
 }
 
-/// Splits a request into its parameters. Aliases count as the names that they stand for.
+/// Splits a request into its parameters. Aliases are replaced by the names that they stand for.
 ///
 /// # Errors
 ///
@@ -77,9 +77,9 @@ pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'.' if depth == 1 => {
-                let zeros = body[at + 1..].iter().take_while(|it| **it == b'0').count();
+                let zeros = body[at + 1..].iter().take_while(|digit| **digit == b'0').count();
                 let end = at + 1 + zeros;
-                let ends = body.get(end).is_none_or(|it| matches!(it, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
+                let ends = body.get(end).is_none_or(|next| matches!(next, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
                 if zeros > 0 && ends {
                     cut.push(at..end);
                 }
@@ -123,7 +123,7 @@ impl<'a> Body<'a> {
         self.parameters.get(name).copied()
     }
 
-    /// Parses the parameters that a type has. Others are ignored.
+    /// Parses the parameters that are fields of `T`, and ignores the others.
     pub(super) fn part<T: Deserialize<'a>>(&self) -> Result<T, ApiError> {
         let given = self.parameters.iter().map(|(name, value)| (name.as_str(), *value));
         located(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
@@ -156,7 +156,7 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// These parameters, replaced by the request's own where present.
+    /// The parameters of `below`, with this request's values where it has them. Parameters in `but` stay as they are.
     pub(super) fn over<'b>(&self, mut below: Body<'b>, but: &[&str]) -> Result<Body<'b>, ApiError>
     where
         'a: 'b,
@@ -193,7 +193,8 @@ pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str)
 
 /// Parses a JSON text that was part of an earlier request or answer.
 pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
-    serde_json::from_str(text).map_err(|error| ApiError::new(500, format!("what was kept is no JSON: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| ApiError::new(500, format!("a stored part of a response is not valid JSON: {error}")))
 }
 
 /// A text, borrowed from the request's body if it has no escapes.
@@ -205,7 +206,7 @@ pub(super) fn text<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>,
     value(given, place).map(|Text(text)| text)
 }
 
-/// A text, or a list of at most `MAX` texts.
+/// The texts of a value that is a text or a list of at most `MAX` texts.
 pub(super) fn texts<const MAX: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
@@ -245,11 +246,11 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
     })
 }
 
-/// A list of at most `MAX` entries. Reading stops at the first entry beyond.
+/// A list of at most `MAX` entries. Parsing stops with an error at the first entry beyond.
 #[derive(Debug)]
 pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
 
-/// The entries of an object, at most `MAX`, without duplicate names.
+/// The entries of an object: at most `MAX`, with no name twice.
 #[derive(Debug)]
 pub(super) struct Entries<T, const MAX: usize>(pub(super) BTreeMap<String, T>);
 
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_null_is_nothing() {
+    fn faults_are_named_and_null_counts_as_absent() {
         let read = |body: &str| object(body.as_bytes())?.part::<Part>();
         let fine = read(r#"{"counts": [1], "name": null, "other": {}}"#).unwrap();
         assert_eq!((fine.counts, fine.name), (vec![1], None));
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_a_tree_is_counted_and_what_nobody_reads_is_not() {
+    fn only_values_that_become_trees_are_counted() {
         assert_eq!(values(r#"{"a": ["b,[{\"", {}], "c\\": 0}"#), 6);
         let half = format!("[{}0]", "0,".repeat(MAX_VALUES / 2));
         let body = format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);

@@ -11,7 +11,7 @@ use autoplace::embed::{self, Embedder, Embedding};
 
 /// Maximum documents of one request.
 const MAX_DOCUMENTS: usize = 2048;
-/// Refused parameters, with their values without effect besides `false`.
+/// Refused parameters, each with the values that have no effect; `false` has none either.
 const REFUSED: [(&str, &str); 4] =
     [("rank_fields", ""), ("max_tokens_per_doc", ""), ("max_chunks_per_doc", ""), ("truncate", "")];
 
@@ -63,7 +63,7 @@ impl RerankRequest {
             (None, Some(given)) => ("texts", given),
             (None, None) => return Err(ApiError::invalid("documents", "`documents` is missing")),
         };
-        if return_documents.is_some_and(|it| return_text.is_some_and(|other| it != other)) {
+        if return_documents.is_some_and(|documents| return_text.is_some_and(|other| documents != other)) {
             return Err(ApiError::given_twice("return_text", "return_documents"));
         }
         let List::<Document, MAX_DOCUMENTS>(documents) = reading::value(given, name_of_documents)?;
@@ -107,7 +107,7 @@ impl RerankRequest {
             error => error.into(),
         })?;
         let tokens: usize = scored.iter().map(Embedding::tokens).sum();
-        let scores = scored.iter().map(|it| it.as_slice().first().copied().unwrap_or(f32::NAN));
+        let scores = scored.iter().map(|score| score.as_slice().first().copied().unwrap_or(f32::NAN));
         let mut order = best_first(scores);
         order.truncate(self.top_n);
         let is_tei = self.name == "texts";

@@ -1,4 +1,4 @@
-//! The JSON of answers, whole and in chunks.
+//! The JSON of answers, as a whole and in chunks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint's name for a prompt.
+    /// The endpoint's name for the parameter with the prompt.
     pub(super) fn prompt(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages | Self::Responses => "messages",
@@ -32,7 +32,7 @@ impl Endpoint {
         }
     }
 
-    /// `offset` is the length of the text so far, in characters.
+    /// The log-probabilities in the endpoint's form. `offset` is the length of the text so far, in characters.
     fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
         match self {
             _ if tokens.is_empty() => Value::Null,
@@ -67,7 +67,7 @@ impl Frame {
         body
     }
 
-    /// A body with these choices. `chunk` means a stream's chunk.
+    /// A body with these choices. `chunk` is whether it is a stream's chunk.
     pub(super) fn body(&self, chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.endpoint, chunk) {
             (Endpoint::Chat, false) => "chat.completion",
@@ -87,7 +87,7 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Token counts of a whole request. Each prompt counts once, whatever its number of answers.
+/// Token counts of a whole request. Each prompt is counted once, even if it has several answers.
 pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
     let mut counted = None;
@@ -107,7 +107,7 @@ pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     })
 }
 
-/// Nine letters and digits: Mistral's templates require this, and others accept it.
+/// An id for a call: nine letters and digits. Mistral's templates require this form, and others accept it.
 fn call_id(answer: &str, index: usize) -> String {
     let mut hasher = DefaultHasher::new();
     (answer, index).hash(&mut hasher);
@@ -118,7 +118,7 @@ fn call_id(answer: &str, index: usize) -> String {
 /// The id and the arguments of a call, as text. `answer` is a name that no other answer has.
 pub(super) fn called(call: &ToolCall, answer: &str, index: usize) -> (String, String) {
     let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
-    // Arguments that a limit cut short are text.
+    // If a limit cut the arguments short, they are a text.
     let arguments = call.arguments.as_str().map_or_else(|| call.arguments.to_string(), str::to_owned);
     (id, arguments)
 }
@@ -192,7 +192,7 @@ impl Chunks {
     }
 }
 
-/// One answer as a whole.
+/// The form of an answer that is not streamed.
 impl Step {
     pub(super) fn add(&mut self, step: Self) {
         self.parts.extend(step.parts);

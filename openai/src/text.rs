@@ -9,7 +9,7 @@ use super::reading::{self, Body, List};
 use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// Maximum tokens of a prompt: the longest contexts have this length.
+/// Maximum tokens of a prompt, as many as the longest contexts have.
 const MAX_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {
@@ -48,7 +48,7 @@ impl TextRequest {
     }
 }
 
-/// A text, tokens, or a list of either.
+/// The prompts of a request: one text, one list of tokens, or a list of either.
 fn prompts(body: &Body<'_>, context: usize) -> Result<Vec<Prompt>, ApiError> {
     let missing = || ApiError::invalid("prompt", "`prompt` is missing or empty");
     let given = body.get("prompt").ok_or_else(missing)?;

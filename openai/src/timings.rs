@@ -1,4 +1,4 @@
-//! Durations of answers: of one answer in llama-server's form, and totals.
+//! Durations of answers: those of one answer in llama-server's form, and the totals of all.
 
 #[cfg(feature = "pool")]
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use autoplace::generate::Statistics;
 pub(super) fn json(statistics: &Statistics) -> Value {
     let prompt = statistics.prompt_tokens.saturating_sub(statistics.cached_tokens);
     let generated = statistics.generated_tokens;
-    // The computation of the prompt also gives the first token.
+    // The computation of the prompt also yields the first token.
     let computed = generated.saturating_sub(1);
     let mut timings = json!({
         "cache_n": statistics.cached_tokens,
@@ -49,13 +49,13 @@ pub(super) struct Totals {
     generation_micros: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
-    /// Tokens of the texts that have ended since [`take_ended`](Self::take_ended): computed prompt tokens, and
-    /// generated ones.
+    /// For each text that has ended since [`take_ended`](Self::take_ended): computed prompt tokens, and generated
+    /// tokens.
     #[cfg(feature = "pool")]
     ended: Mutex<VecDeque<(u32, u32)>>,
 }
 
-/// The most texts whose tokens are kept until somebody takes them.
+/// Maximum number of texts whose token counts are kept until somebody takes them.
 #[cfg(feature = "pool")]
 const MAX_ENDED: usize = 64;
 
@@ -92,7 +92,7 @@ impl Totals {
         }
     }
 
-    /// The tokens of the texts that have ended since the last call, at most of 64 texts.
+    /// The token counts of the texts that have ended since the last call, of at most 64 texts.
     #[cfg(feature = "pool")]
     pub(super) fn take_ended(&self) -> VecDeque<(u32, u32)> {
         std::mem::take(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timings_are_of_what_was_computed() {
+    fn timings_cover_the_computed_tokens() {
         let mut statistics = Statistics::default();
         (statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens) = (30, 10, 5);
         statistics.prompt_time = Duration::from_millis(100);

@@ -1,5 +1,5 @@
-//! Translates requests of other APIs to chat completions: a writer of the chat request, which remembers the original
-//! place of each part.
+//! Translates requests of other APIs to chat completions: it writes the chat request, and remembers the original place
+//! of each part.
 //!
 //! In: messages, tools and parameters from the other API's parser. Out: the body of a chat request, which is parsed and
 //! checked like a client's own, and [`Places`], which lets errors name the place in the original request.
@@ -29,7 +29,7 @@ pub(super) struct ChatWriter<'a> {
     /// JSON values by the parameters' names in chat completions.
     parameters: Map<String, Value>,
     given: Vec<(String, &'a RawValue)>,
-    /// The original names of the parameters, by their names in chat completions without aliases.
+    /// The original names of the parameters. The keys are their names in chat completions, without aliases.
     names: BTreeMap<String, String>,
     /// A parameter that the original request gives under two names.
     given_twice: Option<ApiError>,
@@ -54,7 +54,7 @@ pub(super) struct Translation {
 pub(super) struct ChatMessage<'a> {
     pub(super) role: &'static str,
     pub(super) content: Cow<'a, str>,
-    /// Pictures and sounds, each with the bytes of the content before it.
+    /// Pictures and sounds. The number is the length in bytes of the content before each.
     pub(super) media: Vec<(usize, ChatMedia<'a>)>,
     pub(super) reasoning_content: Option<Cow<'a, str>>,
     pub(super) tool_calls: Vec<ChatCall<'a>>,
@@ -209,7 +209,7 @@ impl<'a> ChatMessage<'a> {
         self.media.push((self.content.len(), media));
     }
 
-    /// Whether the message shows nothing and says nothing.
+    /// Whether the message has no text and no pictures or sounds.
     pub(super) fn is_silent(&self) -> bool {
         self.content.is_empty() && self.media.is_empty()
     }
@@ -246,7 +246,8 @@ pub(super) fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
     }
 }
 
-/// A thought as a client keeps it for the next request. It is not encrypted: the client may read it.
+/// A thought in the form in which a client keeps it for the next request. It is not encrypted, because the client may
+/// read it.
 pub(super) fn encoded_thought(thought: &str) -> String {
     BASE64_STANDARD.encode(thought)
 }
@@ -267,7 +268,7 @@ impl<'a> ChatWriter<'a> {
         self.places.conversation = Some(name);
     }
 
-    /// Adds a message from `place` of the original request. Consecutive messages of the user or the assistant are
+    /// Adds a message from `place` of the original request. Consecutive messages of the user, or of the assistant, are
     /// merged, as in both other APIs, because many templates require alternating roles.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
         if let Some(last) = self.messages.last_mut()
@@ -293,9 +294,9 @@ impl<'a> ChatWriter<'a> {
         self.messages.last_mut()
     }
 
-    /// Adds a tool from `place` of the original request, where its schema's name is `schema`.
+    /// Adds a tool from `place` of the original request. `schema` is the name of its schema there.
     pub(super) fn tool(&mut self, mut function: ChatFunction<'a>, place: String, schema: &'static str) {
-        // Prompts show tools as they are given, and this is the default.
+        // `strict: false` is left out, because it is the default and the prompt would show it.
         function.strict = function.strict.filter(|is_strict| *is_strict);
         self.tools.push(ChatTool { r#type: "function", function });
         self.places.tools.push((place, schema));
@@ -314,19 +315,19 @@ impl<'a> ChatWriter<'a> {
         self.left_out.push(what);
     }
 
-    /// Sets a parameter of chat completions for the original request's parameter `own`.
+    /// Sets a parameter of chat completions. `own` is the parameter of the original request that it comes from.
     pub(super) fn set(&mut self, name: &str, own: &'static str, value: impl Into<Value>) {
         self.rename(name, own);
         self.parameters.insert(name.to_owned(), value.into());
     }
 
-    /// Sets a parameter of chat completions to a value of the original request, where its name is `own`.
+    /// Sets a parameter of chat completions to a value of the original request. `own` is its name there.
     pub(super) fn give(&mut self, name: &str, own: &'static str, value: &'a RawValue) {
         self.rename(name, own);
         self.given.push((name.to_owned(), value));
     }
 
-    /// Passes parameters on under the same names, except those that the translation reads, ignores or has refused.
+    /// Passes parameters on under the same names, except those that the translation handles itself.
     pub(super) fn pass_others(
         &mut self,
         body: &reading::Body<'a>,
@@ -356,8 +357,8 @@ impl<'a> ChatWriter<'a> {
         self.set("reasoning_effort", own, level);
     }
 
-    /// Holds the answer to a schema at `own` of the original request. Chat completions would prefer a `grammar`, so
-    /// one that was passed on is an error.
+    /// Constrains the answer to the schema at `own` of the original request. In chat completions a `grammar` would take
+    /// precedence, so a request with both is an error.
     pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
         if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
             let message = format!("`{own}` is given beside `grammar`: use one of them");
@@ -367,7 +368,7 @@ impl<'a> ChatWriter<'a> {
         Ok(())
     }
 
-    /// Notes the original name of a parameter, and makes errors name it.
+    /// Notes the original name of a parameter, for errors.
     fn rename(&mut self, chat: &str, own: &'static str) {
         self.name(chat, own);
         if chat != own {
@@ -390,7 +391,7 @@ impl<'a> ChatWriter<'a> {
 
     /// Sets a variable of the template, unless the request has set it.
     pub(super) fn variable(&mut self, name: &str, value: bool) {
-        if self.variables.iter().all(|(it, _)| it != name)
+        if self.variables.iter().all(|(known, _)| known != name)
             && let Ok(value) = serde_json::value::to_raw_value(&value)
         {
             self.variables.push((name.to_owned(), Cow::Owned(value)));
@@ -416,7 +417,7 @@ impl<'a> ChatWriter<'a> {
             return Err(error);
         }
         let body = Body { messages, tools, parameters, given, variables };
-        // The texts of the chat request have about the size of the original ones.
+        // The chat request is about as long as the original one.
         let mut written = Vec::with_capacity(bytes + bytes / 8);
         serde_json::to_writer(&mut written, &body)
             .map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
@@ -447,9 +448,9 @@ fn as_map<V: Serialize, S: serde::Serializer>(entries: &[(String, V)], serialize
 pub(super) struct Places {
     /// The place of each message.
     messages: Vec<String>,
-    /// The places of pictures and sounds in chat completions, and their own.
+    /// The places of pictures and sounds in the chat request, with their original places.
     media: Vec<(String, String)>,
-    /// The place of each tool, with the name of its schema.
+    /// The place of each tool, and the name of its schema there.
     tools: Vec<(String, &'static str)>,
     /// Other parameters: the name in chat completions, and the original one.
     renamed: Vec<(String, &'static str)>,
@@ -463,7 +464,7 @@ impl Places {
         if let Some(param) = error.param.take() {
             let original = self.original(&param).unwrap_or_else(|| param.clone());
             error.message = error.message.replacen(&param, &original, 1);
-            // An error about two parameters names the other one too.
+            // An error about two parameters names the second one in its message.
             for (chat, own) in &self.renamed {
                 error.message = error.message.replace(&format!("beside `{chat}`"), &format!("beside `{own}`"));
             }
@@ -486,7 +487,7 @@ impl Places {
             return Some(own.clone());
         }
         if let Some((index, rest)) = indexed(place, "messages") {
-            // In the other APIs, a call is an item or a block, and the message's place is already its place.
+            // In the other APIs, a call is an item or a block of its own, so the message's place is already the call's.
             let rest = if rest.starts_with(".tool_calls") { "" } else { rest };
             let rest = rest.strip_prefix(".content").unwrap_or(rest);
             return self.messages.get(index).map(|own| format!("{own}{rest}"));
@@ -509,7 +510,7 @@ impl Places {
     }
 }
 
-/// The index of `list[index]rest`, and the rest.
+/// Parses a place of the form `list[index]rest` into the index and the rest.
 fn indexed<'a>(place: &'a str, list: &str) -> Option<(usize, &'a str)> {
     let (index, rest) = place.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
     Some((index.parse().ok()?, rest))

@@ -1,4 +1,5 @@
-//! Requests of llama-server's clients besides answers: tokens, rendered prompts, and facts about the server.
+//! Other requests of llama-server's clients than those for answers: for tokens, rendered prompts, and facts about the
+//! server.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,11 +13,12 @@ use autoplace::llama_sys::{Token, Vocab};
 /// Maximum tokens of a list, and maximum texts and tokens of a mixed list.
 const MAX_TOKENS: usize = 1 << 20;
 const MAX_PIECES: usize = 4096;
-/// Bounds of the context that limits a text's length: programs count tokens in order to cut texts, so a small context
-/// permits longer ones. A tokenizer needs some eighty times the size of its text.
+/// The context limits the length of a text, but counts as at least [`MIN_CONTEXT`] and at most [`MAX_CONTEXT`] tokens.
+/// Programs count tokens in order to cut long texts, so a small context must permit longer ones. A tokenizer needs
+/// about eighty times as much memory as its text.
 const MIN_CONTEXT: usize = 1 << 13;
 const MAX_CONTEXT: usize = 1 << 15;
-/// Maximum number of tokens listed with their texts. Each is an object.
+/// Maximum number of tokens that are listed with their texts, because each becomes an object.
 const MAX_SHOWN: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
@@ -33,7 +35,7 @@ fn yes() -> bool {
     true
 }
 
-/// A part of a mixed content.
+/// A part of a content that mixes texts and tokens.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Piece {
@@ -82,7 +84,7 @@ impl Api {
             }
             let piece = |token: &Token| {
                 let bytes = bytes_of(vocab, *token, || "content".to_owned())?;
-                // A part of a character is not text.
+                // The bytes of a token may be a part of a character and then are not text.
                 let piece = String::from_utf8(bytes).map_or_else(|error| json!(error.as_bytes()), Value::from);
                 Ok(json!({"id": token, "piece": piece}))
             };
@@ -126,7 +128,7 @@ impl Api {
         Ok(json!({"object": "response.input_tokens", "input_tokens": self.count_tokens(body)?}))
     }
 
-    /// Answers `GET /props`: the facts that clients of llama-server read. It contains no path of this machine.
+    /// Answers `GET /props`: the facts that clients of llama-server read. The answer contains no path of this machine.
     ///
     /// # Errors
     ///
@@ -152,8 +154,8 @@ impl Api {
         Ok(props)
     }
 
-    /// Answers `GET /slots`: the engine's sequences, and how many of them are running. It does not show what they
-    /// compute.
+    /// Answers `GET /slots`: the engine's sequences, and how many of them are running. The answer does not show their
+    /// texts.
     pub fn slots(&self) -> Value {
         let running = self.engine.metrics().running;
         let drafts = self.speculation() != Speculation::Off;

@@ -32,11 +32,11 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a temporary file beside its destination and renames it, so that a reader finds the old or the new file
-/// complete. The permissions of an existing file are kept. A destination that is not a regular file, such as
-/// `/dev/stdout`, is written directly.
+/// Writes a temporary file beside the destination and renames it, so that a reader sees either the old file or the
+/// new one, never a part. The permissions of an existing file are kept. A destination that is not a regular file, such
+/// as `/dev/stdout`, is written directly.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
-    // The target of a symbolic link, so that the link survives.
+    // Replace the target of a symbolic link, so that the link survives.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let there = fs::metadata(&file).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -101,8 +101,8 @@ pub(crate) fn parse<'a, T>(
     })
 }
 
-/// The path of the value that the beginning of a document ends in: `gpus[0].free`. (serde_path_to_error would add a
-/// tenth to this crate's compile time, because it compiles every type with its readers.)
+/// The path of the value in which the beginning of a document ends: `gpus[0].free`. (The crate `serde_path_to_error`
+/// would add a tenth to the compile time, because it compiles every type again with its own readers.)
 fn place(read: &[u8]) -> String {
     enum Open {
         Object(String),
@@ -137,9 +137,9 @@ fn place(read: &[u8]) -> String {
     steps.collect::<String>().trim_start_matches('.').to_owned()
 }
 
-/// Implements `Serialize` and `Deserialize` for a type that derives them for itself (`#[serde(remote = "Self")]`).
-/// Otherwise serde would compile the type's code again in each dependent crate and for each format. This code always
-/// goes through JSON: as a tree if the format is human-readable, as text otherwise.
+/// Implements `Serialize` and `Deserialize` for a type that derives them under `#[serde(remote = "Self")]`. Without
+/// this, serde would compile the type's code again in each dependent crate and for each format. This code always goes
+/// through JSON: as a tree if the format is human-readable, as text otherwise.
 macro_rules! compiled_here {
     ($type:ident) => {
         impl serde::Serialize for $type {
@@ -160,7 +160,7 @@ macro_rules! compiled_here {
         }
 
         impl $type {
-            // Formatted like the files, so that only one formatter is compiled.
+            // The layout of the files, so that only one formatter is compiled.
             fn to_text(&self) -> serde_json::Result<String> {
                 serde_json::to_string_pretty(self)
             }
@@ -173,7 +173,7 @@ macro_rules! compiled_here {
 }
 pub(crate) use compiled_here;
 
-/// The JSON text of a value that comes through another crate's format.
+/// Reads a value in another crate's format and returns its JSON text.
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }

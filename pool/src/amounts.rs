@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn amounts_are_as_people_write_them() {
         assert_eq!(
-            [duration("90s"), duration("2h"), duration("7")].map(|it| it.map(|it| it.as_secs())),
+            [duration("90s"), duration("2h"), duration("7")].map(|read| read.map(|time| time.as_secs())),
             [Some(90), Some(7200), Some(7)]
         );
         assert_eq!(["soon", "-1s", "1.5h", ""].map(duration), [None; 4]);

@@ -76,6 +76,12 @@ impl Demand {
         (self.weight > 0.0).then_some(self.seen)
     }
 
+    /// Predicted seconds that a request of the mean size waits for its turn, in a placement for so many texts at once
+    /// that takes these seconds for each.
+    pub(crate) fn queue_seconds(&self, seconds: f64, sequences: u32, now: Duration) -> f64 {
+        queueing(self.rate(now), seconds, sequences)
+    }
+
     /// The factor by which the weights have decayed since `seen`.
     fn fade(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.seen).as_secs_f64();
@@ -91,6 +97,28 @@ impl Demand {
         let prompt_seconds = if prompt_speed > 0.0 { prompt / prompt_speed } else { 0.0 };
         prompt_seconds + reply / speed.tokens_per_second.max(f64::MIN_POSITIVE)
     }
+}
+
+/// Expected seconds that a request waits before its text begins, if so many requests come in a second, each of which
+/// takes these seconds, and so many texts run at once: the formula of Erlang (C) for random arrivals. If more comes than
+/// can be computed, the queue grows for [`DEMAND_WINDOW`].
+fn queueing(rate: f64, seconds: f64, sequences: u32) -> f64 {
+    const MOST: f64 = 0.95;
+    let places = f64::from(sequences.max(1));
+    let offered = rate * seconds;
+    let load = offered.min(MOST * places);
+    if load.is_nan() || load <= 0.0 {
+        return 0.0;
+    }
+    // The chance that all places are taken without a queue (Erlang B), by its recursion over the places.
+    let blocked = (1..=sequences.max(1)).fold(1.0, |blocked, place| {
+        let blocked = load * blocked;
+        blocked / (f64::from(place) + blocked)
+    });
+    let waits = places * blocked / (places - load * (1.0 - blocked));
+    let steady = waits * seconds / (places - load);
+    let growing = (offered - load) / offered * DEMAND_WINDOW.as_secs_f64() / 2.0;
+    steady + growing
 }
 
 /// Assumed rates at which a GPU and a host read weights, in bytes per second: data sheets of a mid-range card and of
@@ -109,6 +137,17 @@ fn pass(plan: &Plan) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_is_long_where_texts_are_slow_or_few_run_at_once() {
+        // One at a time, half of the time: Erlang's formula gives one service time.
+        assert!((queueing(0.1, 5.0, 1) - 5.0).abs() < 1e-9, "{}", queueing(0.1, 5.0, 1));
+        assert!(queueing(0.1, 5.0, 4) < 0.01);
+        assert_eq!((queueing(0.0, 5.0, 1), queueing(0.1, 0.0, 1)), (0.0, 0.0));
+        // Ever slower, also where more comes than can be computed.
+        let waits: Vec<f64> = (1..40).map(|seconds| queueing(0.1, f64::from(seconds), 2)).collect();
+        assert!(waits.is_sorted() && waits.iter().all(|wait| wait.is_finite()), "{waits:?}");
+    }
 
     #[test]
     fn demand_fades_and_the_next_request_is_expected_to_be_like_the_last_ones() {

@@ -6,13 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use autoplace::Plan;
 use autoplace::machine::Machine;
-use autoplace::plan::{self, Context, Depth, Request};
+use autoplace::plan::{self, Context, Depth, Request, Workload};
 
 use crate::held::{HeldBytes, Room, limit};
 
 /// The shares that a rung is planned for of what the model takes of a GPU that it has to itself, in eighths. A small
 /// model has as many rungs as a large one.
 const EIGHTHS: [u64; 7] = [7, 6, 5, 4, 3, 2, 1];
+
+/// The shares of rungs for fewer texts at once, in eighths. They are fewer, because each of them exists for several
+/// numbers of texts.
+const EIGHTHS_OF_FEWER: [u64; 3] = [6, 4, 2];
 
 /// Up to this number of GPUs, rungs are planned for every subset of them; with more, for each one and for all.
 const MAX_SUBSETS: usize = 2;
@@ -32,9 +36,15 @@ impl Rung {
     pub fn new(plan: Plan, machine: &Machine) -> Self {
         Self { held: HeldBytes::from_plan(&plan, machine), plan: Arc::new(plan) }
     }
+
+    /// The number of texts that it computes at once.
+    pub fn sequences(&self) -> u32 {
+        self.plan.context.n_seq_max.max(1)
+    }
 }
 
-/// The placements of a model among which a pool chooses: a slower one always takes fewer bytes of some device.
+/// The placements of a model among which a pool chooses: a slower one, or one for fewer texts at once, always takes
+/// fewer bytes of some device.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ladder {
@@ -46,8 +56,10 @@ impl Ladder {
     /// Makes the rungs of a model, on a machine on which no model of the pool is loaded. `plan` makes a plan of the
     /// model for a request and a machine, by the estimate or by probes.
     ///
-    /// All rungs have the same context, so a text that fits in one rung fits in all. A context [that may
-    /// grow](Context::may_grow) gets the length that it has when the model is alone on the machine.
+    /// Each text has the same context in all rungs, so a text that fits in one rung fits in all. A context [that may
+    /// grow](Context::may_grow) gets the length that it has when the model is alone on the machine. A model for several
+    /// texts at once also has rungs for half of them, for a quarter, and for an eighth, with less memory for what a
+    /// context keeps of them.
     ///
     /// # Errors
     ///
@@ -57,7 +69,7 @@ impl Ladder {
         request: &Request,
         mut plan: impl FnMut(&Request, &Machine) -> Result<Plan, plan::Error>,
     ) -> Result<Self, plan::Error> {
-        let mut request = request.clone();
+        let mut request = for_one_of_several(request);
         if request.depth == Depth::Follow {
             // A second placement by depth needs bytes that another model may take.
             request.depth = Depth::All;
@@ -66,21 +78,27 @@ impl Ladder {
         if request.context.may_grow() && request.params.n_ctx == 0 {
             request.context = Context::Tokens(alone.context.n_ctx);
         }
+        let fewer = fewer_texts(&request, &alone);
         let mut rungs = vec![Rung::new(alone, machine)];
-        let mut planned = |free: &dyn Fn(usize) -> u64| {
-            let plan = plan(&request, &with_free(machine, free)).ok()?;
+        let mut planned = |request: &Request, free: &dyn Fn(usize) -> u64| {
+            let plan = plan(request, &with_free(machine, free)).ok()?;
             rungs.push(Rung::new(plan, machine));
             rungs.last().map(|rung| rung.held.clone())
         };
-        for subset in subsets(machine.gpus.len()) {
-            let is_in = |index: usize| subset.contains(&index);
-            let Some(held) = planned(&|index| if is_in(index) { u64::MAX } else { 0 }) else { continue };
-            for eighths in EIGHTHS {
-                let whole = |index: usize| held.gpus[index].saturating_add(held.gpu_margins[index]);
-                planned(&|index| if is_in(index) { whole(index) / 8 * eighths } else { 0 });
+        let with_all = (&request, &EIGHTHS[..]);
+        let with_fewer = fewer.iter().map(|request| (request, &EIGHTHS_OF_FEWER[..]));
+        for (request, shares) in [with_all].into_iter().chain(with_fewer) {
+            for subset in subsets(machine.gpus.len()) {
+                let is_in = |index: usize| subset.contains(&index);
+                let held = planned(request, &|index| if is_in(index) { u64::MAX } else { 0 });
+                let Some(held) = held else { continue };
+                for &eighths in shares {
+                    let whole = |index: usize| held.gpus[index].saturating_add(held.gpu_margins[index]);
+                    planned(request, &|index| if is_in(index) { whole(index) / 8 * eighths } else { 0 });
+                }
             }
+            planned(request, &|_| 0);
         }
-        planned(&|_| 0);
         Ok(Self { rungs: worth_a_choice(rungs), request })
     }
 
@@ -89,10 +107,58 @@ impl Ladder {
         &self.rungs
     }
 
-    /// The request that every rung was planned for.
+    /// The request of the rungs for the most texts at once.
     pub fn request(&self) -> &Request {
         &self.request
     }
+
+    /// The request of a rung with this plan: that of the ladder, for as many texts at once as the plan has.
+    pub fn request_for(&self, plan: &Plan) -> Request {
+        let sequences = plan.context.n_seq_max;
+        match sequences < self.request.params.n_seq_max && is_divided(&self.request) {
+            true => for_texts(&self.request, sequences, plan.context.n_ctx_seq()),
+            false => self.request.clone(),
+        }
+    }
+}
+
+/// The request with the workload of one of several texts, if it states none: such a text has a part of the context, and
+/// is no slower because others have theirs.
+pub(crate) fn for_one_of_several(request: &Request) -> Request {
+    /// What a default context has at least for each text.
+    const LEAST: u32 = 4096;
+    let mut request = request.clone();
+    let sequences = request.params.n_seq_max;
+    let each = match (request.context, request.params.n_ctx) {
+        (Context::Tokens(all), _) | (Context::Default, all @ 1..) => Some(all / sequences.max(1)),
+        (Context::Default | Context::Auto, _) => Some(LEAST),
+        _ => None,
+    };
+    if let Some(each) = each.filter(|_| sequences > 1 && request.workload.is_none() && is_divided(&request)) {
+        request.workload = Some(Workload::typical(each));
+    }
+    request
+}
+
+/// Whether each text of this request has a part of the context of its own.
+fn is_divided(request: &Request) -> bool {
+    request.params.embeddings.is_none() && !request.params.kv_unified
+}
+
+/// The request for so many texts at once, each with this context.
+fn for_texts(request: &Request, sequences: u32, n_ctx: u32) -> Request {
+    let mut fewer = request.clone().n_seq_max(sequences).context(Context::Tokens(sequences.saturating_mul(n_ctx)));
+    fewer.params.n_ctx = 0;
+    fewer
+}
+
+/// The requests for half, a quarter and an eighth of the texts at once. `alone` is the plan for all of them.
+fn fewer_texts(request: &Request, alone: &Plan) -> Vec<Request> {
+    let all = alone.context.n_seq_max;
+    let mut counts: Vec<u32> = [2, 4, 8].iter().map(|share| all / share).filter(|&count| count > 0).collect();
+    counts.dedup();
+    let each = alone.context.n_ctx_seq();
+    counts.into_iter().filter(|_| is_divided(request)).map(|count| for_texts(request, count, each)).collect()
 }
 
 /// The sets of GPUs that rungs are planned for, the largest first.
@@ -124,15 +190,18 @@ pub(crate) fn slowness(plan: &Plan) -> f64 {
     plan.speed.as_ref().map_or(share, plan::Speed::seconds)
 }
 
-/// Drops each rung that is not faster than another one and takes at least as many bytes of every device.
+/// Drops each rung that is not faster than another one, has no more texts at once, and takes at least as many bytes of
+/// every device.
 fn worth_a_choice(mut rungs: Vec<Rung>) -> Vec<Rung> {
     rungs.sort_by(|one, other| {
         let by_speed = slowness(&one.plan).total_cmp(&slowness(&other.plan));
-        by_speed.then(one.held.total().cmp(&other.held.total()))
+        let by_texts = other.sequences().cmp(&one.sequences());
+        by_speed.then(by_texts).then(one.held.total().cmp(&other.held.total()))
     });
     let mut worth: Vec<Rung> = Vec::new();
     for rung in rungs {
-        if !worth.iter().any(|faster| faster.held.is_within(&rung.held)) {
+        let is_no_worse = |faster: &Rung| faster.sequences() >= rung.sequences() && faster.held.is_within(&rung.held);
+        if !worth.iter().any(is_no_worse) {
             worth.push(rung);
         }
     }

@@ -259,8 +259,8 @@ fn polish(
         let others = arrangement.choices.iter().enumerate().filter(|(other, _)| *other != index);
         let others = others.filter_map(|(_, choice)| choice.rung.as_ref());
         let room = others.into_iter().try_fold(Room::new(&state.machine), |room, other| room.with(&other.held));
-        let request = state.models[index].ladder.request();
-        let better = room.and_then(|room| room.better(&state.machine, &rung, |machine| plan(index, request, machine)));
+        let request = state.models[index].ladder.request_for(&rung.plan);
+        let better = room.and_then(|room| room.better(&state.machine, &rung, |machine| plan(index, &request, machine)));
         let Some(better) = better else { continue };
         arrangement.choices[index].rung = Some(better);
         match order(state, &arrangement.choices) {
@@ -286,31 +286,22 @@ fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, St
             let reason = format!("{name} is unloaded: {wanted}, and loading it again takes about {load:.1} s");
             (Step::Unload { model: name }, reason)
         }
-        (Some(now), Some(rung)) if slowness(&rung.plan) > slowness(&now.plan) => {
-            let reason = format!(
-                "{name} shrinks from {} to {}, which takes about {load:.1} s",
-                layers(&now.plan),
-                layers(&rung.plan)
-            );
-            (Step::Shrink { model: name }, reason)
-        }
         (Some(now), Some(rung)) => {
-            let reason = format!(
-                "{name} grows from {} to {}, which takes about {load:.1} s",
-                layers(&now.plan),
-                layers(&rung.plan)
-            );
-            (Step::Grow { model: name }, reason)
+            let [was, is] = [now, rung].map(|rung| (slowness(&rung.plan), std::cmp::Reverse(rung.sequences())));
+            let shrinks = is > was;
+            let verb = if shrinks { "shrinks" } else { "grows" };
+            let [was, is] = [now, rung].map(|rung| layers(model, rung));
+            let reason = format!("{name} {verb} from {was} to {is}, which takes about {load:.1} s");
+            (if shrinks { Step::Shrink { model: name } } else { Step::Grow { model: name } }, reason)
         }
         (None, Some(rung)) => {
-            let smaller = fastest.filter(|fastest| slowness(&fastest.plan) < 0.99 * slowness(&rung.plan));
-            let reason = match smaller {
-                None => format!("{name} is loaded with {}", layers(&rung.plan)),
-                Some(fastest) => format!(
-                    "{name} is loaded with {}; alone it would have {}",
-                    layers(&rung.plan),
-                    layers(&fastest.plan)
-                ),
+            let is_smaller = |fastest: &&Rung| {
+                slowness(&fastest.plan) < 0.99 * slowness(&rung.plan) || rung.sequences() < fastest.sequences()
+            };
+            let is = layers(model, rung);
+            let reason = match fastest.filter(is_smaller) {
+                None => format!("{name} is loaded with {is}"),
+                Some(fastest) => format!("{name} is loaded with {is}; alone it would have {}", layers(model, fastest)),
             };
             (Step::Load { model: name }, reason)
         }
@@ -318,11 +309,16 @@ fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, St
     }
 }
 
-/// `20 of 33 layers on GPUs`, with the parts of blocks that are on the host.
-fn layers(plan: &Plan) -> String {
+/// `20 of 33 layers on GPUs`, with the parts of blocks that are on the host, and with the number of texts at once where
+/// that differs between rungs.
+fn layers(model: &ModelState, rung: &Rung) -> String {
+    let plan = &rung.plan;
     let mut text = format!("{} of {} layers on GPUs", plan.n_gpu_layers, plan.layers());
     if plan.split_blocks > 0 {
         text += &format!(" (parts of {} on the host)", plan.split_blocks);
+    }
+    if model.ladder.rungs().iter().any(|other| other.sequences() != rung.sequences()) {
+        text += &format!(" for {} texts at once", rung.sequences());
     }
     text
 }

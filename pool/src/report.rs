@@ -23,7 +23,8 @@ impl fmt::Display for PoolPlan {
         let mut left = vec!["left".to_owned()];
         left.extend(self.devices.iter().map(|device| cell(device.left)));
         rows.push(left);
-        let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|it| it.chars().count()).max();
+        let width =
+            |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
         let columns = self.devices.len() + 1;
         let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         for (index, row) in rows.iter().enumerate() {

@@ -11,11 +11,17 @@ use crate::held::Room;
 use crate::ladder::{Ladder, Rung};
 use crate::succession::Succession;
 
-/// Models that may be unloaded or moved for others in a minute, however long their loads take; seconds of a minute that
-/// their loads may take together; and the most that may be.
-const RELOADS: u32 = 6;
+/// Number of models that may be unloaded or moved for others in a minute, however long their loads take.
+const RELOADS: u32 = 8;
+
+/// Seconds of a minute that these loads may take together, if more of them are to be allowed.
 const RELOADING: f64 = 30.0;
+
+/// The most models that may be unloaded or moved for others in a minute, however short their loads are.
 const MAX_RELOADS: u32 = 30;
+
+/// The most of the time that counts as busy: with more, a queue would have no end.
+const MAX_BUSY: f64 = 0.8;
 
 /// Seconds of a load in addition to reading its file: the process, the context, the warm-up.
 const LOAD_SECONDS: f64 = 0.5;
@@ -42,22 +48,37 @@ pub struct PoolState {
 }
 
 /// The limits of a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum number of models per minute that are unloaded or moved for others. At the limit, a requested model takes
-    /// the room that is left, or waits. `None`: six, or more if so many loads take less than half of the minute.
+    /// the room that is left, or waits. `None`: eight, or more if so many loads take less than half of the minute.
     pub reloads_per_minute: Option<u32>,
     /// The most bytes of the host's memory that all models of the pool take together, mapped weights included; `None`
     /// for all free bytes.
     pub ram: Option<u64>,
     /// Whether a model that usually follows the last one is loaded before it is requested, and others make room for it
-    /// while nobody uses them. Off by default.
+    /// while nobody uses them. On by default.
     pub anticipate: bool,
 }
 
+impl Default for Limits {
+    fn default() -> Self {
+        Self { reloads_per_minute: None, ram: None, anticipate: true }
+    }
+}
+
 impl Limits {
+    /// How many models may be unloaded or moved for others in a minute. `loads`: the seconds of a load of each model
+    /// that was loaded before. What was loaded before is loaded again when it is wanted, so the longest of them is what
+    /// a reload costs.
+    pub(crate) fn allowed_reloads(&self, loads: impl Iterator<Item = f64>) -> usize {
+        let longest = loads.fold(0.0, f64::max);
+        let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
+        self.reloads_per_minute.unwrap_or_else(|| in_time.clamp(RELOADS, MAX_RELOADS)) as usize
+    }
+
     /// Sets the maximum number of models per minute that are unloaded or moved for others.
     #[must_use]
     pub const fn reloads_per_minute(mut self, reloads: u32) -> Self {
@@ -161,6 +182,16 @@ impl ModelState {
         self.ladder.rungs().first().map_or(0.0, |rung| self.demand.seconds(&rung.plan))
     }
 
+    /// Predicted seconds from now to the ends of the requests that wait, all together, in this placement.
+    pub(crate) fn seconds_of_waiting(&self, rung: &Rung) -> f64 {
+        let (waiting, sequences) = (self.waiting, rung.sequences());
+        // As many as run at once begin now, as many when these have ended, and so on.
+        let (rounds, rest) = (waiting / sequences, waiting % sequences);
+        let full = u64::from(sequences) * u64::from(rounds) * (u64::from(rounds) + 1) / 2;
+        let texts = full + u64::from(rest) * (u64::from(rounds) + 1);
+        texts as f64 * self.demand.seconds(&rung.plan)
+    }
+
     /// Expected requests during [`DEMAND_WINDOW`], multiplied by the priority, without those that wait already.
     pub(crate) fn expected(&self, now: Duration) -> f64 {
         self.demand.rate(now) * DEMAND_WINDOW.as_secs_f64() * self.priority
@@ -191,6 +222,14 @@ impl PoolState {
         loaded.into_iter().try_fold(Room::new(&self.machine), |room, rung| room.with(&rung.held)).is_some()
     }
 
+    /// The share of the time in which texts are computed, if each model is in its fastest placement. A model `except`
+    /// can be left out.
+    pub(crate) fn busy(&self, except: Option<usize>) -> f64 {
+        let models = self.models.iter().enumerate().filter(|(index, _)| Some(*index) != except);
+        let busy: f64 = models.map(|(_, model)| model.demand.rate(self.now) * model.fastest_seconds()).sum();
+        busy.clamp(0.0, MAX_BUSY)
+    }
+
     /// Whether so many models may be unloaded or moved for a request that has not come: two of those that are allowed
     /// in a minute are left for requests that have.
     pub(crate) fn may_anticipate(&self, reloads: usize) -> bool {
@@ -200,13 +239,8 @@ impl PoolState {
 
     /// How many models may be unloaded or moved for others in a minute.
     fn allowed_reloads(&self) -> usize {
-        if let Some(stated) = self.limits.reloads_per_minute {
-            return stated as usize;
-        }
-        // What was loaded before is loaded again when it is wanted: those loads are what a reload costs.
         let loaded = self.models.iter().filter(|model| model.loads > 0);
-        let longest = loaded.map(|model| model.load_seconds(&self.machine)).fold(0.0, f64::max);
-        reloads_in_time(longest) as usize
+        self.limits.allowed_reloads(loaded.map(|model| model.load_seconds(&self.machine)))
     }
 
     /// The time until a model may be unloaded or moved for others; `None` if it may be now.
@@ -220,10 +254,4 @@ impl PoolState {
         // The next reload is allowed once at most `bound - 1` of them are younger than a minute.
         (left.len() >= bound).then(|| left.get(left.len() - bound.max(1)).copied().unwrap_or(MINUTE))
     }
-}
-
-/// How many models may be unloaded or moved for others in a minute, if the longest load takes these seconds.
-pub(crate) fn reloads_in_time(longest: f64) -> u32 {
-    let in_time = if longest > 0.0 { (RELOADING / longest) as u32 } else { 0 };
-    in_time.clamp(RELOADS, MAX_RELOADS)
 }

@@ -66,10 +66,17 @@ impl Succession {
         (seen + DOUBT * share) / (all + DOUBT)
     }
 
-    /// Mean seconds from a request for `from` to one for `to` that follows it; `None` if none has followed lately.
+    /// Mean seconds from a request for `from` to one for `to` that follows it. If none has followed lately, the mean to
+    /// any request that has; `None` if no other request was seen.
     pub fn gap(&self, from: &str, to: &str) -> Option<f64> {
-        let follower = self.after.get(from)?.iter().find(|follower| follower.name == to)?;
-        Some(follower.gap)
+        let followers = self.after.get(from).map_or(&[][..], Vec::as_slice);
+        if let Some(follower) = followers.iter().find(|follower| follower.name == to) {
+            return Some(follower.gap);
+        }
+        let any =
+            if followers.is_empty() { self.after.values().flatten().collect() } else { Vec::from_iter(followers) };
+        let all: f64 = any.iter().map(|follower| follower.weight).sum();
+        (all > 0.0).then(|| any.iter().map(|follower| follower.weight * follower.gap).sum::<f64>() / all)
     }
 }
 
@@ -97,7 +104,10 @@ mod tests {
         }
         assert_eq!(seen.last(), Some(("b", at(920))));
         assert!(seen.chance("a", "b", 0.5) > 0.9 && seen.chance("a", "a", 0.5) < 0.1);
-        assert_eq!((seen.gap("a", "b"), seen.gap("b", "a"), seen.gap("b", "b")), (Some(20.0), Some(80.0), None));
+        // What has not followed yet is expected as soon as what has.
+        let gaps = [("a", "b"), ("b", "a"), ("b", "b"), ("b", "c")].map(|(from, to)| seen.gap(from, to));
+        assert_eq!(gaps, [Some(20.0), Some(80.0), Some(80.0), Some(80.0)]);
+        assert_eq!(seen.gap("c", "a").map(f64::round), Some(49.0));
         (0..60).for_each(|turn| seen.wanted("a", at(2000 + turn)));
         assert!(seen.chance("a", "b", 0.0) < 0.01 && seen.chance("a", "a", 0.0) > 0.8);
         // A time before the last request counts as the same time.

@@ -1,4 +1,5 @@
-//! Completes the manifest of a folder with its files, the last step of making a runtime (`cargo xtask runtime`).
+//! Completes the manifest of a folder with its files. This is the last step of making a runtime (`cargo xtask
+//! runtime`).
 
 use std::path::PathBuf;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A fault of a runtime. Workers send errors to their applications, so the system's messages are stored as text.
+/// A fault of a runtime. Workers send errors to their applications, so the messages of the system are stored as text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The folder contains no runtime, or its manifest is invalid.
     #[error("{}: no runtime: {reason}", folder.display())]
@@ -26,11 +26,12 @@ pub enum Error {
     #[error("{}: {problem}: the runtime is damaged or was copied in part; install it again", file.display())]
     Damaged { file: PathBuf, problem: String },
 
-    /// A library outside of the manifest. llama.cpp opens every backend in the folder.
+    /// A library in the folder is not in the manifest. llama.cpp would open it, because it opens every backend in the
+    /// folder.
     #[error("{}: a library that the manifest does not list; the runtime is not opened beside it", file.display())]
     Unlisted { file: PathBuf },
 
-    /// The set is complete and of this build, but cannot be opened on this machine.
+    /// The set is complete and of this build, but this machine cannot open it.
     #[error("{}: the runtime cannot be opened: {reason}", folder.display())]
     Unusable { folder: PathBuf, reason: String },
 
@@ -51,7 +52,7 @@ pub enum Error {
     Cancelled { what: String, done: u64 },
 }
 
-/// Makes an error of a failed system call: the action and the file.
+/// Makes an error from a failed system call, with the action and the file.
 pub(crate) fn io<E: Display>(path: &Path, action: &str) -> impl FnOnce(E) -> Error {
     move |error| Error::Io { path: path.to_owned(), action: action.to_owned(), reason: error.to_string() }
 }

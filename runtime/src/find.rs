@@ -1,4 +1,4 @@
-//! Finds runtimes for a program and chooses among them.
+//! Finds the runtimes for a program and chooses one of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::set::Set;
 /// The environment variable that names a runtime's folder. If set, no other folder is searched.
 pub const VARIABLE: &str = "AUTOPLACE_RUNTIME";
 
-/// The folder beside a program that an application ships. If it exists, no other folder is searched.
+/// The name of the folder that an application ships beside its program. If it exists, no other folder is searched.
 pub const FOLDER: &str = "autoplace-runtime";
 
 /// The set to open.
@@ -21,7 +21,7 @@ pub const FOLDER: &str = "autoplace-runtime";
 pub struct Choice {
     /// A set that is complete, of this build, and usable on this machine.
     pub set: Set,
-    /// Errors of the better sets that were skipped.
+    /// The errors of better sets that were skipped.
     pub passed_over: Vec<Error>,
 }
 
@@ -31,15 +31,15 @@ pub fn user_folder() -> Option<PathBuf> {
     Some(strategy.data_dir().join("autoplace").join("runtimes"))
 }
 
-/// Searches the folder `named` (by default the one that [`VARIABLE`] names), else [`FOLDER`] beside the program or in
-/// `../lib` from there, else the user's folder. Takes the best set that fits this program, is complete, and passes
-/// `usable`, which may open the set's requirements and returns the reason if it refuses. CUDA, ROCm and Metal come
-/// before Vulkan, and Vulkan before the CPU alone.
+/// Searches for the best set that fits this program, is complete, and passes `usable`. The folder is `named` (by
+/// default the one in [`VARIABLE`]); without it [`FOLDER`], beside the program or in `../lib` from there; without
+/// either, the user's folder. `usable` may open the set's requirements, and returns the reason if it refuses the set.
+/// CUDA, ROCm and Metal are better than Vulkan, and Vulkan is better than the CPU alone.
 ///
 /// # Errors
 ///
-/// The error of the only set in the first existing folder; [`Error::None`] with the error of each if there are several
-/// sets or none.
+/// The error of the only set in the first existing folder. [`Error::None`] if there are no sets or several; it contains
+/// the error of each.
 pub fn find(
     named: Option<&Path>,
     build: &str,
@@ -75,20 +75,20 @@ pub fn find(
     let mut looked: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
     if looked.is_empty() {
         let folder = folder
-            .map_or_else(|| "the user's folder for data, which is not known".into(), |it| it.display().to_string());
+            .map_or_else(|| "the user's folder for data, which is not known".into(), |path| path.display().to_string());
         looked.push(format!("nothing in {folder}"));
     }
     looked.push(format!("`autoplace runtime install FILE|URL` brings one, {VARIABLE} names one elsewhere"));
     Err(Error::None { wanted: build.to_owned(), looked })
 }
 
-/// The runtimes in a folder: the folder itself, or its direct subfolders. Unreadable ones are included as errors.
+/// The runtimes in a folder: the folder itself, or its direct subfolders. Unreadable runtimes are included as errors.
 pub fn installed(folder: &Path) -> Vec<Result<Set, Error>> {
     if folder.join(MANIFEST).exists() || !folder.is_dir() {
         return vec![Set::read(folder)];
     }
     let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    // The folder of a running installation begins with a dot.
+    // While an installation runs, the name of its folder begins with a dot.
     let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let mut folders: Vec<PathBuf> = below.filter(|path| path.join(MANIFEST).exists() && !is_hidden(path)).collect();
     folders.sort();
@@ -106,7 +106,7 @@ pub fn remove(folder: &Path, name: &str) -> Result<Set, Error> {
         let reason = format!("none is called `{name}`");
         return Err(Error::NoManifest { folder: folder.to_owned(), reason });
     };
-    // Removes the manifest first, so that a half-removed folder is not a runtime.
+    // The manifest is removed first, so that a folder that is only partly removed does not count as a runtime.
     let manifest = set.folder.join(MANIFEST);
     fs::remove_file(&manifest).map_err(io(&manifest, "remove"))?;
     fs::remove_dir_all(&set.folder).map_err(io(&set.folder, "remove"))?;

@@ -1,8 +1,8 @@
-//! Installs a runtime from a file, a folder or an address into the user's folder: complete and checked against its
-//! manifest, or not at all.
+//! Installs a runtime from a file, a folder or an address into the user's folder. The runtime is checked against its
+//! manifest, and is installed completely or not at all.
 //!
 //! The work happens in a separate folder beside the installed runtimes. A single rename installs the result, so no
-//! program ever finds half a runtime. The next installation removes the remains of an interrupted one.
+//! program ever finds an incomplete runtime. The next installation removes the remains of an interrupted one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ pub enum Source {
     File(PathBuf),
     /// A folder with a set.
     Folder(PathBuf),
-    /// The address of an archive. Requires the archive's hash.
+    /// The address of an archive, whose hash is required.
     #[cfg(feature = "fetch")]
     Url(String),
 }
@@ -58,12 +58,12 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// Maximum unpacked size of a set. A CUDA backend for every card has some 600 MB.
+/// Maximum unpacked size of a set. A CUDA backend for every card takes some 600 MB.
 const MAX_BYTES: u64 = 8 << 30;
 
 /// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. A
-/// complete runtime of that name stays unchanged; a damaged one is replaced. `sha256` (64 hexadecimal digits) is the
-/// archive's hash, required for an address. `progress` returns whether to continue.
+/// complete runtime of that name stays unchanged, and a damaged one is replaced. `sha256` (64 hexadecimal digits) is
+/// the hash of the archive; it is required for an address. `progress` returns whether to continue.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn install(
     installed
 }
 
-/// Copies a set below an empty folder and returns its path.
+/// Copies a set into the empty folder `new`. Returns the folder that then holds the set: `new`, or a folder below it.
 fn bring(
     source: &Source,
     sha256: Option<&str>,
@@ -111,7 +111,9 @@ fn bring(
 ) -> Result<PathBuf, Error> {
     let refuse = |problem: String| Error::Source { what: source.name(), problem };
     let wanted = sha256.map(str::to_ascii_lowercase);
-    if let Some(wanted) = wanted.as_ref().filter(|it| it.len() != 64 || !it.bytes().all(|b| b.is_ascii_hexdigit())) {
+    if let Some(wanted) =
+        wanted.as_ref().filter(|hash| hash.len() != 64 || !hash.bytes().all(|b| b.is_ascii_hexdigit()))
+    {
         return Err(refuse(format!("`{wanted}` is not a SHA-256 hash, which has 64 hexadecimal digits")));
     }
     let (reader, total): (Box<dyn Read>, Option<u64>) = match source {
@@ -136,7 +138,7 @@ fn bring(
     };
     let mut reader = ProgressReader { reader, hash: Sha256::new(), done: 0, total, progress, cancelled: false };
     let unpacked = unpack(&mut reader, new);
-    // Bytes may follow the archive's end, and the hash covers them.
+    // Bytes may follow the end of the archive, and the hash includes them.
     let read_on = unpacked.is_ok() || wanted.is_some();
     let rest = if read_on && !reader.cancelled { io::copy(&mut reader, &mut io::sink()).map(drop) } else { Ok(()) };
     if reader.cancelled {
@@ -151,7 +153,7 @@ fn bring(
         (_, Err(error)) => return Err(refuse(error.to_string())),
         (_, Ok(())) => unpacked.map_err(&refuse)?,
     }
-    // The set's own folder, or its files directly.
+    // The archive has the set's folder, or directly its files.
     if new.join(MANIFEST).exists() {
         return Ok(new.to_owned());
     }
@@ -162,7 +164,7 @@ fn bring(
 /// Copies the files that a manifest names.
 fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -> Result<PathBuf, Error> {
     let set = Set::read(folder)?;
-    // Checks the set in place: unlisted files must not be copied.
+    // The set is checked before it is copied, because unlisted files must not be copied.
     set.check()?;
     let (mut done, total) = (0, Some(set.bytes()));
     for name in files(folder)?.iter().filter(|name| *name == MANIFEST || set.manifest.files.contains_key(*name)) {
@@ -177,7 +179,7 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
     Ok(new.to_owned())
 }
 
-/// Unpacks an archive: only files and folders below `folder`, no other kinds of entries.
+/// Unpacks an archive. It may contain only files and folders below `folder`, and no other kinds of entries.
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     let no_archive = |error: io::Error| format!("it is not a complete .tar.gz archive: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
@@ -185,9 +187,9 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     for entry in archive.entries().map_err(no_archive)? {
         let mut entry = entry.map_err(no_archive)?;
         let path = entry.path().map_err(no_archive)?.into_owned();
-        // The folder itself, as packed by `tar .`.
+        // `tar .` packs the folder itself as an entry.
         let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
-        // Slashes on every system, as in a manifest.
+        // A manifest uses slashes on every system.
         let name = plain.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
         if name.is_empty() {
             continue;
@@ -217,7 +219,7 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A reader that reports its progress and hashes the bytes.
+/// A reader that reports its progress and hashes the bytes that it reads.
 struct ProgressReader<'a> {
     reader: Box<dyn Read>,
     hash: Sha256,
@@ -250,7 +252,7 @@ mod fetch {
     /// The time limit of a connection and of each read.
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-    /// A reader of an address's content, and its length in bytes.
+    /// A reader of the content at an address, and the content's length in bytes.
     pub(super) fn get(url: &str) -> Result<(Box<dyn Read>, Option<u64>), String> {
         for variable in ["AUTOPLACE_OFFLINE", "HF_HUB_OFFLINE"] {
             let value = std::env::var(variable).unwrap_or_default();
@@ -268,7 +270,7 @@ mod fetch {
         let config = config
             .tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
         let answer = config.build().new_agent().get(url).call().map_err(|error| match error {
-            // These errors' own messages contain the address, which may be signed.
+            // The messages of these errors contain the address, which may be signed.
             ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "not a valid address".to_owned(),
             error => error.to_string(),

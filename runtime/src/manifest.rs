@@ -19,11 +19,11 @@ pub const MANIFEST: &str = "runtime.json";
 pub struct Manifest {
     /// The name of the installed folder: version, target and backends.
     pub name: String,
-    /// The sources of the build, as compared by [`Set::fits`](crate::Set::fits).
+    /// The sources of the build, which [`Set::fits`](crate::Set::fits) compares.
     pub build: String,
     /// Processor, system and C library: `x86_64-linux-gnu`.
     pub target: String,
-    /// The compiler and the oldest C library, for display.
+    /// The compiler and the oldest supported C library, for display.
     pub compiler: String,
     /// ggml's names of the backends: `CPU`, `CUDA`, `Vulkan`, `RPC`.
     pub backends: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub loadable: bool,
     /// Whether OpenMP runs the CPU code's threads; otherwise ggml's own threads do.
     pub openmp: bool,
-    /// Whether threads that wait for others of their graph sleep after some microseconds.
+    /// Whether a thread that waits for other threads of its graph sleeps after some microseconds.
     #[serde(default)]
     pub threads_sleep: bool,
     /// Required CPU features, by Rust's names; empty if backends are loadable.
@@ -40,7 +40,7 @@ pub struct Manifest {
     pub libraries: Vec<String>,
     /// Required libraries outside of the set that some systems lack.
     pub requires: Vec<Requirement>,
-    /// Every file of the set except the manifest, by its path in the folder, with `/`.
+    /// Every file of the set except the manifest, by its path in the folder with `/` as separator.
     #[serde(default)]
     pub files: BTreeMap<String, Entry>,
 }
@@ -50,9 +50,9 @@ pub struct Manifest {
 pub struct Requirement {
     /// The backend that needs it.
     pub backend: String,
-    /// The name for opening it: `libcublas.so.12`.
+    /// The name with which the library is opened: `libcublas.so.12`.
     pub library: String,
-    /// Its origin: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
+    /// A source of the library: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
     pub source: String,
     /// For NVIDIA's driver: the oldest supported CUDA version in CUDA's own form, 13000 for 13.0.
     #[serde(default)]
@@ -84,7 +84,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`Error::NoManifest`] if there is none, or if it names files outside of its folder.
+    /// [`Error::NoManifest`] if there is no manifest, or if it names files outside of its folder.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let wrong = |reason: String| Error::NoManifest { folder: folder.to_owned(), reason };
         let text = fs::read_to_string(folder.join(MANIFEST)).map_err(|error| wrong(format!("{MANIFEST}: {error}")))?;
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// Every file below a folder, by its path in it, with `/`. Links count as their targets.
+/// Every file below a folder, by its path in the folder with `/` as separator. Links count as their targets.
 pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     let mut all = Vec::new();
     let mut left = vec![String::new()];
@@ -151,7 +151,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-/// Whether a relative path stays in its folder and is valid on every system.
+/// Whether a relative path stays in its folder, and is valid on every system.
 pub(crate) fn is_inside(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     !name.is_empty() && !name.contains(['\\', ':', '\0']) && Path::new(name).components().all(plain)

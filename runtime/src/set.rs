@@ -1,4 +1,4 @@
-//! A runtime's folder, and checks that it is complete and fits this program.
+//! A runtime's folder, with checks that the runtime is complete and fits this program.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// Reads only the manifest of a folder.
+    /// Reads the manifest of a folder, but no other file.
     ///
     /// # Errors
     ///
@@ -79,7 +79,8 @@ impl Set {
         self.manifest.files.values().map(|entry| entry.bytes).sum()
     }
 
-    /// The rank of the best backend: NVIDIA's, AMD's and Apple's own before Vulkan, Vulkan before the CPU alone.
+    /// The rank of the best backend. Those of NVIDIA, AMD and Apple come before Vulkan, and Vulkan before the CPU
+    /// alone.
     pub(crate) fn rank(&self) -> usize {
         let ranks = [("CUDA", 3), ("ROCm", 3), ("Metal", 3), ("Vulkan", 2)];
         let has = |name: &str| self.manifest.backends.iter().any(|backend| backend == name);

@@ -1,4 +1,4 @@
-//! Sets of made-up libraries: faults are found before any library is opened, and the best set is chosen.
+//! Sets of made-up libraries. Faults must be found before any library is opened, and the best set must be chosen.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn taken(folder: &Path) -> Result<Choice, Error> {
 }
 
 #[test]
-fn what_is_wrong_with_a_set_is_said_by_file_and_a_whole_one_is_taken() {
+fn errors_name_the_damaged_file_and_a_complete_set_is_accepted() {
     let folder = TempDir::new().unwrap();
     type Damage = (&'static str, fn(&Path), &'static [&'static str]);
     let damages: [Damage; 8] = [
@@ -106,7 +106,7 @@ fn a_manifest_names_nothing_outside_its_folder() {
 }
 
 #[test]
-fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
+fn the_best_usable_set_is_chosen_with_the_reasons_against_better_ones() {
     let folder = TempDir::new().unwrap();
     made(folder.path(), "cpu", &["CPU"]);
     made(folder.path(), "vulkan", &["CPU", "Vulkan"]);
@@ -116,7 +116,7 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     cuda.manifest.requires = vec![Requirement { backend, library, source, cuda: None }];
     cuda.manifest.clone().write(&cuda.folder).unwrap();
     fs::create_dir(folder.path().join("no-set")).unwrap();
-    // A set that is being installed is not seen.
+    // A set that is being installed must not be found.
     fs::rename(made(folder.path(), "half", &["CPU", "CUDA"]).folder, folder.path().join(".new")).unwrap();
     assert_eq!(taken(folder.path()).unwrap().set.manifest.name, "cuda");
     let without_cuda = |set: &Set| match set.manifest.requires.first() {
@@ -130,14 +130,14 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     assert!(reason.contains("libcublas.so.13 is not there"), "{reason}");
     let none = find(Some(folder.path()), BUILD, TARGET, |_| Err("no".to_owned())).unwrap_err();
     assert!(matches!(&none, Error::None { looked, .. } if looked.len() == 4), "{none}");
-    // No library of an incomplete set is opened.
+    // No library of an incomplete set may be opened.
     fs::write(cuda.folder.join("libggml-cuda.so"), "of somebody's").unwrap();
     let whole = |set: &Set| if set.manifest.name == "cuda" { panic!("opened") } else { Ok(()) };
     assert_eq!(find(Some(folder.path()), BUILD, TARGET, whole).unwrap().set.manifest.name, "vulkan");
 }
 
 #[test]
-fn one_is_removed_by_its_name_and_the_others_stay() {
+fn a_set_is_removed_by_its_name_and_the_others_stay() {
     let folder = TempDir::new().unwrap();
     let names = |folder: &Path| -> Vec<String> {
         installed(folder).into_iter().map(|set| set.unwrap().manifest.name).collect()
@@ -164,7 +164,7 @@ mod install {
     use super::*;
     use crate::{Progress, Source};
 
-    /// An archive of a folder, which has this name in the archive.
+    /// An archive of a folder. In the archive, the folder has this name.
     fn archive(folder: &Path, name: &str) -> Vec<u8> {
         let mut tar = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         tar.append_dir_all(name, folder).unwrap();
@@ -215,7 +215,7 @@ mod install {
     }
 
     #[test]
-    fn a_file_or_a_folder_becomes_a_whole_set_by_its_own_name_however_often() {
+    fn a_file_or_folder_is_installed_completely_under_its_name_even_repeatedly() {
         let source = TempDir::new().unwrap();
         let set = made(source.path(), "set-0.1.0", &["CPU"]);
         for name in ["any-name", "."] {
@@ -224,7 +224,7 @@ mod install {
             let there = world.install(Some(&sha256(&bytes))).unwrap();
             assert_eq!(there.folder, world.home().join("set-0.1.0"));
             assert_eq!(there.manifest, set.manifest);
-            // A damaged set is repaired; a set of another version stays.
+            // A damaged set is repaired, and a set of another version stays.
             fs::write(there.folder.join("libllama.so.0"), "").unwrap();
             made(&world.home(), "set-0.0.9", &["CPU"]);
             assert_eq!(world.install(None).unwrap(), there);
@@ -236,7 +236,7 @@ mod install {
     }
 
     #[test]
-    fn what_is_no_whole_archive_of_a_set_is_refused_and_nothing_is_there() {
+    fn anything_but_a_complete_archive_is_refused_and_leaves_nothing() {
         let source = TempDir::new().unwrap();
         let set = made(source.path(), "set", &["CPU"]);
         let good = archive(&set.folder, "set");
@@ -270,7 +270,7 @@ mod install {
     }
 
     #[test]
-    fn an_installation_that_is_ended_leaves_nothing_and_the_next_one_works() {
+    fn a_cancelled_installation_leaves_nothing_and_the_next_one_works() {
         let source = TempDir::new().unwrap();
         let set = made(source.path(), "set", &["CPU"]);
         let world = World::new(&archive(&set.folder, "set"));
@@ -285,10 +285,10 @@ mod install {
         for from in [Source::File(world.archive.clone()), Source::Folder(set.folder.clone())] {
             let (ended, _) = install(&from, 1);
             assert!(matches!(ended, Err(Error::Cancelled { done: 1.., .. })), "{ended:?}");
-            let left: Vec<_> = fs::read_dir(world.home()).unwrap().map(|it| it.unwrap().file_name()).collect();
+            let left: Vec<_> = fs::read_dir(world.home()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(left, [".lock"]);
         }
-        // The remains of a kill are removed too.
+        // The remains of a killed installation are also removed.
         fs::create_dir_all(world.home().join(".new/half")).unwrap();
         let (there, seen) = install(&Source::File(world.archive.clone()), u64::MAX);
         there.unwrap();

@@ -1,20 +1,20 @@
-//! Counts the allocations of tests on the Rust side. llama.cpp's own go through malloc and are not counted.
+//! Counts the allocations of tests on the Rust side. llama.cpp allocates through malloc, which is not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, which also counts. A test binary that counts begins with
+/// An allocator that counts and passes every call to the system's. A test binary that counts begins with
 /// [`count_allocations!`](crate::count_allocations).
 pub struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes that this thread holds, and their maximum so far.
+    /// Bytes that this thread has allocated and not freed, and their maximum so far.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
-    /// Bytes that this thread has allocated so far, and how often.
+    /// The sum of the bytes that this thread has allocated so far, and the number of allocations.
     static TAKEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -28,12 +28,12 @@ macro_rules! count_allocations {
     };
 }
 
-/// Allocations of the process so far, including reallocations.
+/// The number of allocations of the process so far, including reallocations.
 pub fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// Runs `work`. Returns its result, and the peak of this thread's heap above its level before, in bytes.
+/// Runs `work`. Returns its result, and the bytes by which the peak of this thread's heap exceeds its level before.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -41,10 +41,11 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK.get() - before)
 }
 
-/// What a thread's work took of the heap. It is the same on every machine, so a test can bound by it how much is done.
+/// The heap use of some work on one thread. It is the same on every machine, so a test can use it as a bound on the
+/// work.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// The peak of the thread's heap above its level before, in bytes.
+    /// Bytes by which the peak of the thread's heap exceeds its level before the work.
     pub peak: usize,
     /// Bytes of all allocations together.
     pub bytes: usize,
@@ -52,7 +53,7 @@ pub struct Work {
     pub allocations: usize,
 }
 
-/// Runs `work`. Returns its result, and what it took of this thread's heap.
+/// Runs `work`. Returns its result, and its use of this thread's heap.
 pub fn work<T>(work: impl FnOnce() -> T) -> (T, Work) {
     let before = TAKEN.get();
     let (result, peak) = peak(work);
@@ -60,7 +61,7 @@ pub fn work<T>(work: impl FnOnce() -> T) -> (T, Work) {
     (result, Work { peak, bytes: after.0 - before.0, allocations: after.1 - before.1 })
 }
 
-/// Counts an allocation. During a reallocation both places count.
+/// Counts an allocation. During a reallocation, the old and the new memory both count.
 fn count(taken: usize, given_back: usize) {
     if taken > 0 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +69,7 @@ fn count(taken: usize, given_back: usize) {
     }
     let _ = LIVE.try_with(|live| {
         let most = live.get() + taken;
-        // A thread may free memory that another allocated.
+        // A thread may free memory that another thread allocated.
         live.set(most.saturating_sub(given_back));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(most)));
     });

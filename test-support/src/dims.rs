@@ -1,4 +1,4 @@
-//! The sizes of well-known models, as their headers state them: written once, for tests and benchmarks alike.
+//! The sizes of well-known models, as their headers state them, for tests and benchmarks.
 
 /// The sizes that most architectures share.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct Experts {
     pub ff: u64,
 }
 
-/// A mixture of experts. `n_ff` in `dims` is the width of a block without experts, even if no block lacks them.
+/// A mixture of experts. `n_ff` in `dims` is the width of blocks without experts, even if the model has no such blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixture {
     pub dims: Dims,

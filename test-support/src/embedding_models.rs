@@ -1,16 +1,16 @@
-//! Small encoders and rerankers with random weights and a vocabulary of words, which can be loaded and computed.
+//! Small encoders and rerankers that can be loaded and computed, with random weights and a vocabulary of words.
 
 use autoplace_gguf::TensorType as T;
 
 use crate::synthetic::{Dims, Sketch};
 
-/// Small enough for a computation in milliseconds.
+/// The sizes are small enough for a computation in milliseconds.
 const DIMS: Dims = Dims { n_layer: 3, n_embd: 256, n_ff: 512, n_head: 4, n_head_kv: 4, head_dim: 64, n_vocab: 512 };
 
 /// Training context, and number of learned positions.
 pub const MAX_LENGTH: u64 = 192;
 
-/// Words of their vocabulary, which consists of word pieces.
+/// Words of the models' vocabulary, which consists of word pieces.
 pub const WORDS: [&str; 12] =
     ["the", "moon", "pulls", "sea", "tide", "cat", "sleeps", "on", "a", "warm", "stone", "river"];
 
@@ -19,7 +19,7 @@ const MEAN: u64 = 1;
 const CLS: u64 = 2;
 const RANK: u64 = 4;
 
-/// The encoders, each with the pooling of its header and matrices of this type. With 32 bits they hardly round.
+/// The encoders, each with the pooling of its header. Their matrices have this type; with 32 bits they hardly round.
 pub fn encoders(ty: T) -> Vec<Sketch> {
     vec![bert(ty), nomic_bert(ty), jina_bert(ty)]
 }
@@ -65,12 +65,12 @@ fn bert_of(name: &'static str, pooling: u64, ty: T) -> Sketch {
     sketch
 }
 
-/// A BERT with a head of one score.
+/// A BERT with a head that computes one score.
 pub fn reranker(ty: T) -> Sketch {
     with_head(bert_of("reranker", RANK, ty), 1)
 }
 
-/// A BERT with a head that scores each of these labels.
+/// A BERT with a head that computes a score for each of these labels.
 pub fn classifier(labels: &[&str]) -> Sketch {
     let mut sketch = bert_of("classifier", RANK, T::F32);
     sketch.strings("classifier.output_labels", labels);

@@ -1,5 +1,5 @@
-//! Headers for the GGUF tests and benchmark: a synthetic 70B header, a small one with every kind of value, and one that
-//! is written byte by byte.
+//! Headers for the GGUF tests and benchmark: a synthetic 70B header, a small one with every kind of value, and one
+//! written byte by byte.
 
 use autoplace_gguf::{Builder, Error, Header, TensorType};
 
@@ -27,7 +27,7 @@ pub fn llama_70b() -> Builder {
         .str("tokenizer.chat_template", "{{ messages }}".repeat(300))
 }
 
-/// A small model with every value type, arrays of several, and tensors whose sizes need padding.
+/// A small model with every value type, arrays of several types, and tensors whose sizes need padding.
 pub fn small() -> Builder {
     Builder::new("llama")
         .u32("llama.block_count", 2)
@@ -66,8 +66,8 @@ impl Raw {
         Raw::default().put(b"GGUF").u32(3).u64(tensors).u64(keys)
     }
 
-    /// Writes a file from words (`head:1,0 tensor:t,8x2,F32,0 data:32`); each word is a method below and its arguments.
-    /// Numbers may be powers of two (`2^60`, `2^64-1`), and `_` in a text stands for a space.
+    /// Writes a file from words (`head:1,0 tensor:t,8x2,F32,0 data:32`). Each word is a method of this type and its
+    /// arguments. Numbers may be powers of two (`2^60`, `2^64-1`), and `_` in a text stands for a space.
     pub fn assembled(words: &str) -> Raw {
         words.split_whitespace().fold(Raw::default(), |raw, word| {
             let (verb, rest) = word.split_once(':').expect(word);
@@ -136,7 +136,7 @@ impl Raw {
     }
 }
 
-/// Reads a number, a power of two with perhaps `+1` or `-1`, or the name of a type as its number.
+/// Parses a number, a power of two (optionally with `+1` or `-1`), or the name of a type, which stands for its number.
 fn number(text: &str) -> u64 {
     if let Some(power) = text.strip_prefix("2^") {
         let bits = power.trim_end_matches("+1").trim_end_matches("-1");
@@ -169,12 +169,12 @@ pub fn says(error: &Error, words: &[&str]) {
     }
 }
 
-/// Reads everything that a header offers; errors are ignored.
+/// Reads everything that a header offers, and ignores errors.
 pub fn read_everything(header: &Header) {
     let _ = (header.architecture(), header.file_bytes());
     let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
-        // Compared as text, because NaN equals nothing.
+        // The values are compared as text, because NaN is not equal to itself.
         assert_eq!(format!("{:?}", header.get(key)), format!("{:?}", Some(value)));
         let _ = (header.uint(key), header.str(key));
         let Some(array) = value.as_array() else {

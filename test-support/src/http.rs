@@ -1,4 +1,4 @@
-//! A test server: it accepts requests on connections that the test answers freely.
+//! A test server, which accepts connections and lets the test answer each request.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ impl Request {
         Some(value)
     }
 
-    /// `None` if the client has disconnected.
+    /// Reads a request; `None` if the client has disconnected.
     fn read(stream: &TcpStream) -> Option<Self> {
         let mut reader = BufReader::new(stream);
         let mut head = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
@@ -35,7 +35,7 @@ impl Request {
     }
 }
 
-/// Answers each request as it arrives, until the tests end. Returns the address.
+/// Answers each request as it arrives, until the process ends. Returns the address.
 pub fn serve(answer: impl Fn(&Request, TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A hub that behaves like the real one, and fails on request.
+//! A test hub that behaves like the real one, and fails on request.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub struct Content {
     head: Vec<u8>,
     bytes: u64,
-    /// The hub's hash: sha256 in the large file storage, git's sha1 elsewhere.
+    /// The hub's hash: sha256 for a file in the large file storage, git's sha1 for any other.
     pub etag: String,
 }
 
@@ -30,14 +30,14 @@ impl Content {
         Self { bytes: bytes.len() as u64, head: bytes, etag }
     }
 
-    /// A file in git itself.
+    /// A file that is stored in git itself.
     pub fn small(bytes: Vec<u8>) -> Self {
         let mut hash = sha1::Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
         hash.update(&bytes);
         Self { bytes: bytes.len() as u64, head: bytes, etag: hex(&hash.finalize()) }
     }
 
-    /// A file with this claimed length and an unknown hash.
+    /// A file with a claimed length and an unknown hash.
     pub fn hollow(head: Vec<u8>, bytes: u64) -> Self {
         Self { head, bytes, etag: "a".repeat(64) }
     }
@@ -61,7 +61,7 @@ fn hex(bytes: &[u8]) -> String {
 /// A fault of an answer.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// This status, with an extra header.
+    /// The answer has this status, and an extra header.
     Status(u16, &'static str),
     /// The connection ends after this many bytes of the body.
     Cut(u64),
@@ -69,7 +69,7 @@ pub enum Fault {
     WrongLength,
     /// The first byte is wrong.
     WrongBytes,
-    /// The range is ignored.
+    /// The server ignores the range and sends the whole file.
     Whole,
     /// No answer comes, and the connection stays open.
     Silence,
@@ -89,9 +89,9 @@ pub struct Seen {
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, Content>,
-    /// Replaces the listing of `files`.
+    /// A listing in place of that of `files`.
     listing: Mutex<Option<String>>,
-    /// Pending faults, each with a part of the path that triggers it.
+    /// Pending faults, each with the part of a path that triggers it.
     faults: Mutex<Vec<(String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
     storage: OnceLock<SocketAddr>,
@@ -124,12 +124,12 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Makes the next requests whose path contains `path` fail: `/api/`, `/resolve/`, `/storage/`, or a file name.
+    /// Makes the next requests fail whose path contains `path`: `/api/`, `/resolve/`, `/storage/`, or a file name.
     pub fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
         self.state.faults.lock().unwrap().extend(faults.into_iter().map(|fault| (path.to_owned(), fault)));
     }
 
-    /// Faults that no request has triggered yet.
+    /// The number of faults that no request has triggered yet.
     pub fn faults_left(&self) -> usize {
         self.state.faults.lock().unwrap().len()
     }
@@ -142,12 +142,12 @@ impl Server {
         self.state.pause.store(pause.as_millis() as u64, SeqCst);
     }
 
-    /// Body bytes sent so far, listings included.
+    /// Bytes of bodies sent so far, including listings.
     pub fn sent(&self) -> u64 {
         self.state.sent.load(SeqCst)
     }
 
-    /// Takes the requests received so far.
+    /// Removes and returns the requests received so far.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.seen.lock().unwrap())
     }
@@ -155,7 +155,7 @@ impl Server {
 
 impl State {
     fn answer(&self, request: &Request, stream: TcpStream, at_storage: bool) -> io::Result<()> {
-        let range = request.header("range").and_then(|it| it.strip_prefix("bytes=")?.split_once('-'));
+        let range = request.header("range").and_then(|value| value.strip_prefix("bytes=")?.split_once('-'));
         let end = |end: &str| end.parse().map_or(u64::MAX, |end: u64| end + 1);
         let range = range.map(|(start, last)| start.parse().unwrap()..end(last));
         let authorization = request.header("authorization").map(str::to_owned);
@@ -166,7 +166,7 @@ impl State {
         let mut answer = Reply { state: self, stream, is_head, range, fault };
         match answer.fault {
             Some(Fault::Status(status, header)) => return answer.body(status, header, b""),
-            // Longer than any client waits.
+            // No client waits as long as this.
             Some(Fault::Silence) => sleep(Duration::from_secs(3600)),
             _ => {}
         }
@@ -180,7 +180,7 @@ impl State {
         }
         let name = match at_storage {
             true => path.strip_prefix("/storage/"),
-            false => path.strip_prefix("/some/thing/resolve/").and_then(|it| Some(it.split_once('/')?.1)),
+            false => path.strip_prefix("/some/thing/resolve/").and_then(|rest| Some(rest.split_once('/')?.1)),
         };
         let name = name.unwrap_or_default();
         let Some(file) = self.files.get(name) else { return answer.body(404, "X-Error-Code: EntryNotFound\r\n", b"") };
@@ -235,7 +235,7 @@ fn tree(files: &BTreeMap<String, Content>) -> String {
 struct Reply<'a> {
     state: &'a State,
     stream: TcpStream,
-    /// Whether the request is for the headers only.
+    /// Whether the request is for headers only.
     is_head: bool,
     range: Option<Range<u64>>,
     fault: Option<Fault>,

@@ -1,11 +1,11 @@
 //! Code that tests and benchmarks of several crates share.
 //!
-//! - Models: [`synthetic`] headers whose data is a hole, [`shapes`] of well-known models, [`random_weights`] that
-//!   compute, [`embedding_models`], models with [`prediction_heads`], [`tiny`] ones, [`lora`] adapters, [`headers`]
-//!   that are valid or not.
+//! - Models: [`synthetic`] headers whose data is a hole, [`shapes`] of well-known models, models with
+//!   [`random_weights`] that can be computed, [`embedding_models`], models with [`prediction_heads`], [`tiny`] models,
+//!   [`lora`] adapters, and valid and invalid [`headers`].
 //! - Fixtures: [`plans`], [`replies`], [`table`]s of cases, [`llama_source`].
-//! - Other programs: an [`http`] server, a [`hub_server`], an example's [`program`], llama-server.
-//! - A test's process: [`mod@own_process`], [`counting`].
+//! - Other programs: an [`http`] server, a [`hub_server`], an example as a [`program`], and llama-server.
+//! - The process of a test: [`mod@own_process`], [`counting`].
 //!
 //! Its only dependency in the workspace is `autoplace-gguf`, so that the unit tests of every other crate can use it.
 //! Cargo compiles a crate a second time for its unit tests, and the types of the two compilations differ.

@@ -13,7 +13,7 @@ pub struct LlamaServer {
 }
 
 impl LlamaServer {
-    /// Starts it with these additional arguments and waits until it answers.
+    /// Starts the server with these additional arguments, and waits until it answers.
     pub fn new(arguments: &[&str]) -> Self {
         let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -21,7 +21,7 @@ impl LlamaServer {
         command.args(["-m", DEMO, "--port", &free.port().to_string()]).args(arguments);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let mut server = Self { process, url: format!("http://{free}") };
-        // Waits as long as the process runs.
+        // The loop goes on as long as the process runs.
         while ureq::get(format!("{}/health", server.url)).call().is_err() {
             assert_eq!(server.process.try_wait().unwrap(), None);
             sleep(Duration::from_millis(50));

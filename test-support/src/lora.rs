@@ -1,4 +1,4 @@
-//! Adapters for any model, written as GGUF files.
+//! Adapters for any model, as GGUF files.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -33,13 +33,13 @@ impl Adapter {
     pub fn pair(self, weight: &str, shape: [u64; 4], rank: u64, ty: TensorType) -> Self {
         let [wide, high, experts, _] = shape;
         let n_dims = if experts == 1 { 2 } else { 3 };
-        // Quantised rows must be whole blocks. The rows of the second factor are as long as the rank.
+        // Quantised rows must consist of whole blocks. The rows of the second factor are as long as the rank.
         let of_b = if rank.is_multiple_of(ty.block_size()) { ty } else { TensorType::F16 };
         let with_a = self.tensor(&format!("{weight}.lora_a"), ty, &[wide, rank, experts][..n_dims]);
         with_a.tensor(&format!("{weight}.lora_b"), of_b, &[rank, high, experts][..n_dims])
     }
 
-    /// Adds factors for every weight of the model that `takes` accepts.
+    /// Adds factors for every weight of the model whose name `takes` accepts.
     pub fn of_weights(self, model: &Header, rank: u64, ty: TensorType, mut takes: impl FnMut(&str) -> bool) -> Self {
         let chosen = model.tensors().filter(|tensor| takes(tensor.name()));
         chosen.fold(self, |adapter, tensor| adapter.pair(tensor.name(), tensor.shape(), rank, ty))
@@ -50,7 +50,7 @@ impl Adapter {
         self.builder.header().unwrap()
     }
 
-    /// Writes the file without data.
+    /// Writes the file with a hole for its data.
     pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(format!("{name}.gguf"));
         self.builder.write_sparse(&path).unwrap();

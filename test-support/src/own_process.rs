@@ -1,4 +1,4 @@
-//! Runs a test in its own process where it sees or changes the state of the whole process: registered devices, counted
+//! Runs a test in its own process if it reads or changes the state of the whole process: registered devices, counted
 //! allocations, open files. All other tests run side by side.
 
 use std::env;
@@ -8,7 +8,7 @@ use std::thread;
 /// The variable that is set in the test's own process.
 const CHILD: &str = "AUTOPLACE_TEST_PROCESS";
 
-/// The first line of a test that needs its own process.
+/// The first statement of a test that needs its own process.
 #[macro_export]
 macro_rules! own_process {
     () => {
@@ -18,8 +18,8 @@ macro_rules! own_process {
     };
 }
 
-/// Runs the calling test in another process, unless this is that process. Returns whether it has run there, and panics
-/// if it failed there.
+/// Runs the calling test in another process, unless this is that process. Returns whether the test ran there, and
+/// panics if it failed there.
 pub fn ran() -> bool {
     ran_with(&[])
 }
@@ -29,8 +29,8 @@ pub fn ran_with(environment: &[(&str, &str)]) -> bool {
     ran_in_one_of(1, environment)
 }
 
-/// As [`ran_with`], with another attempt if a signal ended the process. For tests of tools that may end with a signal
-/// by themselves.
+/// As [`ran_with`], but tries again if a signal ended the process. This is for tests of tools that may themselves end
+/// with a signal.
 pub fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool {
     if env::var_os(CHILD).is_some() {
         return false;
@@ -38,7 +38,7 @@ pub fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool {
     let thread = thread::current();
     let name = thread.name().expect("tests run in threads of their names");
     if name == "main" && environment.is_empty() {
-        // With `--test-threads=1` no other test runs meanwhile.
+        // With `--test-threads=1` no other test runs at the same time.
         return false;
     }
     let mut command = Command::new(env::current_exe().unwrap());

@@ -1,16 +1,16 @@
-//! Plans for tests: written by hand, not searched for.
+//! Plans for tests, written by hand.
 //!
-//! The functions return any type that reads a plan's JSON: `Plan`, as the calling crate knows it.
+//! The functions return any type that reads a plan's JSON: the `Plan` of the calling crate's own compilation.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// 20 of 33 layers on a card, the others on the host.
+/// A plan with 20 of 33 layers on a card and the others on the host.
 pub fn plan<Plan: DeserializeOwned>() -> Plan {
     read(json())
 }
 
-/// 12 layers on the second card, then 8 on the first.
+/// A plan with 12 layers on the second card and then 8 on the first.
 pub fn two_gpus<Plan: DeserializeOwned>() -> Plan {
     let mut plan = json();
     plan["tensor_split"] = json!([12.0, 8.0]);
@@ -24,7 +24,7 @@ pub fn two_gpus<Plan: DeserializeOwned>() -> Plan {
     read(plan)
 }
 
-/// No layer on a GPU.
+/// A plan with no layer on a GPU.
 pub fn host_plan<Plan: DeserializeOwned>() -> Plan {
     let mut plan = json();
     plan["n_gpu_layers"] = 0.into();

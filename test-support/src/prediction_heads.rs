@@ -1,5 +1,5 @@
-//! Models with a block for multi-token prediction: one with random weights and useless drafts, and one whose draft
-//! tokens are all accepted, but only if each is computed from the right hidden state.
+//! Models with a block for multi-token prediction. One has random weights, and its drafts are useless. The drafts of
+//! the other are all accepted, but only if each is computed from the right hidden state.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,14 +10,14 @@ use autoplace_gguf::Header;
 use crate::random_weights;
 use crate::synthetic::{Sketch, in_32_bits};
 
-/// The drafts of this block are useless.
+/// A model with random weights, whose drafts are useless.
 pub fn random(folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits("glm4moe"), folder)
 }
 
-/// A model whose blocks add nothing. Each token determines the next one by itself, and the hidden state identifies its
-/// token. The prediction block uses only the hidden state of the token before: it takes the step from there to its own
-/// token and leaves the next step to the output.
+/// A model whose blocks add nothing. Each token determines the next one, and the hidden state identifies its token. The
+/// prediction block uses only the hidden state of the previous token: it makes the step from there to its own token,
+/// and the output makes the next step.
 pub fn steps(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("glm4moe"), folder)
 }
@@ -33,7 +33,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     let path = random_weights::write(&sketch, folder);
     // The vocabulary has one token for each element of a hidden state.
     let n = usize::try_from(sketch.dims.n_embd).unwrap();
-    // A matrix with a row of `n` or more numbers for each output.
+    // A matrix with one row for each output. A row has at least `n` numbers.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
         let mut numbers = vec![0.0; width * n];
         (0..n).for_each(|from| numbers[to(from) * width + begin + from] = 1.0);
@@ -48,7 +48,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
             "output.weight" => matrix(n, 0, &next),
             name if name.ends_with("nextn.eh_proj.weight") => matrix(2 * n, n, &next),
             name if name.ends_with("norm.weight") => all(1.0),
-            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => all(0.0),
+            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|part| name.contains(part)) => all(0.0),
             _ => continue,
         };
         let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -58,7 +58,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     path
 }
 
-/// The token after `token`: a word, and after words the next one in a long cycle.
+/// The token after `token`. It is a word, and after a word it is the next word in a long cycle.
 fn next(token: usize) -> usize {
     const FIRST_WORD: usize = 259;
     const WORDS: usize = 512 - FIRST_WORD;

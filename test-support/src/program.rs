@@ -1,4 +1,4 @@
-//! An example as its user sees it: exit code, stdout and stderr.
+//! An example program as its user sees it: exit code, stdout and stderr.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 pub struct Program(pub &'static str);
 
 impl Program {
-    /// cargo builds a package's examples along with its tests.
+    /// The executable: cargo builds a package's examples along with its tests.
     pub fn executable(&self) -> PathBuf {
         let test = std::env::current_exe().expect("a test has a path");
         let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");
@@ -25,7 +25,7 @@ impl Program {
         Command::new(self.executable()).args(args).stdin(Stdio::null()).output().expect("the example starts")
     }
 
-    /// The output of a successful run without any stderr.
+    /// Returns the stdout of a successful run. Asserts that stderr is empty.
     #[track_caller]
     pub fn succeeds(&self, args: &[&str]) -> String {
         let output = self.run(args);

@@ -1,4 +1,4 @@
-//! One answer in every format (`replies.txt`), written like the format's templates: reasoning, content and two calls.
+//! One answer in every format (`replies.txt`), written as the format's templates do: reasoning, content and two calls.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub struct Sample {
     /// The format's name.
     pub name: &'static str,
-    /// Text that occurs in the format's templates.
+    /// A text that occurs in the format's templates.
     pub template: String,
     /// The end of the prompt before the answer.
     pub prompt: String,
@@ -27,7 +27,7 @@ impl Sample {
         let (head, text) = section.split_once("\ntext:\n").expect(section);
         let (name, stated) = head.split_once('\n').expect(head);
         let of = |key: &str| stated.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
-        let lacks = |part| of("lacks").is_some_and(|it| it.split(' ').any(|lacking| lacking == part));
+        let lacks = |part| of("lacks").is_some_and(|parts| parts.split(' ').any(|lacking| lacking == part));
         let (first, second) = of("ids").and_then(|ids| ids.split_once(' ')).unzip();
         Self {
             name,
@@ -41,7 +41,7 @@ impl Sample {
     }
 }
 
-/// The tools that every sample calls, in this order. `tool` makes one of its name, description and parameters.
+/// The tools that every sample calls, in this order. `tool` makes a tool from its name, description and parameters.
 pub fn tools<Tool>(tool: impl Fn(&'static str, &'static str, Value) -> Tool) -> Vec<Tool> {
     let weather = json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}});
     let note = json!({"type": "object", "properties": {"text": {"type": "string"}, "tags": {"type": "array"}}});

@@ -1,6 +1,6 @@
 //! Tables of test cases: one case per line, columns separated by ` | `, comments after `#`.
 
-/// The columns of each case. Columns that are missing at the end of a line are empty.
+/// The columns of each case. Missing columns at the end of a line are empty.
 pub fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
     let lines = table.lines();
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));

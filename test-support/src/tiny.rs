@@ -25,7 +25,8 @@ pub fn tiny_llama_without_vocabulary() -> Builder {
     tiny("llama", 1, 32)
 }
 
-/// The same tensors under the name of another compatible architecture, or with attention heads of another width.
+/// A model like [`tiny_llama`], with the name of another compatible architecture or with attention heads of another
+/// width.
 pub fn tiny(architecture: &str, n_head_kv: u32, head: u32) -> Builder {
     let key = |suffix: &str| format!("{architecture}.{suffix}");
     let q_width = 2 * u64::from(head);

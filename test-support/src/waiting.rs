@@ -1,9 +1,9 @@
-//! Waits for what another thread does.
+//! Waits for the effects of another thread.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Waits until `holds` returns true, even on a very busy machine.
+/// Waits until `holds` returns true, with enough time for a very busy machine.
 #[track_caller]
 pub fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();

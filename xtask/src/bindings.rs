@@ -1,8 +1,8 @@
 //! `bindings`: regenerates the raw bindings through llama-sys's build script, and compares or replaces the committed
 //! file.
 //!
-//! The bindings are committed so that users need no libclang. The file's first line holds a hash of its inputs and its
-//! text. While the hash matches, the check needs no generation.
+//! The bindings are committed, so that users need no libclang. The first line of the file contains a hash of its inputs
+//! and of its text. As long as the hash matches, the check needs no generation.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -74,7 +74,7 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     let llama_cpp = source::find(workspace)?;
     let ours = workspace.root.join("llama-sys");
-    for folder in ["include", "src", "ggml"].map(|it| llama_cpp.join(it)).into_iter().chain([ours.join("native")]) {
+    for folder in ["include", "src", "ggml"].map(|name| llama_cpp.join(name)).into_iter().chain([ours.join("native")]) {
         for file in tree::files(&folder)? {
             (&file, fs::read(folder.join(&file))?).hash(&mut hash);
         }
@@ -90,20 +90,21 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
 fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::native()?;
     setup::libclang()?;
-    // The features of the earlier steps, to reuse their native build.
+    // The features are those of the earlier steps, so that their native build is reused.
     let features = match workspace.vulkan {
         Some(_) => "--features=bindgen,rpc,vulkan",
         None => "--features=bindgen,rpc",
     };
-    // If the new bindings lack an item that the crate uses, the crate does not compile, but the build script has
-    // written them by then.
+    // If the new bindings lack an item that the crate uses, the crate does not compile. The build script has already
+    // written the bindings by then.
     let checked = workspace
         .cargo(&["check", "--package=autoplace-llama-sys", features, "--message-format=json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start cargo")?;
     let messages = String::from_utf8_lossy(&checked.stdout);
-    // The build script publishes its file's path in an environment variable of the crate, which cargo prints here.
+    // The build script publishes the path of its file in an environment variable of the crate, and cargo prints that
+    // variable.
     let path = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
@@ -116,7 +117,7 @@ fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     lines_of(path)
 }
 
-/// Lines without their ends: git may have changed the newlines of the committed file.
+/// The lines of a file without their ends, because git may have changed the newlines of the committed file.
 fn lines_of(path: PathBuf) -> Result<Vec<String>> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.lines().map(str::to_owned).collect())

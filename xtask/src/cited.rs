@@ -1,9 +1,9 @@
-//! `cited`: differences between the pinned llama.cpp and an earlier one that no test may notice: in functions that a
-//! comment here cites, and new assertions.
+//! `cited`: lists differences between the pinned llama.cpp and an earlier one that no test may notice: changes in
+//! functions that our comments cite, and new assertions.
 //!
-//! In: the folder of the earlier llama.cpp, the pinned source, and the comments of the tracked files, which cite a
-//! function behind its file: `llama-context.cpp, output_reserve`. Out: a line for each cited function that differs or
-//! is gone, with the files that cite it, and the assertions that are new in `src` and `ggml/src`.
+//! In: the folder of the earlier llama.cpp, the pinned source, and the comments of the tracked files. A comment cites a
+//! function after its file: `llama-context.cpp, output_reserve`. Out: a line for each cited function that differs or is
+//! missing, with the files that cite it; and the new assertions in `src` and `ggml/src`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::{source, tree};
 /// Endings of the cited files.
 const ENDINGS: [&str; 6] = [".cpp, ", ".h, ", ".c, ", ".cu, ", ".cuh, ", ".m, "];
 
-/// A cited function and its file, as the comment names it.
+/// A cited file and function, in the words of the comment.
 type Cited = (String, String);
 
 pub(crate) fn cited(workspace: &Workspace, earlier: &Path) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) fn cited(workspace: &Workspace, earlier: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The texts of a llama.cpp's sources, by their paths in it.
+/// The texts of llama.cpp's source files, by their paths in the source.
 struct Sources {
     files: BTreeMap<PathBuf, String>,
 }
@@ -68,7 +68,7 @@ impl Sources {
     }
 }
 
-/// The functions that comments of tracked files cite, each with those files.
+/// The functions that comments of tracked files cite, each with the files that cite it.
 fn citations(workspace: &Workspace) -> Result<BTreeMap<Cited, BTreeSet<String>>> {
     let listed = workspace.git(&["ls-files", "*.rs", "*.cpp", "*.h", "*.md", "*.cmake"])?;
     let mut all: BTreeMap<Cited, BTreeSet<String>> = BTreeMap::new();
@@ -81,7 +81,7 @@ fn citations(workspace: &Workspace) -> Result<BTreeMap<Cited, BTreeSet<String>>>
     Ok(all)
 }
 
-/// The citations in a text, whose comments may break a line anywhere.
+/// The citations in a text. Its comments may break a line anywhere.
 fn cited_in(text: &str) -> Vec<Cited> {
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!', '#']).trim());
     let text = lines.collect::<Vec<_>>().join(" ");
@@ -91,7 +91,8 @@ fn cited_in(text: &str) -> Vec<Cited> {
         for (at, _) in text.match_indices(ending) {
             let end = at + ending.len();
             let file = text[..end - 2].rsplit(|c: char| !is_path(c)).next().unwrap_or_default();
-            // Several functions of one file follow each other, until the brackets end or another file begins.
+            // A citation may list several functions of one file. The list ends at the end of the brackets or at another
+            // file.
             let names = text[end..].split([')', ';', ':']).next().unwrap_or_default();
             let names = names.split(|c: char| !(c.is_ascii_alphanumeric() || "_.".contains(c)));
             let names = names.take_while(|name| !name.contains('.')).filter(|name| name.len() > 3);
@@ -101,8 +102,8 @@ fn cited_in(text: &str) -> Vec<Cited> {
     all
 }
 
-/// The definitions of a function in llama.cpp's style: from a line at the margin that has its name before a bracket, to
-/// the next one that closes a brace at the margin.
+/// The definitions of a function in llama.cpp's style. A definition begins with a line at the margin that contains the
+/// name before a bracket, and ends with the next line that closes a brace at the margin.
 fn definitions(source: &str, function: &str) -> Vec<String> {
     let lines: Vec<&str> = source.lines().collect();
     let call = format!("{function}(");
@@ -126,7 +127,7 @@ fn definitions(source: &str, function: &str) -> Vec<String> {
     all
 }
 
-/// The number of lines that only one of the two has.
+/// The number of lines that only one of the two versions has.
 fn changed(before: &[String], after: &[String]) -> String {
     let lines = |all: &[String]| all.iter().flat_map(|one| one.lines()).map(str::to_owned).collect::<BTreeSet<_>>();
     let (before, after) = (lines(before), lines(after));
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_citation_is_found_across_lines_and_with_each_of_its_functions() {
+    fn a_citation_is_found_across_lines_and_with_all_its_functions() {
         let text =
             "/// Padded (llama-context.cpp, `output_reserve` and\n/// `encode`; ggml.c,\n/// ggml_row_size).\n// a.h";
         let of = |file: &str, name: &str| (file.to_owned(), name.to_owned());
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_ends_at_the_margin_and_a_declaration_or_a_call_is_none() {
+    fn a_definition_ends_at_the_margin_and_declarations_and_calls_are_excluded() {
         let source = "int one(int x);\nint one(\n        int x) {\n    if (x) {\n        one(0);\n    }\n    return x;\n}\n\
                       static int anyone(int x) { return one(x); }\n";
         assert_eq!(

@@ -1,8 +1,8 @@
 //! `clients`: runs small programs of popular clients, in Python and JavaScript, against `autoplace serve`.
 //!
-//! In: lists of pinned packages (`xtask/clients`), and a model. The ignored test of
-//! `cli/tests/program/serve_client.rs` runs each program of `xtask/clients/programs`, and reports each trial as a line
-//! of JSON. Out: the table in docs/clients.md.
+//! In: lists of pinned packages (`xtask/clients`), and a model. The ignored test of `cli/tests/program/serve_client.rs`
+//! runs each program of `xtask/clients/programs`. It reports each trial as a line of JSON. Out: the table in
+//! docs/clients.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,8 @@ use crate::workspace::{Workspace, run, succeeds};
 
 /// Packages of OpenAI's own client and of the hub's test.
 pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
-/// Packages for the clients of the step `clients`, and the clients' programs, named without the prefix `use_`.
+/// The package lists of the step `clients`, each with the programs of its clients. A program's name leaves out the
+/// prefix `use_`.
 const FEW: [(&str, &[&str]); 2] = [
     ("xtask/clients/few/requirements.txt", &["openai", "responses", "langchain", "litellm", "instructor"]),
     ("xtask/clients/messages/requirements.txt", &["anthropic"]),
@@ -33,11 +34,12 @@ const OF_JAVASCRIPT: [&str; 4] = ["openai", "anthropic", "langchain", "ai"];
 /// Programs that drive coding agents. Two of the agents are packages of npm.
 const CODERS: (&str, &[&str]) = ("xtask/clients/coders/requirements.txt", &["aider", "codex", "claude_code"]);
 
-/// Tokens of context for a client, and for a coding agent, whose first prompt is long.
+/// Tokens of context: for a client, and for a coding agent, which begins with a long prompt.
 const CONTEXT: u32 = 4096;
 const CONTEXT_OF_CODERS: u32 = 65_536;
 
-/// The variables of the test: the programs, the model's file, the file for the report, and the coding agents' packages.
+/// The variables for the test: the programs, the model's file, the file for the report, and the packages of the coding
+/// agents.
 pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
 pub(crate) const MODEL: &str = "AUTOPLACE_CLIENT_MODEL";
 const REPORT: &str = "AUTOPLACE_CLIENTS_REPORT";
@@ -180,14 +182,16 @@ fn program(workspace: &Workspace, name: &str, extension: &str) -> PathBuf {
     workspace.root.join(format!("xtask/clients/programs/use_{name}.{extension}"))
 }
 
-/// The programs as the test reads them: an interpreter, a file and a context on each line, separated by tabs.
+/// The programs in the form that the test reads: an interpreter, a file and a context on each line, separated by tabs.
 pub(crate) fn list(programs: &[Program]) -> Result<String> {
     let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is no text");
-    let line = |it: &Program| Ok(format!("{}\t{}\t{}", text(&it.interpreter)?, text(&it.file)?, it.context));
+    let line = |program: &Program| {
+        Ok(format!("{}\t{}\t{}", text(&program.interpreter)?, text(&program.file)?, program.context))
+    };
     Ok(programs.iter().map(line).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// The trials of most clients, with their column headings. The table's last column has all other trials.
+/// The trials of most clients, with their column headings. The last column of the table lists all other trials.
 const TRIED: [(&str, &str); 5] = [
     ("text", "text"),
     ("stream", "stream"),

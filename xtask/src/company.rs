@@ -1,8 +1,8 @@
-//! `company`: measures how long a text takes beside other programs, for autoplace and for a bare llama.cpp loop whose
-//! threads wait differently.
+//! `company`: measures the time of a text beside other programs, for autoplace and for bare llama.cpp loops whose
+//! threads wait in different ways.
 //!
-//! In: the pinned source, built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads. Out: the
-//! table of `benches/company.rs`.
+//! In: the pinned source, which is built twice more: with OpenMP (llama.cpp's default), and with ggml's own threads.
+//! Out: the table of `benches/company.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,8 @@ use anyhow::Result;
 use crate::workspace::{Workspace, run};
 use crate::{setup, source};
 
-/// Measures with these models. Default: the demo model and `2GiB`, a model of that size that the benchmark writes.
+/// Measures with these models. The default is the demo model and `2GiB`, a model of that size that the benchmark
+/// writes.
 pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     setup::native()?;
     let folder = workspace.target.join("company");

@@ -11,11 +11,11 @@ use crate::workspace::Workspace;
 const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
 const END: &str = "<!-- cargo xtask conformance --write: end -->\n";
 
-/// Runs the large grid and prints its table: the deviation of each quantity from llama.cpp's, by architecture. With
-/// `write` it replaces the table in the document.
+/// Runs the large grid and prints its table, which has the deviation of each quantity from llama.cpp's, by
+/// architecture. With `write` it replaces the table in the document.
 pub(crate) fn conformance(workspace: &Workspace, write: bool) -> Result<()> {
     let path = workspace.root.join("docs/conformance.md");
-    // Reads the document before spending minutes on the table.
+    // The document is read first, because the table takes minutes.
     let (before, after) = document(&path)?;
     let table = table(workspace)?;
     print!("{table}");

@@ -1,9 +1,9 @@
-//! `conversations`: many conversations on few places, at `autoplace serve` and at the llama-server of the pinned
-//! llama.cpp: how much of their prompts each computes, how long the whole takes, and the memory that it needs.
+//! `conversations`: measures many conversations on few places, with `autoplace serve` and with the llama-server of the
+//! pinned llama.cpp: the share of the prompts that each server computes, the total time, and the memory.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
 //! servers get the same trace: turns of conversations that come back after others, edits of earlier turns, and forks.
-//! All begin with one system message.
+//! All conversations begin with the same system message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use crate::servers::{Arguments, Kind, Random, Server, servers, words};
 use crate::workspace::Workspace;
 
-/// Requests that are under way at once, as many as each server has places.
+/// The number of places of each server, and of requests that run at the same time.
 const PLACES: usize = 8;
 /// Tokens of context for each place.
 const TOKENS_EACH: usize = 4096;
 /// Tokens of each answer.
 const ANSWER: usize = 24;
-/// Turns for each conversation, on average.
+/// The average number of turns of a conversation.
 const TURNS: usize = 4;
 /// Words of the system message, and of each message.
 const SYSTEM: usize = 300;
@@ -36,7 +36,7 @@ const MESSAGE: usize = 120;
 struct Request {
     conversation: usize,
     kind: Turn,
-    /// Chooses the words of the message.
+    /// The seed that determines the words of the message.
     seed: u64,
 }
 
@@ -44,14 +44,14 @@ struct Request {
 enum Turn {
     /// Goes on with the conversation.
     Next,
-    /// Replaces the last message of its user, and everything after it.
+    /// Replaces the user's last message and everything after it.
     Edit,
-    /// Begins with all but the last turn of another conversation.
+    /// Begins a conversation with all but the last turn of another one.
     Fork { of: usize },
 }
 
-/// The trace of `conversations` conversations. Each of them is asked first in its order; a later turn is of one of the
-/// last forty in two of three cases, and of any otherwise.
+/// The trace of `conversations` conversations. Their first turns come in order. A later turn belongs to one of the last
+/// forty conversations in two of three cases, and otherwise to any conversation.
 fn trace(conversations: usize) -> Vec<Request> {
     let mut random = Random(7);
     let (mut requests, mut begun) = (Vec::new(), 0);
@@ -73,16 +73,16 @@ fn trace(conversations: usize) -> Vec<Request> {
     requests
 }
 
-/// A conversation so far: messages of its user, each with the answer.
+/// A conversation so far: the user's messages, each with its answer.
 type History = Vec<(String, String)>;
 
-/// A server's figures for the whole trace.
+/// The figures of a server for the whole trace.
 #[derive(Debug, Clone, Copy, Default)]
 struct Figures {
     prompt_tokens: u64,
     computed: u64,
     seconds: f64,
-    /// The most memory that the process has held, in MiB.
+    /// The peak memory of the process, in MiB.
     peak: u64,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Measures with this model; 200 conversations, or as many as the second argument says.
+/// Measures with this model. The second argument is the number of conversations; the default is 200.
 pub(crate) fn conversations(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let arguments = Arguments::read(arguments, "conversations MODEL [CONVERSATIONS]", 200, &[])?;
     let (model, count) = (arguments.model, arguments.number);
@@ -138,7 +138,7 @@ fn measure(kind: &Kind, model: &Path, trace: &[Request], count: usize) -> Result
             if request.kind == Turn::Edit {
                 history.pop();
             }
-            // A conversation that would not fit its place begins anew.
+            // A conversation that would become too long for its place begins anew.
             if history.len() * (2 * MESSAGE + 2 * ANSWER) + SYSTEM * 2 > TOKENS_EACH / 2 {
                 history.clear();
             }
@@ -164,7 +164,8 @@ fn measure(kind: &Kind, model: &Path, trace: &[Request], count: usize) -> Result
     Ok(all)
 }
 
-/// Asks for the next answer. Returns it, and the tokens of its prompt: all, and those that were computed.
+/// Requests the next answer. Returns the answer, the number of tokens in its prompt, and the number of those that were
+/// computed.
 fn ask(server: &Server, history: &History, message: &str) -> Result<(String, u64, u64)> {
     let mut messages = vec![json!({"role": "system", "content": words(99, SYSTEM)})];
     for (asked, answered) in history {
@@ -194,10 +195,11 @@ mod tests {
         let requests = trace(200);
         assert_eq!(requests.len(), 200 * TURNS);
         assert_eq!(requests, trace(200));
-        let count = |is: fn(Turn) -> bool| requests.iter().filter(|it| is(it.kind)).count();
-        assert!(count(|it| it == Turn::Edit) > 60);
-        assert!(count(|it| matches!(it, Turn::Fork { .. })) > 15);
-        let conversations: std::collections::BTreeSet<_> = requests.iter().map(|it| it.conversation).collect();
+        let count = |is: fn(Turn) -> bool| requests.iter().filter(|request| is(request.kind)).count();
+        assert!(count(|turn| turn == Turn::Edit) > 60);
+        assert!(count(|turn| matches!(turn, Turn::Fork { .. })) > 15);
+        let conversations: std::collections::BTreeSet<_> =
+            requests.iter().map(|request| request.conversation).collect();
         assert!(conversations.len() > 180, "{}", conversations.len());
     }
 }

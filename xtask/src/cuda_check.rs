@@ -1,9 +1,10 @@
-//! `cuda-check`: compiles the CUDA backend of the GPU check's archive, on a machine without a card and a toolkit.
+//! `cuda-check`: compiles the CUDA backend of the GPU check's archive, on a machine without a card and without a
+//! toolkit.
 //!
 //! In: the pinned llama.cpp, and NVIDIA's toolkit from Python packages. Out: objects of the kernels that take most of a
 //! model's time, made by the archive's own build (`gpu-check/bundle/cuda`). With `--all`: the whole library, the
-//! libraries that it links to, and the CPU time of the build. Nothing is run: that needs a card. `runtime --cuda` takes
-//! its library from here.
+//! libraries that it links to, and the CPU time of the build. Nothing is run, because that needs a card. `runtime
+//! --cuda` gets its library from this module.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,28 +22,30 @@ pub(crate) const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
 const BUILD: &str = "gpu-check/bundle/cuda";
 const GLIBC: &str = "gpu-check/cuda/glibc.c";
 
-/// Hopper: the newest code path of a plain `XX-real` name except Blackwell's, with tensor cores and asynchronous
-/// copies.
+/// Hopper, with tensor cores and asynchronous copies. Except for Blackwell's, it is the newest code path with a plain
+/// name of the form `XX-real`.
 const ARCHITECTURE: &str = "90-real";
 
-/// ggml's own default with CUDA 13: every card since Turing. Virtual architectures are compiled by the driver first.
+/// ggml's own default with CUDA 13: every card since Turing. The driver compiles code for virtual architectures on
+/// first use.
 const EVERY: &str = "75-virtual;80-virtual;86-real;89-real;90-virtual;120a-real;121a-real";
 
-/// The same variable that llama-sys's build reads.
+/// The variable with the architectures. llama-sys's build also reads it.
 const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
 
 /// ggml-cuda's folder, in llama.cpp and in the build.
 const BACKEND: &str = "ggml/src/ggml-cuda";
 
-/// One source for each kind of kernel that a token passes through; of several template instances, the most common one.
+/// One source for each kind of kernel in the path of a token. Of several template instances, the most common one is
+/// taken.
 const REPRESENTATIVE: &[&str] = &[
-    // Devices, virtual memory pools (through the driver's interface), graphs, cuBLAS.
+    // Devices, virtual memory pools (through the driver's interface), graphs and cuBLAS.
     "ggml-cuda.cu",
-    // Quantised matrices, by vectors and by tiles.
+    // Products with quantised matrices, by vectors and by tiles.
     "mmvq.cu",
     "mmq.cu",
     "template-instances/mmq-instance-q4_k.cu",
-    // Flash attention: the selection of kernels, one with tensor cores, one with vectors.
+    // Flash attention: the selection of kernels, a kernel with tensor cores, and a kernel with vectors.
     "fattn.cu",
     "template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_4.cu",
     "template-instances/fattn-vec-instance-f16-f16.cu",
@@ -50,7 +53,7 @@ const REPRESENTATIVE: &[&str] = &[
     "rope.cu",
 ];
 
-/// Compiles the representative sources, or with `all` everything.
+/// Compiles the representative sources or, with `all`, everything.
 pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| ARCHITECTURE.into());
     let build = configure(workspace, &architectures, "", "")?;
@@ -63,7 +66,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
-        // The run path then names the toolkit's folder.
+        // The run path then contains the folder of the toolkit.
         check_library(&build.join("bin"), "[$ORIGIN:")?;
     }
     let made = compiled(&build.join(objects), since)?;
@@ -77,8 +80,8 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// The CUDA backend for a runtime. It supports every card, unless the variable names some. It sits beside the other
-/// libraries, and its static C++ library requires nothing that an older glibc lacks.
+/// The CUDA backend for a runtime. It supports every card, unless the variable lists architectures. It lies beside the
+/// other libraries. Its C++ library is static, and requires nothing that an older glibc lacks.
 pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| EVERY.into());
     println!("cuda: llama.cpp's kernels for {architectures}: most of an hour of one core for each kind of card");
@@ -91,7 +94,7 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
         .arg(&object))?;
     let wrapped = ["once", "key_create", "key_delete", "getspecific", "setspecific"];
     let wrapped = wrapped.map(|name| format!(" -Wl,--wrap=pthread_{name}")).concat();
-    // The C++ library stays private: the process may have another one.
+    // The C++ library stays private, because the process may have another one.
     let linker = format!("-static-libstdc++ -Wl,--exclude-libs,libstdc++.a -s{wrapped} {}", object.display());
     let build = configure(workspace, &architectures, "$ORIGIN", &linker)?;
     make(&build, ["ggml-cuda".to_owned()])?;
@@ -99,8 +102,8 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     Ok(build.join("bin/libggml-cuda.so"))
 }
 
-/// Configures the build for these architectures, with this run path and these linker flags, and returns its folder. A
-/// check and a runtime differ only in the last step.
+/// Configures the build for these architectures, with this run path and these linker flags. Returns its folder. A check
+/// and a runtime differ only in the last step, linking.
 fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker: &str) -> Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(
@@ -129,7 +132,7 @@ fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker:
             define("CUDAToolkit_ROOT", &toolkit),
             define("LLAMA_CPP", &llama_cpp),
         ])
-        // A toolkit installed on this machine is not the pinned one.
+        // The toolkit of this machine, if there is one, is not the pinned toolkit.
         .env_remove("CUDACXX"))?;
     Ok(build)
 }
@@ -160,7 +163,7 @@ fn toolkit(python: &Path) -> Result<PathBuf> {
 }
 
 /// Adds the parts of an installed toolkit that the packages lack: executable bits (some installers drop them), the
-/// folder `lib64`, and the library names that linkers search.
+/// folder `lib64`, and the names of libraries that linkers search for.
 fn complete(toolkit: &Path) -> Result<()> {
     run(Command::new("chmod").args(["-R", "a+x", "bin", "nvvm/bin"]).current_dir(toolkit))?;
     link("lib", &toolkit.join("lib64"))?;
@@ -178,7 +181,7 @@ fn complete(toolkit: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links the path to a name beside it.
+/// Creates a link at `path` to a name in the same folder.
 fn link(name: &str, path: &Path) -> Result<()> {
     if fs::read_link(path).is_ok_and(|old| old == Path::new(name)) {
         return Ok(());
@@ -186,9 +189,9 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// Makes a libcuda to link with, like an installed toolkit's stub: the driver brings the real library, and no package
-/// contains a stub. The stub defines every function of the header, because most linkers record a library only if it
-/// defines a needed symbol.
+/// Makes a libcuda to link with, like the stub of an installed toolkit: the real library comes with the driver, and no
+/// package contains a stub. Our stub defines every function of the header, because most linkers record a library only
+/// if it defines a needed symbol.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
@@ -202,11 +205,11 @@ fn stand_in(toolkit: &Path) -> Result<()> {
         .arg(library))
 }
 
-/// C code that defines the driver's functions. Each returns the code of NVIDIA's own stubs, `CUDA_ERROR_STUB_LIBRARY`
-/// of cuda.h.
+/// C code that defines the functions of the driver. Each returns the code of NVIDIA's own stubs,
+/// `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
 fn stub(header: &str) -> String {
-    // Only the driver's functions, and their versions, match: types begin with `CU`, the runtime's functions with
-    // `cuda`.
+    // The pattern matches only the driver's functions and their versions. Types begin with `CU`, and the runtime's
+    // functions with `cuda`.
     let is_function =
         |word: &&str| word.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
     let names: BTreeSet<&str> =
@@ -214,8 +217,8 @@ fn stub(header: &str) -> String {
     names.into_iter().map(|name| format!("int {name}(void) {{ return 34; }}\n")).collect()
 }
 
-/// Checks the library for use beside programs of another build: it must name the driver, the toolkit and ggml-base by
-/// their names there, and its run path must begin with its own folder.
+/// Checks that the library can be used beside programs of another build. It must refer to the driver, the toolkit and
+/// ggml-base by the names that they have there, and its run path must begin with its own folder.
 fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
@@ -246,7 +249,8 @@ fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     Ok(())
 }
 
-/// The C++ symbols that one library lacks and another defines. Each line begins with a name, perhaps versioned.
+/// The C++ symbols that one library lacks and another one defines. Each line begins with a name, which may have a
+/// version.
 fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     let names = |list: &'a str| -> BTreeSet<&'a str> {
         list.lines().filter_map(|line| line.split([' ', '@']).next()).filter(|name| name.starts_with("_Z")).collect()
@@ -254,7 +258,7 @@ fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     names(lacking).intersection(&names(defined)).copied().collect()
 }
 
-/// The objects below a folder, and how many of them were written since a time.
+/// The number of objects below a folder, and the number of those that were written since a time.
 struct Compiled {
     new: usize,
     all: usize,
@@ -271,16 +275,17 @@ fn compiled(folder: &Path, since: SystemTime) -> Result<Compiled> {
     Ok(counted)
 }
 
-/// CPU seconds of this process's ended children and their descendants: `cutime` and `cstime` of proc(5).
+/// CPU seconds of the ended children of this process and of their descendants: `cutime` and `cstime` of proc(5).
 fn cpu_of_children() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
     children(&stat).context("/proc/self/stat has no times of children")
 }
 
 fn children(stat: &str) -> Option<f64> {
-    /// Linux on x86-64 always reports this rate (`USER_HZ`), whatever the kernel's own clock.
+    /// Linux on x86-64 always reports ticks of this rate (`USER_HZ`), independent of the kernel's own clock.
     const TICKS_PER_SECOND: f64 = 100.0;
-    // The program's name, in brackets, may contain anything. The third field follows it; these are the 16th and 17th.
+    // The program's name is in brackets and may contain any characters. The third field follows it, and the wanted
+    // fields are the 16th and the 17th.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(13);
     let mut next = || times.next()?.parse::<u64>().ok();
@@ -300,9 +305,9 @@ mod tests {
         }
     }
 
-    /// The bundle builds ggml directly, without llama.cpp's own CMakeLists.txt.
+    /// The bundle builds ggml directly, without the CMakeLists.txt of llama.cpp.
     #[test]
-    fn the_bundle_sets_every_default_that_llama_cpp_sets_over_ggmls() {
+    fn the_bundle_sets_every_default_by_which_llama_cpp_overrides_ggmls() {
         let workspace = Workspace::find().unwrap();
         let theirs = source::find(&workspace).unwrap().join("CMakeLists.txt");
         let theirs = fs::read_to_string(theirs).unwrap();
@@ -321,7 +326,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_toolkit_of_packages_gets_what_an_installed_one_has() {
+    fn a_toolkit_of_packages_gets_the_parts_of_an_installed_one() {
         use std::os::unix::fs::PermissionsExt;
 
         let toolkit = env::temp_dir().join(format!("autoplace-toolkit-{}", std::process::id()));
@@ -331,7 +336,7 @@ mod tests {
             tree::write(&toolkit.join(path), path.as_bytes()).unwrap();
         }
         complete(&toolkit).unwrap();
-        // A second call changes nothing.
+        // A second call must change nothing.
         complete(&toolkit).unwrap();
         for program in ["bin/nvcc", "nvvm/bin/cicc"] {
             let mode = fs::metadata(toolkit.join(program)).unwrap().permissions();
@@ -353,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn only_c_may_cross_from_ggml_base() {
+    fn only_c_functions_may_cross_from_ggml_base() {
         let base = "ggml_backend_free T 10 4\n_ZN4gguf4readEv T 20 4\n";
         let lacking = "_ZdlPv@GLIBCXX_3.4 U\nggml_backend_free U\n";
         assert!(names_of_cpp(lacking, base).is_empty());
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_times_of_children_are_read_behind_any_name() {
+    fn the_times_of_children_are_read_after_any_program_name() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 0 10 20 30 40 111 222 250 50 20 0 1 0 99";
         assert_eq!(children(stat), Some(3.0));
     }

@@ -1,5 +1,5 @@
-//! `deny`: runs cargo-deny on the dependencies: licences, duplicates, sources and advisories. `deny.toml` holds the
-//! rules.
+//! `deny`: runs cargo-deny on the dependencies, with the rules of `deny.toml`: licences, duplicates, sources and
+//! advisories.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ pub(crate) fn deny(workspace: &Workspace) -> Result<()> {
     let deny =
         |arguments: &[&str]| run(Command::new(&tool).current_dir(&workspace.root).args(["--locked"]).args(arguments));
     deny(&["check", "licenses", "bans", "sources"])?;
-    // The database is a separate repository, which some machines cannot reach.
+    // The database is a separate repository that some machines cannot reach.
     if let Err(error) = deny(&["fetch", "db"]) {
         eprintln!("warning: nothing was compared with the advisories: {error:#}");
         return Ok(());

@@ -1,5 +1,5 @@
-//! `dist`: makes the installable program `autoplace`: an archive in cargo-dist's layout with its hash, and a Debian
-//! package, both without a C++ compiler.
+//! `dist`: makes the installable program `autoplace`, as an archive in cargo-dist's layout with its hash, and as a
+//! Debian package. Neither needs a C++ compiler.
 //!
 //! 1. Builds the program with `prebuilt-runtime`. The program writes its manual pages and completions below
 //!    `target/program`.
@@ -24,11 +24,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const DEB: &str = "3.8.0";
 
-/// The file that pins cargo-dist, as `dist-workspace.toml` does.
+/// The file that pins cargo-dist to the version in `dist-workspace.toml`.
 const DIST: &str = "xtask/dist/requirements.txt";
 
-/// The folder of generated files, relative to the repository's root. It is not in cargo's target folder, because
-/// `cli/Cargo.toml` names it and cargo's target folder may be elsewhere.
+/// The folder of generated files, relative to the repository's root. It is outside cargo's target folder, because
+/// `cli/Cargo.toml` contains its path and cargo's target folder may be elsewhere.
 const PROGRAM: &str = "target/program";
 
 /// Shells and the files of their completions.
@@ -85,7 +85,7 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
         TARGET,
     ]))?;
     archive(workspace)?;
-    // cargo-deb packs the existing build.
+    // cargo-deb packs the program that is already built.
     let folder = workspace.target.join("debian");
     run(Command::new(deb)
         .current_dir(&workspace.root)
@@ -94,7 +94,7 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
     debian(workspace, &folder)
 }
 
-/// Builds the program as cargo-dist does. cargo-dist then finds it up to date.
+/// Builds the program in the same way as cargo-dist, which then finds it up to date.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let table = &metadata(workspace)?["dist"];
     let features: Vec<&str> = table["features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -119,7 +119,8 @@ fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
 /// The `[package.metadata]` of `cli`.
 fn metadata(workspace: &Workspace) -> Result<Value> {
     let mut packages = workspace.packages()?.into_iter();
-    let cli = packages.find(|it| it["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
+    let cli =
+        packages.find(|package| package["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
     Ok(cli["metadata"].clone())
 }
 
@@ -146,11 +147,11 @@ fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
     complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))
 }
 
-/// Checks that a folder has these files, none empty, and that its program prints the version.
+/// Checks that a folder has these files, that no file is empty, and that the program prints the version.
 fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Result<()> {
     let files = tree::files(folder)?;
     for file in wanted {
-        let bytes = fs::metadata(folder.join(file)).map_or(0, |it| it.len());
+        let bytes = fs::metadata(folder.join(file)).map_or(0, |found| found.len());
         ensure!(bytes > 0, "{} lacks {file}", made.display());
     }
     let said = output(Command::new(program).arg("--version"))?;
@@ -161,9 +162,10 @@ fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Resu
 
 /// The newest glibc version that a program requires.
 fn glibc<'a>(versions: impl IntoIterator<Item = &'a String>) -> String {
-    let numbers = |version: &str| version.split('.').map(|it| it.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
-    let versions = versions.into_iter().filter_map(|it| it.strip_prefix("GLIBC_"));
-    versions.max_by_key(|it| numbers(it)).unwrap_or("none").to_owned()
+    let numbers =
+        |version: &str| version.split('.').map(|number| number.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
+    let versions = versions.into_iter().filter_map(|version| version.strip_prefix("GLIBC_"));
+    versions.max_by_key(|version| numbers(version)).unwrap_or("none").to_owned()
 }
 
 #[cfg(test)]
@@ -177,19 +179,19 @@ mod tests {
     }
 
     #[test]
-    fn what_an_archive_or_a_package_takes_is_in_the_repository_or_is_made() {
+    fn the_files_of_archive_and_package_are_in_the_repository_or_generated() {
         let (workspace, tables) = tables();
         let cli = workspace.root.join("cli");
-        let assets = tables["deb"]["assets"].as_array().unwrap().iter().map(|it| &it[0]);
+        let assets = tables["deb"]["assets"].as_array().unwrap().iter().map(|asset| &asset[0]);
         let included = tables["dist"]["include"].as_array().unwrap();
         let made = |path: &str| {
             let path = path.strip_prefix("../target/program/")?;
             let file = path.strip_prefix("completions/");
-            let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|it| it.1 == file));
+            let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|completion| completion.1 == file));
             Some(is_made && ["completions", "man"].contains(&path.split('/').next()?))
         };
         let mut count = 0;
-        for path in assets.chain(included).map(|it| it.as_str().unwrap()) {
+        for path in assets.chain(included).map(|value| value.as_str().unwrap()) {
             let is_there = path == "target/release/autoplace" || made(path).unwrap_or_else(|| cli.join(path).is_file());
             assert!(is_there, "cli/Cargo.toml: `{path}`");
             count += 1;
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_completion_that_is_made_is_in_the_package() {
+    fn every_generated_completion_is_in_the_package() {
         let (_, tables) = tables();
         for (_, file) in COMPLETIONS {
             assert!(tables["deb"]["assets"].to_string().contains(file), "{file}");
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn binstall_asks_for_the_archive_that_cargo_dist_makes() {
+    fn binstall_requests_the_archive_that_cargo_dist_makes() {
         let (workspace, tables) = tables();
         let filled = |key: &str| {
             let text = tables["binstall"][key].as_str().unwrap().to_owned();
@@ -229,7 +231,7 @@ mod tests {
             ];
             values.iter().fold(text, |text, (name, value)| text.replace(&format!("{{ {name} }}"), value))
         };
-        // CONTRIBUTING.md: a release is tagged vX.Y.Z.
+        // A release is tagged vX.Y.Z (CONTRIBUTING.md).
         let address = format!("/releases/download/v{VERSION}/{PACKAGE}-{TARGET}.tar.xz");
         assert_eq!(filled("pkg-url"), env!("CARGO_PKG_REPOSITORY").to_owned() + &address);
         assert_eq!(filled("bin-dir"), format!("{PACKAGE}-{TARGET}/autoplace"));
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_glibc_is_by_number() {
+    fn the_newest_glibc_is_found_by_number() {
         let versions = ["GLIBC_2.4", "GLIBC_2.34", "GCC_3.0", "GLIBC_2.28"].map(str::to_owned);
         assert_eq!(glibc(&versions), "2.34");
     }

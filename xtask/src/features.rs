@@ -1,7 +1,7 @@
-//! `features`: checks that the published crates compile with the oldest supported compiler, and the library with each
-//! of its features alone.
+//! `features`: checks that the published crates compile with the oldest supported compiler, and that the library
+//! compiles with each of its features alone.
 //!
-//! Checks Rust only: as on docs.rs no native code is built, so that no feature needs a toolkit.
+//! Only Rust code is checked. As on docs.rs, no native code is built, so no feature needs a toolkit.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ pub(crate) fn features(workspace: &Workspace) -> Result<()> {
         let mut cargo = Command::new("rustup");
         cargo.args(["run", "--install", OLDEST, "cargo", "check", "--locked"]).args(arguments);
         cargo.current_dir(&workspace.root).env("DOCS_RS", "1");
-        // Keeps the builds of other compilers separate.
+        // A separate target folder keeps the builds of other compilers.
         cargo.env("CARGO_TARGET_DIR", workspace.target.join("features"));
         run(&mut cargo)
     };

@@ -1,8 +1,8 @@
-//! `first-token`: measures how long many people wait for their first token, at `autoplace serve` and at the
-//! llama-server of the pinned llama.cpp.
+//! `first-token`: measures how long many simultaneous users wait for their first token, with `autoplace serve` and with
+//! the llama-server of the pinned llama.cpp.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. The servers
-//! take turns. Each round starts a new server, so no prompt is cached.
+//! take turns. Each round starts a new server, so that no prompt is cached.
 
 use std::fmt;
 use std::path::Path;
@@ -13,10 +13,10 @@ use anyhow::Result;
 use crate::servers::{Arguments, Kind, Server, Timed, servers};
 use crate::workspace::Workspace;
 
-/// Sequences of both servers, and the context that the sequences share.
+/// The number of sequences of both servers, and the context that the sequences share.
 const SEQUENCES: usize = 8;
 const N_CTX: usize = 8 * 4096;
-/// Tokens of each answer, and of the answer that runs before the prompts arrive.
+/// Tokens of each answer, and tokens of the answer that runs before the prompts arrive.
 const ANSWER: usize = 64;
 const RUNNING: usize = 400;
 
@@ -30,7 +30,7 @@ struct Load {
 }
 
 fn loads() -> Vec<Load> {
-    // From 100 to 3,000 words, mostly short ones, like people's prompts; in no order.
+    // Prompts of 100 to 3,000 words, in no order. Most are short, like people's prompts.
     let mixed = |n: usize| -> Vec<usize> {
         let at = |place: usize| (100.0 * 30_f64.powf(place as f64 / (n - 1) as f64)) as usize;
         (0..n).map(|number| at(number * 5 % n)).collect()
@@ -43,13 +43,13 @@ fn loads() -> Vec<Load> {
     ]
 }
 
-/// The figures of one load at one server.
+/// The figures of one load on one server.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     mean_first: f64,
     last_first: f64,
     longest_gap: f64,
-    /// Tokens of prompts and answers per second.
+    /// Tokens per second, of prompts and answers together.
     throughput: f64,
 }
 
@@ -80,16 +80,16 @@ impl Figures {
             figures[figures.len() / 2]
         };
         Self {
-            mean_first: of(|it| it.mean_first),
-            last_first: of(|it| it.last_first),
-            longest_gap: of(|it| it.longest_gap),
-            throughput: of(|it| it.throughput),
+            mean_first: of(|figures| figures.mean_first),
+            last_first: of(|figures| figures.last_first),
+            longest_gap: of(|figures| figures.longest_gap),
+            throughput: of(|figures| figures.throughput),
         }
     }
 }
 
-/// Measures with this model, for three rounds or as many as the second argument says. A word selects the loads whose
-/// names have it.
+/// Measures with this model. The second argument is the number of rounds; the default is three. A word selects the
+/// loads with that word in their names.
 pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let loads = loads();
     let names: Vec<&str> = loads.iter().map(|load| load.name).collect();
@@ -98,7 +98,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
     for load in loads.iter().filter(|load| arguments.has(load.name)) {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..arguments.number {
-            // The order alternates, so that neither server always follows the other.
+            // The order alternates, so that neither server always runs after the other.
             for number in 0..2 {
                 let server = if round % 2 == 0 { number } else { 1 - number };
                 let measured = measure(&servers[server], &arguments.model, load)?;
@@ -137,7 +137,7 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
         let running = load.is_busy.then(|| {
             let (begun, begins) = std::sync::mpsc::channel();
             let text = scope.spawn(move || server.text(1000, 20, RUNNING, || begun.send(()).unwrap_or_default()));
-            // An error comes with the text.
+            // If the text fails, its own result has the error.
             let _ = begins.recv();
             text
         });
@@ -149,7 +149,7 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
             texts.into_iter().map(|text| text.join().expect("it does not panic")).collect::<Result<Vec<_>>>()?;
         let mut figures = Figures::new(&texts);
         if let Some(running) = running {
-            // Only the reader of the running text sees a gap.
+            // Only the reader of the running text observes a gap.
             figures.longest_gap = running.join().expect("it does not panic")?.longest_gap;
         }
         Ok(figures)

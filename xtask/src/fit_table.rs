@@ -1,4 +1,4 @@
-//! `fit-table`: compares placements with llama.cpp's own fit for models of every kind: `benches/fit_table.rs`.
+//! `fit-table`: compares our placements with llama.cpp's own fit for models of every kind (`benches/fit_table.rs`).
 
 use anyhow::Result;
 

@@ -1,7 +1,7 @@
 //! `fuzz`: coverage-guided fuzzing of every parser of untrusted bytes: `fuzz/src/targets.rs`.
 //!
-//! In: the time for each target. Out: a table of the runs, and for a finding the input and the command that repeats it.
-//! The corpora grow in `target/fuzz/corpus`. Stable compilers support the instrumentation, so neither a nightly
+//! In: the time for each target. Out: a table of the runs; for a finding, also the input and the command that repeats
+//! it. The corpora grow in `target/fuzz/corpus`. Stable compilers support the instrumentation, so neither a nightly
 //! compiler nor cargo-fuzz is needed.
 
 use std::fs::{self, File};
@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{sanitize, setup};
 
-/// cargo-fuzz's flags without a sanitizer: the Rust code of all targets is safe, and llama.cpp is not instrumented.
+/// The flags of cargo-fuzz without a sanitizer: the Rust code of all targets is safe, and llama.cpp is not
+/// instrumented.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
@@ -21,14 +22,14 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// Maximum seconds for an input, maximum MiB of the process, and maximum bytes of an input.
 const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=2048", "-max_len=65536"];
 
-/// Runs the named targets, or all.
+/// Runs the named targets or, without names, all targets.
 pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let (mut seconds, mut named) = (60_u32, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--seconds" => {
-                let given = arguments.next().and_then(|it| it.parse().ok());
+                let given = arguments.next().and_then(|number| number.parse().ok());
                 seconds = given.context("`--seconds` wants a number")?;
             }
             name => named.push(name),
@@ -48,7 +49,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 
     let mut table = String::from("| target | seconds | executions | edges | inputs |\n|---|---|---|---|---|\n");
     let mut findings = Vec::new();
-    for target in targets.lines().filter(|it| named.is_empty() || named.contains(it)) {
+    for target in targets.lines().filter(|line| named.is_empty() || named.contains(line)) {
         println!("fuzz: {target}, {seconds} s");
         let (corpus, log) = (folder.join("corpus").join(target), folder.join(format!("{target}.log")));
         fs::create_dir_all(&corpus)?;
@@ -91,7 +92,7 @@ mod tests {
     use super::last;
 
     #[test]
-    fn the_last_status_counts() {
+    fn the_last_status_line_is_read() {
         let log = "INFO: Seed: 1\n#2\tINITED cov: 3 ft: 4 corp: 1/1b exec/s: 0 rss: 30Mb\n#917\tDONE   cov: 12 ft: 14 corp: \
                    6/9b lim: 4 exec/s: 0 rss: 31Mb\nDone 917 runs in 2 second(s)\n";
         assert_eq!(last(log), ["917", "12", "6"]);

@@ -1,6 +1,6 @@
-//! `interop`: checks, tests and runs `examples/with-llama-cpp-2`: autoplace beside llama-cpp-2, which brings its own
-//! llama.cpp. It is not a part of `test`, because it lies outside the workspace (only one package of a build may link
-//! llama.cpp) and compiles a second llama.cpp, which takes minutes on first use.
+//! `interop`: checks, tests and runs `examples/with-llama-cpp-2`, in which autoplace works beside llama-cpp-2 with its
+//! own llama.cpp. The verb is not a part of `test`: the example lies outside the workspace, because only one package of
+//! a build may link llama.cpp, and it compiles a second llama.cpp, which takes minutes on first use.
 
 use anyhow::{Context, Result, ensure};
 
@@ -20,14 +20,14 @@ pub(crate) fn interop(workspace: &Workspace) -> Result<()> {
     setup::libclang()?;
     setup::rust_components(workspace)?;
     run(&mut workspace.cargo(&["fmt", MANIFEST, "--check"]))?;
-    // One profile for all: each further profile would compile llama.cpp again.
+    // All commands use the same profile, because each further profile would compile llama.cpp again.
     let cargo = |verb: &str, arguments: &[&str]| {
         let mut command = workspace.cargo(&[verb, "--release", "--locked", MANIFEST]);
         command
             .args(arguments)
             .env("CARGO_TARGET_DIR", workspace.target.join("interop"))
-            // Flags such as `-Ctarget-cpu=native` make llama-cpp-sys-2 build ggml for this CPU, AMX included, which
-            // some GCCs miscompile (llama-sys/build/amx.rs). Without them it builds a portable baseline.
+            // Flags such as `-Ctarget-cpu=native` make llama-cpp-sys-2 build ggml for this CPU, including AMX. Some
+            // GCCs miscompile AMX (llama-sys/build/amx.rs). Without such flags it builds a portable baseline.
             .env("CARGO_ENCODED_RUSTFLAGS", "");
         command
     };

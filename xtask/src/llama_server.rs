@@ -1,8 +1,8 @@
-//! `llama-server`: tests against llama.cpp's own server: `autoplace doctor --watch` observes it, and the endpoint
-//! client talks to it.
+//! `llama-server`: runs tests against llama.cpp's own server. `autoplace doctor --watch` observes it, and the endpoint
+//! client sends it requests.
 //!
-//! In: the server, compiled by `llama_tools`. Out: the ignored tests of `cli/tests/program/cli_watch.rs` and
-//! `openai/tests/openai/endpoint.rs`, and their output.
+//! In: the server, compiled by `llama_tools`. Out: the output of the ignored tests of `cli/tests/program/cli_watch.rs`
+//! and `openai/tests/openai/endpoint.rs`.
 
 use anyhow::Result;
 

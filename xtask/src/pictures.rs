@@ -1,8 +1,8 @@
 //! `pictures`: opens the pictures of `plan --picture` and `measure --picture`, and the page of `serve`, in a real
 //! browser.
 //!
-//! In: pages that the program writes or serves, and Chromium. Out: an error if a text leaves its picture or a page
-//! requests an outside resource, and screenshots in `target/pictures`.
+//! In: pages that the program writes or serves, and Chromium. Out: screenshots in `target/pictures`, and an error if a
+//! text leaves its picture or a page requests a resource from outside.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,8 +24,8 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "c
 /// Widths of the window in pixels: a telephone's and a desktop's.
 const WIDTHS: [u32; 2] = [400, 1000];
 
-/// Inspects a page: texts outside of their picture, the height of the smallest letters on the screen, whether the page
-/// is wider than its window, and the loaded resources.
+/// A script that inspects a page: texts outside of their picture, the height of the smallest letters on the screen,
+/// whether the page is wider than its window, and the loaded resources.
 const LOOK: &str = r#"
 <script>
 addEventListener('load', () => {
@@ -52,7 +52,8 @@ pub(crate) fn pictures(workspace: &Workspace) -> Result<()> {
     look_at_all(workspace, &browser)
 }
 
-/// The step of `cargo xtask test`, after the program was built. Without a browser, it says so and passes.
+/// The step of `cargo xtask test`, which runs after the program was built. Without a browser, the step prints a note
+/// and passes.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     match browser() {
         Ok(browser) => {
@@ -98,7 +99,7 @@ fn browser() -> Result<PathBuf> {
     found.context("no browser is here: `apt-get install chromium`, or put one of its names on PATH")
 }
 
-/// Draws pages: plans of the demo model on a small card, on two cards and on none, and a sweep.
+/// Draws pages of plans for the demo model, on a small card, on two cards and without a card, and of a sweep.
 fn pages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let demo = workspace.root.join(DEMO);
     let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
@@ -122,7 +123,7 @@ fn pages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<Vec<(St
     Ok(pages)
 }
 
-/// `autoplace serve` with the demo model, and its log of requests.
+/// A running `autoplace serve` with the demo model, and its log of requests.
 struct Server {
     _process: Running,
     address: String,
@@ -138,7 +139,7 @@ impl Server {
         Ok(Self { _process: process, address, log })
     }
 
-    /// The page as a browser receives it.
+    /// The page in the form in which a browser receives it.
     fn page(&self) -> Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
         write!(stream, "GET / HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)?;
@@ -149,8 +150,8 @@ impl Server {
         Ok(page.to_owned())
     }
 
-    /// Opens the page at its address, where its policy applies: it keeps its styles, and the browser asks the server
-    /// for nothing else.
+    /// Opens the page at its address, where its policy applies. It must keep its styles, and the browser must request
+    /// nothing else from the server.
     fn visit(&self, browser: &Browser) -> Result<()> {
         let url = format!("http://{}/", self.address);
         let mut shots = Vec::new();
@@ -162,8 +163,8 @@ impl Server {
         ensure!(shots[0] != shots[1], "serve: the page at its address looks the same in light and dark");
         let log = fs::read_to_string(&self.log)?;
         let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let asked: BTreeSet<String> = lines.filter_map(|it| it["path"].as_str().map(str::to_owned)).collect();
-        // Every browser asks for the icon of a site.
+        let asked: BTreeSet<String> = lines.filter_map(|line| line["path"].as_str().map(str::to_owned)).collect();
+        // Every browser requests the icon of a site.
         let others: Vec<_> = asked.iter().filter(|path| !["/", "/favicon.ico"].contains(&path.as_str())).collect();
         ensure!(asked.contains("/") && others.is_empty(), "serve: the page asks for {others:?}");
         println!("serve at {url}: {} in light and dark", asked.into_iter().collect::<Vec<_>>().join(", "));
@@ -175,14 +176,14 @@ fn scheme(dark: bool) -> &'static str {
     if dark { "dark" } else { "light" }
 }
 
-/// Chromium, and the folder for its files.
+/// Chromium, and the folder for its own files.
 struct Browser {
     program: PathBuf,
     folder: PathBuf,
 }
 
 impl Browser {
-    /// Opens an address without a network beyond this machine, and returns what the browser prints.
+    /// Opens an address, without a network beyond this machine. Returns the output of the browser.
     fn open(&self, title: &str, (width, dark): (u32, bool), extra: &[String], url: &str) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);

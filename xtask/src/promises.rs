@@ -1,8 +1,8 @@
-//! `promises`: checks that docs/promises.md names a test for each promise of the documentation, and SECURITY.md one for
-//! each bound.
+//! `promises`: checks that docs/promises.md names a test for each promise of the documentation, and that SECURITY.md
+//! names one for each bound.
 //!
-//! In: tables; docs/promises.md has one below the name of each document. Out: rows whose words are not in the document,
-//! and tests that do not exist.
+//! In: tables. docs/promises.md has one table below the name of each document. Out: rows whose words are not in the
+//! document, and tests that do not exist.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 
 const LIST: &str = "docs/promises.md";
 
-/// Fails for a promise or a bound without a test.
+/// Fails if a promise or a bound has no test.
 pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     let read = |file: &str| std::fs::read_to_string(workspace.root.join(file)).unwrap_or_default();
     let (list, bounds) = (read(LIST), read("SECURITY.md"));
@@ -25,7 +25,7 @@ pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose words are not in the document, and rows without a test. `read` gives the text of a file below the root.
+/// Rows whose words are not in the document, and rows without a test. `read` returns the text of a file below the root.
 fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     let (mut document, mut wrong) = (String::new(), Vec::new());
     for line in list.lines() {
@@ -48,11 +48,11 @@ fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
 
 /// The tests that a text names: `path.rs::name` in backticks.
 fn tests(text: &str) -> Vec<&str> {
-    text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
+    text.split('`').filter(|part| part.contains(".rs::") && !part.contains(' ')).collect()
 }
 
-/// Whether the test exists: as a function of the file with the test attribute that is not ignored, or in the table of a
-/// test without a harness.
+/// Whether the test exists: as a function with the test attribute that is not ignored, or in the table of a test
+/// without a harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn a_test_is_a_function_with_the_attribute() {
         assert_eq!(tests("`a b.rs::c`, `b.rs::one`, `b.rs`"), ["b.rs::one"]);
-        let found =
-            ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"].map(|it| is_test(it, &read));
+        let found = ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
+            .map(|test| is_test(test, &read));
         assert_eq!(found, [true, true, false, false, false, false]);
     }
 }

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// The interpreter of an environment with exactly the packages that a requirements file pins. The environment is made
-/// again when the file changes.
+/// The interpreter of an environment that has exactly the pinned packages of a requirements file. If the file changes,
+/// the environment is made again.
 pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<PathBuf> {
     let pinned = workspace.root.join(requirements);
     let name = pinned.parent().and_then(|folder| folder.file_name());
@@ -20,7 +20,7 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     let stamp = folder.join("requirements.txt");
     if fs::read(&stamp).ok() != Some(fs::read(&pinned)?) {
         let python = setup::python()?;
-        // Removes the packages of an earlier list.
+        // `--clear` removes the packages of an earlier list.
         run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&folder))?;
         let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--requirement"];
         run(Command::new(&program).args(install).arg(&pinned))?;
@@ -29,8 +29,8 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     Ok(program)
 }
 
-/// Downloads the packages that a requirements file pins by checksum, without building them, and returns an interpreter
-/// that can unpack them. Existing files are checked and not downloaded again.
+/// Downloads the packages of a requirements file, which pins them by checksum, without building them. Returns an
+/// interpreter that can unpack them. Existing files are checked instead of downloaded again.
 pub(crate) fn download(workspace: &Workspace, requirements: &str, options: &[&str], to: &Path) -> Result<PathBuf> {
     let folder = workspace.target.join("python/pip");
     let program = interpreter(&folder);

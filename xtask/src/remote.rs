@@ -1,4 +1,4 @@
-//! `rpc-server` and `demo --remote`: uses the devices of other machines, simulated on this one.
+//! `rpc-server` and `demo --remote`: uses the devices of other machines, which are simulated on this one.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::workspace::{Running, Workspace, run};
 
-/// Bytes of the example's text before a server is killed.
+/// The number of bytes of the example's text after which a server is killed.
 const SAID: usize = 150;
 
-/// Builds `autoplace-rpc-server` from the pinned source and prints its path; with arguments, runs it.
+/// Builds `autoplace-rpc-server` from the pinned source and prints its path. With arguments, also runs it.
 pub(crate) fn rpc_server(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let program = build(workspace)?;
     if arguments.is_empty() {
@@ -55,7 +55,7 @@ pub(crate) fn demo(workspace: &Workspace) -> Result<()> {
         let text = String::from_utf8_lossy(&said);
         let begun = text.find("And the king said").map_or(0, |at| text.len() - at);
         if begun > SAID && !killed {
-            // The plan names the servers in use.
+            // The plan lists the servers in use.
             let used = servers.iter().find(|server| text.contains(&server.endpoint)).context("a server of the plan")?;
             eprint!("\n[the server {} is killed]\n", used.endpoint);
             used.kill()?;

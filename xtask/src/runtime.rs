@@ -1,10 +1,11 @@
 //! `runtime`: makes a complete set of llama.cpp's shared libraries for programs built with `prebuilt-runtime`.
 //!
-//! 1. llama-sys's build script links its shim as a library (`llama-sys/build/runtime.rs`): for any x86-64 Linux with
-//!    the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine with one
-//!    library.
-//! 2. Lays out the libraries with their licences, and checks that they need only what each system has.
-//! 3. Completes the manifest with the crate that reads it (`runtime/examples/seal.rs`), and packs the folder.
+//! 1. The build script of llama-sys links its shim as a library (`llama-sys/build/runtime.rs`). By default it uses the
+//!    GPU bundle's compilers, and makes one library for each kind of CPU, for any x86-64 Linux. With `--here` it makes
+//!    a single library for this machine.
+//! 2. Puts the libraries in a folder with their licences, and checks that they need only libraries that each system
+//!    has.
+//! 3. Completes the manifest through the crate that reads it (`runtime/examples/seal.rs`), and packs the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,8 +23,8 @@ use crate::{cuda_check, packed, setup, tree, vulkan};
 /// The output folder of llama-sys's build script. `.cargo/config.toml` sets it for builds for this machine.
 const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
 
-/// A library that some systems lack: the backend that needs it, its name, its source, and for a driver the required
-/// CUDA version.
+/// A library that some systems lack: the backend that needs it, its name and its source. For a driver, also the
+/// required CUDA version.
 struct Other {
     backend: &'static str,
     library: &'static str,
@@ -42,14 +43,14 @@ const OTHERS: [Other; 4] = [
         backend: "CUDA",
         library: "libcuda.so.1",
         source: "NVIDIA's driver, 580 or newer",
-        // The toolkit's version in `cuda_check::REQUIREMENTS`. Minor versions are compatible.
+        // The number is the toolkit's version in `cuda_check::REQUIREMENTS`. Minor versions are compatible.
         cuda: Some(13_000),
     },
     Other { backend: "CUDA", library: "libcudart.so.13", source: "nvidia-cuda-runtime", cuda: None },
     Other { backend: "CUDA", library: "libcublas.so.13", source: "nvidia-cublas", cuda: None },
 ];
 
-/// The build script's variable with the backends.
+/// The variable of the build script that contains the backends.
 const BACKENDS: &str = "LLAMA_SYS_BACKENDS";
 
 /// The library that a program opens last; see `llama-sys/build/runtime.rs`.
@@ -66,13 +67,15 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
         std::env::consts::OS
     );
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    if let Some(other) = arguments.iter().find(|it| !["--here", "--vulkan", "--cuda", "--twice"].contains(&it.as_str()))
+    if let Some(other) =
+        arguments.iter().find(|argument| !["--here", "--vulkan", "--cuda", "--twice"].contains(&argument.as_str()))
     {
         bail!("`{other}`: `cargo xtask runtime [--vulkan] [--cuda] [--twice]`, or `--here` for this machine alone");
     }
     setup::native()?;
     if has("--here") {
-        let folder = here(workspace, &mut workspace.compile("build", &["--package=autoplace", "--lib"]))?;
+        let library = ["--package=autoplace", "--lib", "--features=autoplace/media"];
+        let folder = here(workspace, &mut workspace.compile("build", &library))?;
         return archive(workspace, &folder);
     }
     if has("--vulkan") {
@@ -88,7 +91,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     archive(workspace, &folder)
 }
 
-/// A runtime from this workspace's own native build. `build` makes the build if it is missing.
+/// A runtime from this workspace's own native build. If the build is missing, the command `build` makes it.
 pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf> {
     let built = variables(&output(build.arg("--message-format=json-render-diagnostics"))?)?;
     let folder = tree::afresh(workspace.target.join("runtime/here"))?;
@@ -128,22 +131,22 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     }
     let mut opened = LLAMA_CPP.to_vec();
     opened.push(SHIM);
-    let others: Vec<&str> = OTHERS.iter().map(|it| it.library).collect();
+    let others: Vec<&str> = OTHERS.iter().map(|other| other.library).collect();
     let requires = required(workspace, &portable::check("runtime", &folder, GLIBC, &others)?)?;
     let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
     seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
     Ok(folder)
 }
 
-/// Runs the tests of the native layer with opened libraries, and the example `packed`.
+/// Tests the native layer with libraries that are opened instead of linked, and the example `packed`.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if !cfg!(target_os = "linux") {
         println!("runtimes are made on Linux: nothing is tested of them here");
         return Ok(());
     }
-    // Reuses the build of the step before.
+    // The build of the previous step is reused.
     let set = here(workspace, &mut workspace.compile("test", &["--workspace", "--no-run"]))?;
-    // Selects the whole workspace, as before, so that unchanged parts are not compiled again.
+    // The command selects the whole workspace like earlier steps, so that unchanged parts are not compiled again.
     let opened = ["test", "--workspace", "--features=autoplace/prebuilt-runtime", "--test=sys"];
     let build = ["--example=packed", "--no-run", "--message-format=json-render-diagnostics"];
     let messages = output(workspace.cargo(&opened).args(build))?;
@@ -159,26 +162,27 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_build = messages.filter(|message| message["reason"] == "build-script-executed");
     let variables = of_build.filter_map(|message| message["env"].as_array().cloned()).flatten();
-    let known = variables.filter_map(|it| Some((it[0].as_str()?.to_owned(), it[1].as_str()?.to_owned())));
+    let known =
+        variables.filter_map(|variable| Some((variable[0].as_str()?.to_owned(), variable[1].as_str()?.to_owned())));
     let known: BTreeMap<_, _> = known.filter(|(name, _)| name.starts_with("LLAMA_SYS_")).collect();
     ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo has not said what llama-sys's build script made");
     Ok(known)
 }
 
-/// The needed libraries that a program checks before it opens a runtime.
+/// The needed libraries for which a program looks before it opens a runtime.
 fn required(workspace: &Workspace, needs: &BTreeSet<String>) -> Result<Vec<Value>> {
     let pinned = fs::read_to_string(workspace.root.join(cuda_check::REQUIREMENTS))?;
     let needed = OTHERS.iter().filter(|other| needs.contains(other.library));
     let described = needed.map(|Other { backend, library, source, cuda }| {
         let package = pinned.lines().find(|line| line.split("==").next() == Some(*source));
         let source =
-            package.map_or_else(|| (*source).to_owned(), |it| format!("NVIDIA's Python package {it}, or CUDA 13"));
+            package.map_or_else(|| (*source).to_owned(), |name| format!("NVIDIA's Python package {name}, or CUDA 13"));
         json!({ "backend": backend, "library": library, "source": source, "cuda": cuda })
     });
     Ok(described.collect())
 }
 
-/// Adds the licences and the manifest.
+/// Adds the licences and the manifest to the folder.
 fn seal(
     workspace: &Workspace,
     folder: &Path,
@@ -193,7 +197,7 @@ fn seal(
     }
     let list = |name: &str| {
         let text = built.get(name).map(String::as_str).unwrap_or_default();
-        text.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
     let backends = list(BACKENDS);
     let target = &built["LLAMA_SYS_TARGET"];
@@ -201,7 +205,8 @@ fn seal(
     let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");
     let place = if loadable { String::new() } else { "-here".to_owned() };
     let kinds = backends.join("-").to_lowercase();
-    // Hashes of llama.cpp and of the shim, so that sets of different builds can be installed beside each other.
+    // The name contains hashes of llama.cpp and of the shim, so that sets of different builds can be installed beside
+    // each other.
     let build = &built["LLAMA_SYS_BUILD"];
     let hashes = build.split([' ', ',']).filter(|word| word.len() == 16).map(|hash| &hash[..8]);
     let made_from = hashes.collect::<Vec<_>>().join("-");
@@ -212,8 +217,8 @@ fn seal(
         "compiler": compiler,
         "backends": backends,
         "loadable": loadable,
-        "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|it| it == "1"),
-        "threads_sleep": built.get("LLAMA_SYS_THREADS_SLEEP").is_some_and(|it| it == "1"),
+        "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|value| value == "1"),
+        "threads_sleep": built.get("LLAMA_SYS_THREADS_SLEEP").is_some_and(|value| value == "1"),
         "instructions": list("LLAMA_SYS_INSTRUCTION_SET"),
         "libraries": libraries,
         "requires": requires,
@@ -230,7 +235,7 @@ fn compare(one: &Path, other: &Path) -> Result<()> {
     let (one, other) = (read(one)?, read(other)?);
     let files = one["files"].as_object().context("a manifest has files")?;
     let differ: Vec<&String> =
-        files.iter().filter(|(name, entry)| other["files"][name] != **entry).map(|it| it.0).collect();
+        files.iter().filter(|(name, entry)| other["files"][name] != **entry).map(|file| file.0).collect();
     ensure!(differ.is_empty(), "two builds differ in {differ:?}");
     println!("runtime: two builds in two folders are the same in all {} files", files.len());
     Ok(())

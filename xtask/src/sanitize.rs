@@ -1,10 +1,12 @@
-//! `sanitize`: runs the native code, the layer over it and the probe under AddressSanitizer, with leak detection.
+//! `sanitize`: runs the native code, the Rust layer over it and the probe under AddressSanitizer, with leak detection.
 //!
-//! Both sides are instrumented: llama.cpp and the shim by C++ compiler flags, Rust by rustc's, which stable compilers
-//! accept with `RUSTC_BOOTSTRAP`. That needs a separate build of llama.cpp (in `target/sanitize`, minutes on first
-//! use), so `sanitize` is not a step of `test`. Rust's standard library and the C library are not instrumented.
+//! Both sides are instrumented: llama.cpp and the shim by flags of the C++ compiler, and Rust by flags of rustc, which
+//! stable compilers accept with `RUSTC_BOOTSTRAP`. That needs a separate build of llama.cpp (in `target/sanitize`,
+//! minutes on first use), so `sanitize` is not a step of `test`. Rust's standard library and the C library are not
+//! instrumented.
 //!
-//! No report is suppressed: llama.cpp is clean in all these tests. A future suppression and its reason belong here.
+//! No report is suppressed, because llama.cpp is clean in all these tests. A future suppression belongs here with its
+//! reason.
 
 use std::process::Command;
 
@@ -17,7 +19,7 @@ use crate::workspace::{Workspace, output, run};
 const RUNS: &[(&str, &[&str], &[&str])] = &[
     // Simulated GPUs, refusals, threads, and a short generation of the demo model.
     ("--package=autoplace-llama-sys", &["--no-default-features", "--tests"], &[]),
-    // The probe beside real loads, and hundreds of probes, good and bad; loads and generation on simulated GPUs.
+    // The probe and real loads; hundreds of valid and invalid probes; loads and generation on simulated GPUs.
     (
         "--package=autoplace",
         &["--no-default-features", "--features=constraints", "--test=load", "--test=generate"],
@@ -25,14 +27,15 @@ const RUNS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// A test that cannot pass here: it bounds the growth of memory, and the sanitizer retains freed memory.
-const SKIPPED: &[&str] = &["coming_and_going_ten_thousand_times_costs_nothing"];
+/// A test that cannot pass here: it limits the growth of memory, and the sanitizer retains freed memory.
+const SKIPPED: &[&str] = &["ten_thousand_registrations_take_no_memory"];
 
-/// Frame pointers give reports whole stacks.
+/// With frame pointers, reports contain whole stacks.
 const NATIVE_FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer -g1";
 const RUST_FLAGS: &str = "-Zsanitizer=address -Cforce-frame-pointers=yes";
 
-/// Some tests request more memory than exists. The allocator must then return null instead of a report.
+/// Some tests request more memory than the machine has. The allocator must then return null instead of reporting an
+/// error.
 const OPTIONS: &str =
     "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1:strict_string_checks=1";
 
@@ -45,7 +48,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
     let host = host()?;
     let folder = workspace.target.join("sanitize");
     for (package, selection, tests) in RUNS {
-        // With a target, cargo builds build scripts and procedural macros without the flags.
+        // If a target is given, cargo builds build scripts and procedural macros without the flags.
         let target = format!("--target={host}");
         let mut arguments = vec!["test", package, &target, "--no-fail-fast"];
         arguments.extend(*selection);

@@ -1,8 +1,8 @@
-//! `schemas`: runs the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with a model's
+//! `schemas`: runs the JSON-Schema-Test-Suite (drafts 7 and 2020-12, with formats) token by token with a model's
 //! vocabulary.
 //!
-//! In: a GGUF file for its vocabulary, and a Python package whose source contains the suite. Out: the ignored test of
-//! `autoplace/src/decode/constraint/suite.rs`, and its table in docs/constrained-output.md.
+//! In: a GGUF file for its vocabulary, and a Python package whose source contains the suite. Out: the output of the
+//! ignored test of `autoplace/src/decode/constraint/suite.rs`, and its table in docs/constrained-output.md.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::setup;
 use crate::workspace::{Workspace, run};
 
 const REQUIREMENTS: &str = "xtask/schemas/requirements.txt";
-/// The package whose folder `json` is the suite.
+/// The package that contains the suite in its folder `json`.
 const ARCHIVE: &str = "jsonschema-4.26.0";
 const DOCUMENT: &str = "docs/constrained-output.md";
 /// The marks around the table in the document.

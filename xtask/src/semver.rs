@@ -1,7 +1,8 @@
-//! `semver`: compares the public interface of the published libraries with the last release's, by cargo-semver-checks.
+//! `semver`: compares the public interface of the published libraries with that of the last release, with
+//! cargo-semver-checks.
 //!
-//! In: the newest tag `vX.Y.Z` below HEAD. Out: every item whose change needs a larger version step than the
-//! Cargo.tomls make. Before the first tag nothing is compared.
+//! In: the newest tag `vX.Y.Z` below HEAD. Out: every item whose change needs a larger version step than that in the
+//! Cargo.tomls. Before the first tag, nothing is compared.
 
 use std::process::Command;
 
@@ -10,15 +11,16 @@ use anyhow::{Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{package, setup};
 
-/// This version reads the rustdoc JSON of Rust 1.93 and newer. A stable Rust with another format needs a newer version.
+/// The version of cargo-semver-checks. It reads the rustdoc JSON of Rust 1.93 and newer. A stable Rust with another
+/// format needs a newer version.
 const VERSION: &str = "0.51.0";
 
-/// Added to the default features, as on docs.rs. The other features choose how llama.cpp is built.
+/// Features to enable besides the default ones, as on docs.rs. The other features select how llama.cpp is built.
 const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemars")];
 
 /// Fails if a library breaks the promise of its last release.
 pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
-    // An unpacked archive of the source has no history, and no release is made from one.
+    // An unpacked archive of the source has no history, and no release is made from it.
     if !workspace.root.join(".git").exists() {
         println!("this is no clone of the repository: there are no tags to compare with");
         return Ok(());
@@ -47,7 +49,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     let tool = setup::tool(workspace, "cargo-semver-checks", VERSION)?;
     // Both sides of all crates share their dependencies.
     let target = workspace.target.join("semver");
-    // Both sides' JSON has the same path, so cargo must not reuse the output of an earlier run.
+    // The JSON of both sides has the same path, so cargo must not reuse the output of an earlier run.
     let mut clean = workspace.cargo(&["clean", "--quiet", "--target-dir"]);
     clean.arg(&target).args(released.iter().flat_map(|name| ["--package", name]));
     run(&mut clean)?;
@@ -76,7 +78,7 @@ pub(crate) fn last_release(workspace: &Workspace) -> Result<Option<String>> {
     Ok(newest(&tags).map(str::to_owned))
 }
 
-/// The highest release among these tags, one on each line. Pre-releases do not count.
+/// The highest release among these tags, of which each line contains one. Pre-releases do not count.
 fn newest(tags: &str) -> Option<&str> {
     let releases = tags.lines().filter_map(|tag| Some((version(tag.strip_prefix('v')?)?, tag)));
     releases.max().map(|(_, tag)| tag)
@@ -98,19 +100,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_is_by_version_and_not_by_text() {
+    fn the_newest_release_is_found_by_version_and_not_by_text() {
         assert_eq!(newest("v0.10.0\nv0.2.1\nv0.9.9\n"), Some("v0.10.0"));
     }
 
     #[test]
-    fn prereleases_and_foreign_tags_are_no_releases() {
+    fn prereleases_and_foreign_tags_are_not_releases() {
         assert_eq!(newest("v0.1.0\nv0.2.0-rc.1\nv3\nv1.2.3.4\nvendor-9.0.0\n"), Some("v0.1.0"));
         assert_eq!(newest("v0.1.0-alpha\nvendor\n"), None);
         assert_eq!(newest(""), None);
     }
 
     #[test]
-    fn a_change_log_has_a_release_when_a_section_is_a_version() {
+    fn a_change_log_has_a_release_if_a_section_is_a_version() {
         assert!(!has_release("# Changelog\n\n## [Unreleased]\n\nThe first release, 0.1.0"));
         assert!(has_release("## [Unreleased]\n\n## [0.1.0] - 2026-12-01\n"));
     }

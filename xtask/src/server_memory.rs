@@ -1,8 +1,8 @@
-//! `server-memory`: the memory of `autoplace serve` and of the llama-server of llama.cpp after many requests, and after
-//! many clients that come and go.
+//! `server-memory`: measures the memory of `autoplace serve` and of llama.cpp's llama-server after many requests, and
+//! after many clients that come and go.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
-//! get the same requests. Fails if an answer is incomplete, or if a server has no free place afterwards.
+//! get the same requests. The verb fails if an answer is incomplete, or if a server has an occupied place at the end.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,25 +16,26 @@ use anyhow::{Context, Result};
 use crate::servers::{Arguments, Kind, Random, Server, servers};
 use crate::workspace::Workspace;
 
-/// Places of each server, and the requests that are under way at once in the first part.
+/// The number of places of each server, and of requests that run at the same time in the first part.
 const PLACES: usize = 8;
 /// Tokens of context for each place.
 const TOKENS_EACH: usize = 2048;
 /// Tokens of each answer.
 const ANSWER: usize = 16;
-/// Tokens of an answer whose reader leaves, and the most events that the reader waits for.
+/// Tokens of an answer that the reader does not finish, and the maximum number of events that the reader waits for.
 const LEFT_ANSWER: usize = 160;
 const EVENTS: usize = 40;
 /// Words of the shortest and of the longest prompt.
 const WORDS: (usize, usize) = (20, 120);
-/// Clients that come and go together, the requests of each, and how often all of them come.
+/// The number of clients that come and go together, the number of requests of each, and how many times all of them
+/// come.
 const CLIENTS: usize = 64;
 const VISITS: usize = 4;
 const WAVES: usize = 3;
 /// The time that a server has to notice that its clients have left.
 const REST: Duration = Duration::from_secs(3);
 
-/// The two parts, which can be measured alone.
+/// The names of the two parts, which can be measured separately.
 const REQUESTS: &str = "requests";
 const COMING: &str = "clients";
 
@@ -74,7 +75,7 @@ fn mib(bytes: Option<u64>) -> Result<String> {
     Ok(format!("{} MiB", bytes >> 20))
 }
 
-/// Asks for complete answers. Returns a row of the table.
+/// Requests complete answers. Returns a row of the table.
 fn after_requests(kind: &Kind, model: &Path, requests: usize) -> Result<String> {
     let server = &start(kind, model)?;
     let started = mib(server.memory())?;
@@ -87,7 +88,7 @@ fn after_requests(kind: &Kind, model: &Path, requests: usize) -> Result<String> 
     Ok(format!("{started} | {halfway} | {after} | {peak} | {seconds:.0} s"))
 }
 
-/// Asks for these texts, [`PLACES`] at once.
+/// Requests these texts, [`PLACES`] at a time.
 fn ask(server: &Server, numbers: Range<usize>) -> Result<()> {
     let numbers = Mutex::new(numbers);
     together(PLACES, |_| {
@@ -98,8 +99,8 @@ fn ask(server: &Server, numbers: Range<usize>) -> Result<()> {
     })
 }
 
-/// Lets clients come and go. Each visit reads its whole answer, or closes the connection somewhere in the middle, by
-/// chance. Returns a row of the table.
+/// Lets clients come and go. Each visit reads its whole answer, or closes the connection at a random point in the
+/// middle. Returns a row of the table.
 fn after_clients(kind: &Kind, model: &Path) -> Result<String> {
     let server = &start(kind, model)?;
     let started = mib(server.memory())?;
@@ -122,7 +123,7 @@ fn after_clients(kind: &Kind, model: &Path) -> Result<String> {
             Ok(())
         })?;
         thread::sleep(REST);
-        // All of its places are free again.
+        // All places of the server must be free again.
         together(PLACES, |client| server.text(client, WORDS.0, ANSWER, || {}).map(|_| ()))?;
         after.push(mib(server.memory())?);
     }
@@ -133,7 +134,7 @@ fn after_clients(kind: &Kind, model: &Path) -> Result<String> {
     Ok(format!("{started} | {first} | {last} | {peak} | {complete} | {left} | {seconds:.0} s"))
 }
 
-/// Prompts of all lengths between the shortest and the longest, in no order.
+/// The number of words of a prompt. All lengths between the shortest and the longest occur, in no order.
 fn words(number: usize) -> usize {
     WORDS.0 + number * 37 % (WORDS.1 - WORDS.0)
 }

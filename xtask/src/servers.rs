@@ -1,5 +1,5 @@
-//! `autoplace serve` and the llama-server of llama.cpp side by side: their programs, their processes, and requests for
-//! texts, for the verbs that measure both.
+//! Runs `autoplace serve` and llama.cpp's llama-server for the verbs that measure both: their programs, their
+//! processes, and requests for texts.
 //!
 //! In: a model, and the arguments of a verb. Out: running servers, and the times and tokens of their texts.
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::llama_tools;
 use crate::workspace::{Running, Workspace, run};
 
-/// Words that make the prompts. Each is a token or two of most vocabularies.
+/// Words of the prompts. Each word is one or two tokens of most vocabularies.
 const WORDS: [&str; 16] = [
     "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
     "silver", "summer", "evening", "silence",
@@ -29,14 +29,15 @@ const PATIENCE: Duration = Duration::from_secs(900);
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     pub(crate) model: PathBuf,
-    /// How often or how much is measured.
+    /// A number that the verb defines, such as rounds or requests.
     pub(crate) number: usize,
-    /// Selects the parts whose names have it. All parts have the empty word.
+    /// A word that selects the parts with that word in their names. The empty word selects all parts.
     part: String,
 }
 
 impl Arguments {
-    /// Reads the arguments of `usage`. `number` is the default; `parts` are the names of what can be measured alone.
+    /// Parses the arguments by `usage`. `number` is the default. `parts` are the names of the parts that can be
+    /// measured separately.
     pub(crate) fn read(arguments: &[String], usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
         let usage = || format!("usage: cargo xtask {usage}");
         let Some((model, rest)) = arguments.split_first() else { bail!(usage()) };
@@ -62,7 +63,7 @@ impl Arguments {
     }
 }
 
-/// Pseudo-random numbers, the same for both servers.
+/// Pseudo-random numbers, which are the same for both servers.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -72,13 +73,13 @@ impl Random {
     }
 }
 
-/// Words of a prompt.
+/// The words of a prompt.
 pub(crate) fn words(seed: u64, n: usize) -> String {
     let mut random = Random(seed);
     (0..n).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
-/// The seconds of one text, from the moment of the request.
+/// The times of one text in seconds, from the moment of the request.
 #[derive(Debug, Clone)]
 pub(crate) struct Timed {
     pub(crate) first: f64,
@@ -88,10 +89,10 @@ pub(crate) struct Timed {
     pub(crate) tokens: u64,
 }
 
-/// The variable that names a llama-server which is built already. It must have the options of our own build.
+/// The variable for a llama-server that is already built. It must have the options of our own build.
 const BUILT: &str = "AUTOPLACE_LLAMA_SERVER";
 
-/// Compiles both servers with the same options, or takes the llama-server that the environment names.
+/// Compiles both servers with the same options, or uses the llama-server in the environment variable.
 pub(crate) fn servers(workspace: &Workspace) -> Result<[Kind; 2]> {
     run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
     let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
@@ -120,7 +121,8 @@ impl Kind {
         }
     }
 
-    /// A server with `sequences` places that share `n_ctx` tokens, and with arguments that both servers have.
+    /// The command for a server with `sequences` places that share `n_ctx` tokens. `more` are further arguments that
+    /// both servers accept.
     fn command(&self, model: &Path, port: u16, sequences: usize, n_ctx: usize, more: &[&str]) -> Command {
         let (n_ctx, sequences, port) = (n_ctx.to_string(), sequences.to_string(), port.to_string());
         let (program, mut arguments) = match self {
@@ -158,12 +160,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The most memory that the process has held, in bytes (Linux).
+    /// The peak memory of the process, in bytes (Linux).
     pub(crate) fn peak_memory(&self) -> Option<u64> {
         self.status("VmHWM:")
     }
 
-    /// The memory that the process holds now, in bytes (Linux).
+    /// The current memory of the process, in bytes (Linux).
     pub(crate) fn memory(&self) -> Option<u64> {
         self.status("VmRSS:")
     }
@@ -181,7 +183,8 @@ impl Server {
         asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.starts_with("HTTP/1.1 200")
     }
 
-    /// Asks for a chat completion with this body. Returns the connection, from which the whole answer is to be read.
+    /// Requests a chat completion with this body. Returns the connection, from which the caller must read the whole
+    /// answer.
     pub(crate) fn ask(&self, body: &Value) -> Result<TcpStream> {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address)?;
@@ -191,7 +194,7 @@ impl Server {
         Ok(stream)
     }
 
-    /// Asks for the stream of one text.
+    /// Requests the stream of one text.
     fn stream(&self, number: usize, words: usize, tokens: usize) -> Result<BufReader<TcpStream>> {
         let body = json!({
             "messages": [{"role": "user", "content": prompt(number, words)}],
@@ -201,7 +204,7 @@ impl Server {
         Ok(BufReader::new(self.ask(&body)?))
     }
 
-    /// Asks for one text, and closes the connection after so many events of its stream.
+    /// Requests one text, and closes the connection after this many events of its stream.
     pub(crate) fn leave(&self, number: usize, words: usize, tokens: usize, events: usize) -> Result<()> {
         let mut left = events;
         let mut lines = self.stream(number, words, tokens)?.lines();
@@ -213,7 +216,7 @@ impl Server {
         Ok(())
     }
 
-    /// Asks for one text and reads its stream. `begun` is called with the first token.
+    /// Requests one text and reads its stream. `begun` is called at the first token.
     pub(crate) fn text(&self, number: usize, words: usize, tokens: usize, mut begun: impl FnMut()) -> Result<Timed> {
         let asked = Instant::now();
         let stream = self.stream(number, words, tokens)?;
@@ -224,7 +227,7 @@ impl Server {
             ensure!(!line.contains("\"error\""), "{line}");
             let Some(event) = line.strip_prefix("data: ") else { continue };
             if event == "[DONE]" {
-                // A server may keep the connection open.
+                // The loop ends here, because a server may keep the connection open.
                 break;
             }
             let event: Value = serde_json::from_str(event).with_context(|| line.clone())?;
@@ -249,7 +252,7 @@ impl Server {
     }
 }
 
-/// A prompt of about `words` tokens that shares no beginning with another.
+/// A prompt of about `words` words. No two prompts have the same beginning.
 fn prompt(number: usize, words: usize) -> String {
     format!("{number}. {}", self::words(number as u64 + 1, words))
 }
@@ -262,14 +265,14 @@ mod tests {
 
     fn read(arguments: &[&str]) -> Option<(usize, String)> {
         let file = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
-        let arguments: Vec<String> = arguments.iter().map(|it| it.replace("FILE", &file)).collect();
+        let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("FILE", &file)).collect();
         let read = Arguments::read(&arguments, "verb MODEL [NUMBER] [PART]", 3, &PARTS).ok()?;
         assert_eq!(read.model, Path::new(&file));
         Some((read.number, read.part))
     }
 
     #[test]
-    fn a_verb_takes_a_model_and_perhaps_a_number_and_a_part() {
+    fn a_verb_takes_a_model_and_optionally_a_number_and_a_part() {
         assert_eq!(read(&["FILE"]), Some((3, String::new())));
         assert_eq!(read(&["FILE", "1"]), Some((1, String::new())));
         assert_eq!(read(&["FILE", "32 prompts"]), Some((3, "32 prompts".to_owned())));
@@ -277,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_a_verb_does_not_have_are_refused() {
+    fn unknown_arguments_of_a_verb_are_refused() {
         for arguments in [&[][..], &["no such file"], &["FILE", "texts"], &["FILE", "1", "prompts", "x"]] {
             assert_eq!(read(arguments), None, "{arguments:?}");
         }

@@ -1,5 +1,5 @@
-//! Installs the requirements of a verb besides Rust. On Debian and Ubuntu, packages are installed if no question is
-//! needed (root, or sudo without a password). Elsewhere a paragraph says what to run.
+//! Installs the requirements of a verb other than Rust. On Debian and Ubuntu, packages are installed if that needs no
+//! answer from the user (as root, or with sudo without a password). Elsewhere a paragraph describes what to run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,8 @@ struct Missing {
 /// The usual names of a C++ compiler.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 
-/// This machine's C++ compiler: CXX, or the first of the usual names that starts. Call [`native`] first to install one.
+/// This machine's C++ compiler: the value of CXX, or the first of the usual names that starts. [`native`] installs one,
+/// and must be called first.
 pub(crate) fn cxx() -> Result<String> {
     let found = || {
         let name = COMPILERS.into_iter().find(|name| succeeds(name, &["--version"]));
@@ -26,7 +27,7 @@ pub(crate) fn cxx() -> Result<String> {
     chosen("CXX").or_else(found).context("there is no C++ compiler")
 }
 
-/// Requires cmake, a C++ compiler, and make or ninja, like `llama-sys/build/require.rs`.
+/// Requires cmake, a C++ compiler, and make or ninja, as `llama-sys/build/require.rs` does.
 pub(crate) fn native() -> Result<()> {
     if let Some(cmake) = chosen("CMAKE")
         && !succeeds(&cmake, &["--version"])
@@ -42,7 +43,7 @@ pub(crate) fn native() -> Result<()> {
     if chosen("CMAKE").is_none() && !succeeds("cmake", &["--version"]) {
         missing.push(Missing { what: "cmake", package: "cmake" });
     }
-    // On Windows the cc crate finds Visual Studio's compiler outside of PATH; the build script checks for it.
+    // On Windows the cc crate finds Visual Studio's compiler outside of PATH, and the build script checks for it.
     if cfg!(unix) {
         if chosen("CXX").is_none() && !any_starts(&COMPILERS) {
             missing.push(Missing { what: "a C++ compiler", package: "g++" });
@@ -87,9 +88,9 @@ pub(crate) fn vulkan() -> Result<()> {
     install(&missing, "Install it: `apt install glslc mesa-vulkan-drivers libvulkan1`.")
 }
 
-/// Requires a Python that can make environments.
+/// Requires a Python that can create environments.
 pub(crate) fn python() -> Result<&'static str> {
-    // Debian's own Python has the module `venv` without the packages that it needs.
+    // Debian's own Python has the module `venv`, but not the packages that the module needs.
     let is_whole = |python: &&str| succeeds(python, &["-c", "import venv, ensurepip"]);
     let programs = ["python3", "python"];
     if let Some(python) = programs.into_iter().find(is_whole) {
@@ -121,7 +122,7 @@ pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A cargo tool (`cargo-deny`) of this version: from PATH, or our own copy, which is compiled if missing.
+/// A cargo tool (`cargo-deny`) of this version, from PATH or as our own copy. The copy is compiled if it is missing.
 pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<PathBuf> {
     let root = workspace.target.join("tools");
     let ours = root.join("bin").join(name);
@@ -138,10 +139,10 @@ pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<P
     println!("setup: compiling {name} {version}, some minutes");
     let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", version]);
     install.arg("--root").arg(&root).arg(name);
-    // An unoptimised build takes less than half the time, and the checks would not regain it.
+    // An unoptimised build takes less than half the time, and the checks would not gain that time back.
     install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
     install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    // Otherwise the tool's build would fill our target folder.
+    // Without this, the tool's build would fill our target folder.
     run(install.env_remove("CARGO_TARGET_DIR")).with_context(|| format!("{name} is missing"))?;
     Ok(ours)
 }
@@ -171,7 +172,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
         command.args(&become_root[1..]).args(arguments).stdin(std::process::Stdio::null());
         run(&mut command)
     };
-    // One unreachable source is not fatal: the others may have the packages.
+    // One unreachable source of packages is not fatal, because the others may have them.
     if let Err(error) = apt_get(&["update"]) {
         eprintln!("setup: {error:#}; trying to install all the same");
     }
@@ -180,7 +181,8 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     apt_get(&arguments).map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
 }
 
-/// The command prefix for running apt-get as root without a question; `None` if impossible, or without apt-get.
+/// The prefix of a command that runs apt-get as root without a question; `None` if that is impossible or apt-get is
+/// missing.
 fn apt() -> Option<Vec<&'static str>> {
     if !succeeds("apt-get", &["--version"]) {
         return None;
@@ -192,7 +194,8 @@ fn apt() -> Option<Vec<&'static str>> {
     succeeds("sudo", &["-n", "true"]).then(|| vec!["sudo", "-n"])
 }
 
-/// Looks in the distributions' folders on Linux. Elsewhere bindgen's own search decides and reports failures.
+/// On Linux, looks in the folders of distributions. On other systems, bindgen's own search decides and reports
+/// failures.
 fn has_libclang() -> bool {
     if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
         return true;
@@ -209,7 +212,7 @@ fn has_libclang() -> bool {
         name.starts_with("libclang.so")
             || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp") && name.contains(".so"))
     };
-    // The library alone cannot parse `#include <stddef.h>`; distributions package its headers separately.
+    // The library alone cannot parse `#include <stddef.h>`, because distributions package its headers separately.
     let has_headers =
         |dir: &Path| children(&dir.join("clang")).iter().any(|version| version.join("include/stddef.h").is_file());
     let library = dirs.iter().any(|dir| children(dir).iter().any(is_library));

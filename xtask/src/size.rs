@@ -1,4 +1,4 @@
-//! `size`: prints the lines of Rust in each crate, beside the last release's. The numbers are information only. The
+//! `size`: prints the lines of Rust in each crate, now and at the last release. The numbers are only information; the
 //! verb fails only for a comment that is too wide.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::semver::last_release;
 use crate::tree;
 use crate::workspace::Workspace;
 
-/// The crates' own code, then all tests.
+/// The code of each crate, and then all tests.
 const GROUPS: [(&str, &[&str]); 14] = [
     ("gguf", &["gguf/src"]),
     ("planner", &["planner/src"]),
@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 14] = [
     ("tests", &TESTS),
 ];
 
-/// Maximum columns of a comment. rustfmt limits the code.
+/// Maximum columns of a comment. rustfmt limits the columns of code.
 const MAX_COLUMNS: usize = 120;
 
 const TESTS: [&str; 15] = [
@@ -93,7 +93,7 @@ fn lines_at(workspace: &Workspace, tag: &str, folders: &[&str]) -> Result<usize>
     Ok(lines)
 }
 
-/// Whether the file is hand-written Rust, not generated bindings.
+/// Whether the file is hand-written Rust and not generated bindings.
 fn is_ours(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "rs") && !file.ends_with("bindings.rs")
 }

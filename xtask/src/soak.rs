@@ -1,4 +1,5 @@
-//! `soak`: generates tokens for hours and prints the process's resources meanwhile; `docs/soak.md` has a table.
+//! `soak`: generates tokens for hours, and prints the resources of the process at intervals. `docs/soak.md` has a
+//! table.
 
 use anyhow::{Context, Result, bail};
 
@@ -20,7 +21,7 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         bail!("what a process holds is read from /proc: Linux only");
     }
     setup::native()?;
-    // Without `--package`, cargo resolves features as in `cargo test --workspace`, and both share their builds. The
+    // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both share their builds. The
     // native code is optimised in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());

@@ -1,4 +1,4 @@
-//! Finds llama.cpp's source, in the repository as `llama-sys/build/source.rs` does, and selects its published part.
+//! Finds llama.cpp's source as `llama-sys/build/source.rs` does in the repository, and selects the part to publish.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use crate::tree;
 use crate::workspace::{Workspace, output};
 
-/// The parts of llama.cpp that the build needs, those of the feature `media` too. llama.cpp's CMakeLists.txt always
-/// configures `vendor/`. Its folders are header libraries, of which only the CMakeLists.txt is read, except for `hash`,
-/// whose files cmake checks. On Windows cmake/win-app.cmake depends on the manifest of the programs.
+/// The parts of llama.cpp that the build needs, including those of the feature `media`. llama.cpp's CMakeLists.txt
+/// always configures `vendor/`. The folders there are header libraries, of which cmake reads only the CMakeLists.txt,
+/// except for `hash`, whose files it checks. On Windows cmake/win-app.cmake depends on the manifest of the programs.
 const NEEDED: [&str; 28] = [
     "CMakeLists.txt",
     "LICENSE",
@@ -43,7 +43,7 @@ const NEEDED: [&str; 28] = [
     "tools/mtmd/mtmd.h",
 ];
 
-/// Backends that no feature of ours builds. cmake enters a backend's folder only if its option is on.
+/// Backends that none of our features builds. cmake enters a backend's folder only if the option of the backend is on.
 const UNUSED: [&str; 11] = [
     "ggml/src/ggml-cann",
     "ggml/src/ggml-et",
@@ -79,15 +79,16 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("llama.cpp"))
 }
 
-/// The files below `source` that the workspace's native builds have read, as relative paths: from cmake's list of
-/// inputs, the compilers' dependency files, and the sources of unbuilt targets, which cmake checks.
+/// The files below `source` that the workspace's native builds have read, as relative paths. The list comes from
+/// cmake's list of inputs, from the compilers' dependency files, and from the sources of unbuilt targets, which cmake
+/// checks.
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
     let builds = workspace.builds_with_mtmd().into_iter().map(|build| build.join("build"));
     // Other builds are only partly configured.
     for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
         let mut lists = vec![build.join("CMakeFiles/Makefile.cmake")];
-        // The build of mtmd has no such list: it builds all of its targets.
+        // The build of mtmd has no such list of unbuilt targets, because it builds all of its targets.
         lists.extend(Some(build.join("compile_commands.json")).filter(|list| list.is_file()));
         let objects = tree::files(&build)?.into_iter();
         let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));
@@ -113,7 +114,8 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
 /// Makes `to` contain exactly the published part of the source tree `from`.
 pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
     for path in NEEDED.iter().chain(&UNUSED) {
-        // Otherwise a move in llama.cpp would go unnoticed: a missing file in the package, or a new backend.
+        // Without this check, a file that llama.cpp has moved would be missing in the package, and a new backend would
+        // go unnoticed.
         ensure!(from.join(path).exists(), "{} has no {path}: correct the lists in xtask/src/source.rs", from.display());
     }
     tree::mirror(from, to, &|path| {

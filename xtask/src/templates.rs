@@ -1,10 +1,10 @@
-//! `templates`: checks that chat templates render as in Hugging Face's transformers.
+//! `templates`: checks that chat templates render in the same way as in Hugging Face's transformers.
 //!
 //! transformers renders every template of a folder with every history of `chat/tests/chat_templates/histories.json`
 //! (`render.py`, in a virtual environment). An ignored test of `chat/tests/chat/chat_templates.rs` compares the results
 //! with ours. It fails if texts differ, or if we refuse a template that transformers renders. Templates that only
-//! transformers refuses are counted (listed in docs/chat-templates.md). `--fixtures` records transformers' results for
-//! the tests' own templates, so that the tests need neither Python nor a network.
+//! transformers refuses are counted (docs/chat-templates.md lists them). `--fixtures` records transformers' results for
+//! the templates of the tests, so that the tests need neither Python nor a network.
 
 use std::fs;
 use std::io::Write;
@@ -36,10 +36,10 @@ pub(crate) fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     run(test.env("AUTOPLACE_TEMPLATES", folder).env("AUTOPLACE_TEMPLATES_RENDERED", rendered))
 }
 
-/// A package of published templates. They are not committed, because their licences are their models'.
+/// A package of published templates. They are not committed, because they have the licences of their models.
 const PUBLISHED: &str = "@huggingface/ollama-utils@0.0.18";
 
-/// Compares the distinct templates of a published package.
+/// Compares the different templates of a published package.
 pub(crate) fn published(workspace: &Workspace) -> Result<()> {
     let folder = workspace.target.join("templates");
     if folder.exists() {
@@ -88,7 +88,7 @@ fn literal(source: &str) -> Option<String> {
     }
 }
 
-/// Records the tests' expected results.
+/// Records the expected results of the tests.
 pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     let root = workspace.root.join(FIXTURES);
     for set in ["families", "language"] {
@@ -97,13 +97,13 @@ pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// transformers' results for a folder's templates, by template and history, as JSON.
+/// The results of transformers for the templates of a folder, by template and history, as JSON.
 fn rendered_there(workspace: &Workspace, folder: &Path) -> Result<String> {
     let cases = cases(workspace, folder)?;
     let requests: Vec<&Value> = cases.iter().map(|case| &case.request).collect();
     let mut rendered = Map::new();
     for (case, mut answer) in cases.iter().zip(transformers(workspace, &requests)?) {
-        // Python's error messages are not compared.
+        // The error messages of Python are not compared.
         if let Some(error) = answer.get_mut("error") {
             *error = true.into();
         }
@@ -154,14 +154,14 @@ fn cases(workspace: &Workspace, folder: &Path) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// transformers' results for these requests.
+/// The results of transformers for these requests.
 fn transformers(workspace: &Workspace, requests: &[&Value]) -> Result<Vec<Value>> {
     let program = python::environment(workspace, "xtask/templates/requirements.txt")?;
     let script = workspace.root.join("xtask/templates/render.py");
     answers(Command::new(program).arg(script), requests)
 }
 
-/// One answer for each request, one on each line.
+/// Runs a command that answers each request with one line.
 fn answers(command: &mut Command, requests: &[&Value]) -> Result<Vec<Value>> {
     let mut child = command
         .stdin(Stdio::piped())

@@ -1,4 +1,4 @@
-//! `test`: runs every check, the quickest to show mistakes first. `.ci/run` runs only this.
+//! `test`: runs every check. The checks that show mistakes soonest come first. `.ci/run` runs only this.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ pub(crate) struct Step {
     run: fn(&Workspace) -> Result<()>,
 }
 
-/// All steps. They use few selections of packages and features, because each selection compiles the dependencies again.
+/// All steps. They use few different selections of packages and features, because each selection compiles the
+/// dependencies again.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "format",
@@ -45,8 +46,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "lint",
         what: "clippy compiles everything, warnings denied (and llama.cpp, if nothing has before)",
-        // The flag `--all-targets` is left out, because it would compile the examples as tests, and the examples' own
-        // tests need them as programs.
+        // The flag `--all-targets` would compile the examples as tests, but the tests of the examples need them as
+        // programs.
         run: |workspace| {
             run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
             run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
@@ -83,7 +84,7 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the documentation builds without a warning",
         run: |workspace| {
             let mut cargo = workspace.compile("doc", &["--workspace", "--no-deps"]);
-            // As on docs.rs, without native code.
+            // The documentation is built as on docs.rs, without native code.
             run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1"))
         },
     },
@@ -100,8 +101,8 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// Runs all steps, or the named ones, up to the first failure. If all steps run, Vulkan's software driver is used where
-/// available.
+/// Runs all steps or the named ones, up to the first failure. If all steps run, Vulkan's software driver is used if it
+/// is available.
 pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     for name in names {
         ensure!(STEPS.iter().any(|step| step.name == name), "there is no step `{name}`; `cargo xtask help` lists them");
@@ -109,7 +110,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let steps: Vec<&Step> =
         STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
     workspace.clippy = true;
-    // Installs all requirements now instead of half an hour later.
+    // All requirements are installed at the start, not after half an hour.
     setup::native()?;
     setup::rust_components(workspace)?;
     if steps.iter().any(|step| step.name == "bindings") && !bindings::are_known(workspace)? {
@@ -130,8 +131,8 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let builds = workspace.native_builds();
     let workspace = &*workspace;
     std::thread::scope(|scope| {
-        // The downloads wait for the network more than for a core. Errors are ignored here: the step tries again and
-        // reports them.
+        // The downloads use the network more than a core, so they run beside the steps. Errors are ignored here,
+        // because the step that needs the files tries again and reports them.
         let bring = || {
             let models = real::download(workspace).is_ok();
             clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok() && models
@@ -154,24 +155,24 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Property tests draw the same cases in every run, so that a failure points to the current change; 100 cases unless a
-/// test sets a number. A plain `cargo test` draws 256 new ones.
+/// Property tests draw the same cases in every run, so that a failure points to the current change. They draw 100
+/// cases, unless a test sets another number. A plain `cargo test` draws 256 new cases.
 const RANDOM_CASES: [(&str, &str); 2] = [("PROPTEST_RNG_SEED", "20261121"), ("PROPTEST_CASES", "100")];
 
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// Sets the clients' environment, which the tests cannot make.
+/// Runs the tests of the clients, in an environment with the packages that they need.
 fn clients_step(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, clients::OPENAI)?;
     let programs = clients::list(&clients::of_few(workspace)?)?;
-    // Naming a test does not build the examples, so they are built first, as in the step `test`.
+    // A command that names a test does not build the examples. They are built first, as in the step `test`.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
 }
 
-/// Continues after a failure, so that one run names all failing tests.
+/// Runs all tests. It continues after a failure, so that one run names all failing tests.
 fn all_tests(workspace: &Workspace) -> Result<()> {
     tests(workspace, &["--workspace", "--no-fail-fast"])
 }
@@ -184,7 +185,7 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         }
     }
     if std::env::var_os(TEST_THREADS).is_none() {
-        // One thread more than cores: some tests wait for a worker or a clock.
+        // The number of threads is one more than that of cores, because some tests wait for a worker or a clock.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         cargo.env(TEST_THREADS, (cores + 1).to_string());
     }
@@ -194,7 +195,8 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
 /// Folders outside the workspace with their own Cargo.lock.
 const LOCKED: [&str; 4] = ["benches/clip-buffers", "examples/with-llama-cpp-2", "fuzz", "vendor"];
 
-/// The alias `cargo xtask` checks the workspace's own lock file with `--locked`.
+/// Checks the lock files of these folders. The alias `cargo xtask` checks the workspace's own lock file with
+/// `--locked`.
 fn locked(workspace: &Workspace) -> Result<()> {
     for folder in LOCKED {
         let mut cargo = workspace.cargo(&["update", "--quiet", "--workspace", "--locked"]);
@@ -203,7 +205,7 @@ fn locked(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The planner must build without a C++ compiler.
+/// Checks that the planner can be built without a C++ compiler.
 fn pure(workspace: &Workspace) -> Result<()> {
     let tree = output(&mut workspace.cargo(&[
         "tree",
@@ -223,8 +225,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Checks that llama.cpp, which takes minutes, was compiled at most once. More is a failure in the CI. Elsewhere,
-/// another build in the same tree may be the cause.
+/// Checks that llama.cpp was compiled at most once, because that takes minutes. Another build is a failure in the CI.
+/// Elsewhere, another run in the same tree may be the cause.
 fn once(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Result<()> {
     let new = after.difference(before).count();
     if new <= 1 {

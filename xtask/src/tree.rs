@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{Workspace, output, run};
 
-/// Makes `to` contain exactly the files of `from` whose relative path is wanted. Unwanted folders are not entered.
-/// Links are followed, and their targets copied.
+/// Makes `to` contain exactly the files of `from` whose relative paths are `wanted`. Folders that are not wanted are
+/// not entered. Links are followed, so their targets are copied.
 pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let mut keep = BTreeSet::new();
     copy(from, to, Path::new(""), wanted, &mut keep)?;
     prune(to, Path::new(""), &keep)
 }
 
-/// Makes an empty folder.
+/// Makes an empty folder, and removes an existing one first.
 pub(crate) fn afresh(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -32,7 +32,7 @@ pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
     run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
 }
 
-/// Packs a folder into `FOLDER.tar.gz` beside it. The same folder and commit give the same archive.
+/// Packs a folder into `FOLDER.tar.gz` beside it. The same folder at the same commit gives the same archive.
 pub(crate) fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let name = folder.file_name().context("the folder has a name")?;
     let archive = folder.with_file_name(format!("{}.tar.gz", name.to_string_lossy()));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_copies_what_is_wanted_and_removes_the_rest() {
+    fn a_mirror_copies_the_wanted_files_and_removes_the_rest() {
         let dir = folder("mirror");
         let (from, to) = (dir.join("from"), dir.join("to"));
         for (path, text) in [("a/kept", "1"), ("a/unwanted", "2"), ("b", "3")] {

@@ -1,7 +1,7 @@
-//! `vulkan`: a Vulkan driver without a card: Mesa's software device, for tests and the GPU check.
+//! `vulkan`: runs tests and the GPU check with a Vulkan driver that needs no card: Mesa's software device.
 //!
-//! In: ggml-vulkan's shader compiler (`glslc`), Mesa's driver, and headers of Vulkan 1.4, which many systems lack. Out:
-//! a folder with the headers; `gpu-check` on the device, with results below `target/vulkan/results`.
+//! In: ggml-vulkan's shader compiler (`glslc`), Mesa's driver, and the headers of Vulkan 1.4, which many systems lack.
+//! Out: a folder with the headers, and the results of `gpu-check` on the device below `target/vulkan/results`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 use crate::setup;
 use crate::workspace::{Workspace, output, run};
 
-/// Debian 13's packages, which work on any system: path in the archive, and SHA-256.
+/// Packages of Debian 13 that work on any system: the path in the archive, and the SHA-256.
 const HEADERS: [(&str, &str); 2] = [
     (
         "pool/main/v/vulkan-loader/libvulkan-dev_1.4.309.0-1_amd64.deb",
@@ -28,7 +28,7 @@ const HEADERS: [(&str, &str); 2] = [
 #[cfg(unix)]
 const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libvulkan.so.1";
 
-/// A shader compiler without ggml's `-O`: Mesa optimises shaders itself, and this saves a fifth of the time.
+/// A shader compiler without ggml's `-O`. Mesa optimises shaders itself, and the script saves a fifth of the time.
 #[cfg(unix)]
 const GLSLC: &str = r#"#!/bin/sh
 for argument; do
@@ -38,10 +38,10 @@ done
 exec glslc "$@"
 "#;
 
-/// A shader compiler for the demo model, the only model of the tests. Shaders of quantized types other than Q8_0, and
-/// of an extension that Mesa lacks, are replaced by invalid SPIR-V, which saves more than half of the time. If such a
-/// shader is requested, the driver refuses it and ggml names it. One shader of each source also writes its
-/// dependencies: `-MD`.
+/// A shader compiler for the demo model, the only model of the tests. It replaces shaders of quantized types other than
+/// Q8_0, and shaders of an extension that Mesa lacks, by invalid SPIR-V. This saves more than half of the time. If such
+/// a shader is requested, the driver refuses it and ggml prints its name. One shader of each source also writes its
+/// dependencies (`-MD`).
 #[cfg(unix)]
 const GLSLC_FOR_TESTS: &str = r#"#!/bin/sh
 unset output depends
@@ -58,8 +58,8 @@ case ${depends-${output##*/}} in
 esac
 "#;
 
-/// The C++ compiler's launcher: the backend's host code takes 112 s of one core with `-O3` and 28 s without, and Mesa's
-/// device computes for far longer than the host code runs.
+/// A launcher of the C++ compiler that leaves out `-O3`. The backend's host code compiles in 28 s of one core instead
+/// of 112 s, and Mesa's device computes for far longer than the host code runs.
 #[cfg(unix)]
 const LAUNCHER: &str = r#"#!/bin/sh
 case $* in
@@ -68,8 +68,9 @@ case $* in
 esac
 "#;
 
-/// A launcher for tests with small models. It optimises less the parts of llama.cpp that are slow to compile and do not
-/// decide the speed of a token. Parts that tests hardly run are not optimised. It saves 58 of 188 s of one core.
+/// A launcher for tests with small models. It reduces the optimisation of the parts of llama.cpp that are slow to
+/// compile and hardly affect the speed of a token. Parts that tests hardly run are not optimised at all. This saves 58
+/// of 188 s of one core.
 #[cfg(unix)]
 const LAUNCHER_FOR_TESTS: &str = r#"#!/bin/sh
 case $* in
@@ -83,7 +84,7 @@ esac
 /// ggml skips devices that compute on the CPU unless they are named.
 const DEVICE: (&str, &str) = ("GGML_VK_VISIBLE_DEVICES", "0");
 
-/// Runs the GPU check, however long it takes.
+/// Runs the GPU check, without a limit of time.
 pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()> {
     setup::native()?;
     workspace.vulkan = Some(for_mesa(workspace, "mesa", [GLSLC, LAUNCHER])?);
@@ -97,7 +98,7 @@ pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()>
     run(check.current_dir(&workspace.root))
 }
 
-/// The kit for Mesa's driver and the demo model only.
+/// The kit for only Mesa's driver and the demo model.
 pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     for_mesa(workspace, "tests", [GLSLC_FOR_TESTS, LAUNCHER_FOR_TESTS])
 }
@@ -107,13 +108,13 @@ pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
 fn for_mesa(workspace: &Workspace, name: &str, [compiler, launcher]: [&str; 2]) -> Result<PathBuf> {
     let sdk = sdk(workspace)?;
     let mesa = workspace.target.join("vulkan").join(name);
-    // CMake's FindVulkan looks here first.
+    // FindVulkan of CMake looks in this folder first.
     #[cfg(unix)]
     let programs = [(mesa.join("bin/glslc"), compiler), (mesa.join("bin/launch-c++"), launcher)];
     #[cfg(unix)]
     if programs.iter().any(|(path, text)| fs::read_to_string(path).ok().as_deref() != Some(text)) {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
-        // Remains of an interrupted run.
+        // An interrupted run may have left the folder.
         let _ = fs::remove_dir_all(&mesa);
         fs::create_dir_all(mesa.join("bin"))?;
         for part in ["include", "lib", "share"] {

@@ -1,4 +1,4 @@
-//! The repository's location, and running cargo in it.
+//! The repository's location, and commands that run in it.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -16,12 +16,12 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// Vulkan's headers and loader, if the build uses them.
     pub(crate) vulkan: Option<PathBuf>,
-    /// Makes clippy compile whatever `cargo test` compiles, with warnings as errors.
+    /// Whether clippy compiles everything that `cargo test` compiles, with warnings as errors.
     pub(crate) clippy: bool,
 }
 
 impl Workspace {
-    /// Finds the workspace from the variables that cargo sets for the programs that it runs.
+    /// Finds the workspace by the variables that cargo sets for the programs that it runs.
     pub(crate) fn find() -> Result<Self> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&here).parent().context("xtask lies in the workspace")?.to_owned();
@@ -36,11 +36,11 @@ impl Workspace {
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let cargo = PathBuf::from(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         let mut command = Command::new(&cargo);
-        // Build scripts read this variable, and a change of it would run them again.
+        // Build scripts read this variable. A change of it would run them again.
         command.current_dir(&self.root).args(arguments).env_remove("CARGO_MANIFEST_DIR");
         if self.clippy && arguments.first() == Some(&"test") {
-            // Like `cargo clippy`: a rustc that lints. `cargo clippy` itself only checks, so the tests would be
-            // compiled a second time.
+            // As `cargo clippy` does, rustc is replaced by a compiler that also lints. `cargo clippy` itself only
+            // checks, so the tests would be compiled a second time.
             command.env("RUSTC_WORKSPACE_WRAPPER", cargo.with_file_name("clippy-driver"));
             command.env("CLIPPY_ARGS", "-Dwarnings");
         }
@@ -54,12 +54,12 @@ impl Workspace {
         command
     }
 
-    /// Git's output in the root folder.
+    /// Runs git in the root folder, and returns its output.
     pub(crate) fn git(&self, arguments: &[&str]) -> Result<String> {
         output(Command::new("git").current_dir(&self.root).args(arguments))
     }
 
-    /// Cargo with a verb that compiles llama.cpp, always with the same features.
+    /// A cargo command that compiles llama.cpp. It always uses the same features.
     pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.cargo(&[verb]);
         command.arg(match self.vulkan {
@@ -77,13 +77,13 @@ impl Workspace {
         serde_json::from_value(metadata["packages"].take()).context("cargo metadata lists packages")
     }
 
-    /// The folders of llama-sys's native builds of llama.cpp, one for each source and set of options: see
-    /// `llama-sys/build/compile.rs`.
+    /// The folders of llama-sys's native builds of llama.cpp, one for each source and set of options (see
+    /// `llama-sys/build/compile.rs`).
     pub(crate) fn native_builds(&self) -> BTreeSet<PathBuf> {
         self.builds_with_mtmd().into_iter().filter(|build| !is_of_mtmd(build)).collect()
     }
 
-    /// The folders of [`native_builds`](Self::native_builds), and those of mtmd: see `llama-sys/build/mtmd.rs`.
+    /// The folders of [`native_builds`](Self::native_builds), and those of mtmd (see `llama-sys/build/mtmd.rs`).
     pub(crate) fn builds_with_mtmd(&self) -> BTreeSet<PathBuf> {
         let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
             return BTreeSet::new();
@@ -97,7 +97,7 @@ fn is_of_mtmd(build: &Path) -> bool {
     build.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mtmd-"))
 }
 
-/// A program that ends with its handle.
+/// A program that is ended when this value is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -120,7 +120,7 @@ impl Running {
     }
 }
 
-/// Runs a command with our own output. A failure names the command.
+/// Runs a command, with its output on our own. The error for a failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
@@ -129,7 +129,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns its stdout; its stderr is ours.
+/// Runs a command and returns its stdout. Its stderr goes to ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{}`", line(command)))?;
@@ -139,14 +139,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` printed something that is not text", line(command)))
 }
 
-/// Whether the program starts with these arguments and succeeds. Its output is discarded.
+/// Whether the program starts with these arguments and succeeds. The output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// The command as typed in a shell.
+/// The command in the form in which it is typed in a shell.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut line = program.to_string_lossy().into_owned();

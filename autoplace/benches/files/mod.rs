@@ -1,5 +1,5 @@
-//! Published files without their data: tensors, hyper-parameters, and a vocabulary of real length, which takes the time
-//! to read. They are written sparse; each takes only the space of its header, 5 to 14 MiB.
+//! Published files without their data: tensors, hyper-parameters, and a vocabulary of real length, which takes most of
+//! the reading time. The files are sparse; each takes only the space of its header, 5 to 14 MiB.
 #![allow(dead_code, reason = "each user takes its part")]
 
 mod vocabulary;
@@ -29,7 +29,7 @@ pub(crate) const LLAMA_8B: Model = Model {
     experts: None,
 };
 
-/// The reference of [`planning`](super): 70B with a vocabulary of 128k.
+/// The reference model of [`planning`](super): 70B, with a vocabulary of 128k.
 pub(crate) const LLAMA_70B: Model = Model { name: "Llama-3.3-70B", dims: dims::LLAMA_70B, ..LLAMA_8B };
 
 pub(crate) const QWEN3_30B_A3B: Model = Model {
@@ -59,7 +59,7 @@ impl Model {
         path
     }
 
-    /// Number of tokens in its vocabulary.
+    /// Number of tokens in the vocabulary.
     pub(crate) fn n_vocab(&self) -> u32 {
         small(self.dims.n_vocab)
     }
@@ -123,7 +123,8 @@ impl Model {
     fn block(&self, il: u64) -> Vec<(&'static str, T, Vec<u64>)> {
         let Dims { n_layer, n_embd, n_ff, head_dim, .. } = self.dims;
         let (q, kv) = (self.dims.q(), self.dims.kv());
-        // llama-quant.cpp, use_more_bits: the first and last eighth, and every third block between.
+        // These blocks get more bits: the first and last eighth, and every third block between them (llama-quant.cpp,
+        // use_more_bits).
         let eighth = n_layer / 8;
         let more = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2;
         let kept = if more { T::Q6_K } else { T::Q4_K };
@@ -160,7 +161,7 @@ impl Model {
     }
 }
 
-/// A hyper-parameter as a header states it.
+/// A hyper-parameter as the type that a header has.
 fn small(value: u64) -> u32 {
     u32::try_from(value).expect("hyper-parameters are small")
 }

@@ -40,7 +40,7 @@ impl Vocabulary {
             .u32("tokenizer.ggml.eos_token_id", n - CONTROL + 1)
     }
 
-    /// A byte, or a word. Every second word begins with a space, in the notation of its kind.
+    /// The text of a token: a byte or a word. Every second word begins with a space, in the notation of this kind.
     fn token(self, token: u32) -> String {
         if token < 256 {
             return match self {

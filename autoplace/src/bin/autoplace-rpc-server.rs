@@ -1,5 +1,5 @@
-//! Lends this machine's devices to a load on another machine. This is llama.cpp's rpc-server, in the version that this
-//! library is built with.
+//! Makes this machine's devices available to loads on other machines. This is llama.cpp's rpc-server, in the version
+//! with which this library is built.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;

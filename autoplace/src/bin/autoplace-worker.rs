@@ -1,4 +1,4 @@
-//! The program that a model runs in, for applications whose own `main` cannot begin with `autoplace::worker_main()`.
+//! The worker program, for applications whose own `main` cannot begin with `autoplace::worker_main()`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Asking a chat for its next answer.
+//! The methods of a chat that request the next answer.
 
 use super::chat::Chat;
 use super::stream::ChatStream;
@@ -15,12 +15,12 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
+    /// The errors of [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
     pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::say(self, content)
     }
 
-    /// As [`say`](Self::say), with a stream that owns the chat, so that a function or task can pass the answer on.
+    /// Like [`say`](Self::say), but the stream owns the chat, so that a function or task can return the answer.
     /// [`into_chat`](crate::generate::AsyncStream::into_chat) gives the chat back.
     ///
     /// ```no_run
@@ -34,22 +34,22 @@ impl Chat {
     /// }
     /// ```
     ///
-    /// For a chat behind a lock there is [`ChatStream::say`], whose stream holds the lock.
+    /// For a chat behind a lock, use [`ChatStream::say`]. Its stream keeps the lock.
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say), and [`Error::Thread`]. On an error the chat is dropped; keep a clone to go on
-    /// with it.
+    /// The errors of [`say`](Self::say), and [`Error::Thread`]. On an error, the chat is dropped; keep a clone to
+    /// continue the conversation.
     #[cfg(feature = "async")]
     pub fn say_async(self, content: impl Into<Content>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::say(Box::new(self), content)?.into_async()
     }
 
-    /// As [`answer`](Self::answer), with a stream that owns the chat: see [`say_async`](Self::say_async).
+    /// Like [`answer`](Self::answer), but the stream owns the chat: see [`say_async`](Self::say_async).
     ///
     /// # Errors
     ///
-    /// As [`say_async`](Self::say_async).
+    /// The errors of [`say_async`](Self::say_async).
     #[cfg(feature = "async")]
     pub fn answer_async(self) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::answer(Box::new(self))?.into_async()
@@ -61,8 +61,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an error, the
-    /// message is removed again.
+    /// The errors of [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an
+    /// error, the message is removed again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<Content>) -> Result<T, Error>
     where

@@ -1,4 +1,4 @@
-//! Answers as `Stream`s for tasks of any async runtime.
+//! The answers of a chat as `Stream`s, for tasks of any async runtime.
 
 use std::ops::DerefMut;
 use std::pin::Pin;
@@ -26,13 +26,13 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
 }
 
 impl<C: DerefMut<Target = Chat>> AsyncStream<ChatStream<C>> {
-    /// Ends the answer and gives the holder of the chat back: see [`ChatStream::into_chat`].
+    /// Ends the answer and returns the chat: see [`ChatStream::into_chat`].
     pub fn into_chat(self) -> C {
         self.0.into_chat()
     }
 }
 
-/// Computes as a [`TokenStream`](crate::generate::TokenStream) does.
+/// Polling computes the answer in the same way as for a [`TokenStream`](crate::generate::TokenStream).
 impl<C: DerefMut<Target = Chat> + Unpin> Stream for ChatStream<C> {
     type Item = Result<ReplyPart, Error>;
 

@@ -21,8 +21,9 @@ use crate::run::token_stream::TokenStream;
 
 /// A conversation with a model: the messages so far, and the settings of its answers.
 ///
-/// Each answer renders the history with the model's own template. The tokens that the context still holds are not
-/// computed again. The tokens of an answer stay as they were generated, even where its text would tokenize differently.
+/// For each answer, the history is rendered with the model's own template. Tokens that the context still holds are not
+/// computed again. The tokens of an answer stay as they were generated, even if its text would be tokenized
+/// differently.
 ///
 /// ```no_run
 /// use autoplace::{Model, ReplyPart};
@@ -37,13 +38,13 @@ use crate::run::token_stream::TokenStream;
 /// # Ok::<(), autoplace::Error>(())
 /// ```
 ///
-/// A clone is an independent conversation. Both share the cells of their common history.
+/// A clone is an independent conversation. The two conversations share the cells of their common history.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
     /// Settings of the answers. Each answer replaces the prompt.
     pub(super) generate: GenerateRequest,
-    /// The engine that generates the answers; `None`: a stream of the chat's own.
+    /// The engine that generates the answers. `None` if the chat generates each answer with a stream of its own.
     engine: Option<Engine>,
     template: ChatTemplate,
     /// Overrides the reply format of the template.
@@ -64,8 +65,9 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Whether the rendering begins with the known text, and with its pictures and sounds. `media` are those of the
-    /// conversation: after the oldest turns are left out, another picture may stand in the same text.
+    /// Whether the rendering begins with the known text and with its pictures and sounds. `media` are the pictures and
+    /// sounds of the shown messages. The pictures are compared because, after the oldest turns were left out, the same
+    /// text may contain another picture.
     fn begins(&self, rendered: &Rendered, media: &[&Media]) -> bool {
         if !rendered.as_str().starts_with(&self.text) {
             return false;
@@ -101,8 +103,8 @@ impl Model {
 }
 
 impl Engine {
-    /// Begins a conversation with the chat template of the model. Many conversations can run at once: each answer is a
-    /// text of this engine. A request for an answer waits while the engine's queue is full.
+    /// Begins a conversation with the chat template of the model. Many conversations can run at once, because each
+    /// answer is a text of this engine. A request for an answer waits while the engine's queue is full.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -117,7 +119,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Model::chat`].
+    /// The errors of [`Model::chat`].
     pub fn chat(&self) -> Result<Chat, Error> {
         Ok(self.model().chat()?.on(self.clone()))
     }
@@ -159,7 +161,7 @@ impl Chat {
         self
     }
 
-    /// Changes how answers are generated: everything that [`GenerateRequest`] can set.
+    /// Changes how answers are generated, with any method of [`GenerateRequest`].
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -167,7 +169,7 @@ impl Chat {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// An answer under a constraint consists of content alone; the chat turns reasoning off (`enable_thinking`). A
+    /// An answer under a constraint consists only of content, so the chat turns reasoning off (`enable_thinking`). A
     /// [`variable`](Self::variable) or a [`reply_format`](Self::reply_format) overrides this.
     pub fn with(mut self, settings: impl FnOnce(GenerateRequest) -> GenerateRequest) -> Self {
         self.generate = settings(self.generate);
@@ -216,15 +218,15 @@ impl Chat {
         self.with(|generate| generate.stop(text))
     }
 
-    /// Tools that the model may call. A call arrives as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall);
-    /// [`tool_result`](Self::tool_result) adds its result.
+    /// Sets the tools that the model may call. A call arrives as
+    /// [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall); [`tool_result`](Self::tool_result) adds its result.
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self
     }
 
-    /// Decides whether the model answers a user message with a tool call. After the result of a call the model
-    /// chooses freely again. Default: the model chooses.
+    /// Decides whether the model answers a user message with a tool call. After the result of a call, the model chooses
+    /// freely again. Default: the model chooses.
     ///
     /// A forced call is generated as JSON of the tool's schema, without reasoning (`enable_thinking`), and is
     /// parsed as a call.
@@ -240,7 +242,7 @@ impl Chat {
         self
     }
 
-    /// Parses answers by this format instead of the template's.
+    /// Parses answers by this format instead of the template's format.
     pub fn reply_format(mut self, format: ReplyFormat) -> Self {
         self.format = Some(format);
         self
@@ -253,12 +255,12 @@ impl Chat {
         self
     }
 
-    /// Messages that the model is no longer shown because the context has no room for them.
+    /// Messages that are no longer shown to the model, because the context has no room for them.
     pub fn forgotten(&self) -> &[Message] {
         self.window.forgotten(&self.messages)
     }
 
-    /// Number of tokens in the prompt of the next answer, with those of its pictures and sounds.
+    /// Number of tokens in the prompt of the next answer, including the tokens of its pictures and sounds.
     ///
     /// # Errors
     ///
@@ -345,7 +347,8 @@ impl Chat {
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
         let prompt = self.prompt(&rendered);
         if self.generate.model.is_in_worker() && prompt.has_media() {
-            // Only the worker knows the tokens of pictures. Its cache finds the tokens of the prompt that it holds.
+            // Only the worker knows the tokens of pictures. The worker's cache finds the tokens that its context holds
+            // already.
             return Ok(Asked { known: Known::default(), prompt: Some(prompt), parser, constraint });
         }
         let layout = self.generate.model.lay_out(&prompt)?;
@@ -361,7 +364,7 @@ impl Chat {
         }
     }
 
-    /// The prompt of the next answer, as the template renders it.
+    /// Renders the prompt of the next answer with the template.
     ///
     /// # Errors
     ///
@@ -381,7 +384,8 @@ impl Chat {
     /// The prompt of a rendering: the known tokens of the beginning, and the rest of the text.
     fn prompt(&self, rendered: &Rendered) -> Prompt {
         let shown = self.window.shown(&self.messages);
-        let media: Vec<&Media> = shown.iter().flat_map(|it| &it.media).map(|it| &it.media).collect();
+        let media: Vec<&Media> =
+            shown.iter().flat_map(|message| &message.media).map(|attached| &attached.media).collect();
         let known = self.known.as_ref().filter(|known| known.begins(rendered, &media));
         match known {
             Some(Known { text, layout }) => {
@@ -392,8 +396,8 @@ impl Chat {
         }
     }
 
-    /// Keeps the prompt and the tokens that were generated after it. Keeps the prompt alone when those tokens do not
-    /// spell the text, for example because a stop string was cut off.
+    /// Keeps the tokens of the prompt and of the answer. If the answer's tokens do not spell its text, for example
+    /// because a stop string was cut off, only those of the prompt are kept.
     pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());

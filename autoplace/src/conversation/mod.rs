@@ -1,7 +1,7 @@
 //! Conversations: messages in, the parts of an answer out.
 //!
 //! A [`Chat`](crate::generate::Chat) keeps the messages, renders them with the model's template, and reads the answer's
-//! text as reasoning, content and tool calls. It forgets the oldest turns when the context is full (`window`).
+//! text as reasoning, content and tool calls. When the context is full, the oldest turns are left out (`window`).
 
 mod answer;
 #[cfg(feature = "async")]

@@ -16,11 +16,11 @@ use crate::load::AbortHandle;
 use crate::run::thread::block_on;
 use crate::run::token_stream::TokenStream;
 
-/// An iterator over the parts of an answer while it is generated. Dropping it ends the answer; the history keeps the
-/// part that came. If no text came, the message of [`say`](Chat::say) is removed again.
+/// An iterator over the parts of an answer while it is generated. Dropping it ends the answer, and the history keeps
+/// the part that was generated. If there was no text, the message of [`say`](Chat::say) is removed again.
 ///
-/// `C` holds the chat while it answers: `&mut Chat` for [`Chat::say`], `Box<Chat>` for `Chat::say_async`,
-/// or a lock's guard.
+/// `C` gives access to the chat: `&mut Chat` for [`Chat::say`], `Box<Chat>` for `Chat::say_async`, or the guard of a
+/// lock.
 #[derive(Debug)]
 pub struct ChatStream<C: DerefMut<Target = Chat>> {
     /// `None` only after [`into_chat`](Self::into_chat).
@@ -29,7 +29,7 @@ pub struct ChatStream<C: DerefMut<Target = Chat>> {
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     prompt: Known,
-    /// Whether the user message is removed when no answer comes.
+    /// Whether the user message is removed if the answer has no text.
     said: bool,
     /// Tokens of the answer so far. The parser may still hold back the text of the last ones.
     tokens: Vec<Token>,
@@ -38,8 +38,8 @@ pub struct ChatStream<C: DerefMut<Target = Chat>> {
 }
 
 impl<C: DerefMut<Target = Chat>> ChatStream<C> {
-    /// Adds a user message to a chat, and asks for an answer: [`Chat::say`] for a chat in a `Box` or behind a lock. The
-    /// guard of a lock is held until the stream is dropped:
+    /// Adds a user message to a chat and requests an answer. This is [`Chat::say`] for a chat in a `Box` or behind a
+    /// lock. The lock is kept until the stream is dropped:
     ///
     /// ```no_run
     /// # use autoplace::generate::{Chat, ChatStream, Error};
@@ -52,7 +52,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     ///
     /// # Errors
     ///
-    /// As [`Chat::say`].
+    /// The errors of [`Chat::say`].
     pub fn say(mut chat: C, content: impl Into<Content>) -> Result<Self, Error> {
         chat.push(Message::user(content));
         match chat.begin() {
@@ -64,11 +64,11 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         }
     }
 
-    /// Asks for an answer to the messages of a chat: [`Chat::answer`] for a chat in a `Box` or behind a lock.
+    /// Requests an answer to the messages of a chat. This is [`Chat::answer`] for a chat in a `Box` or behind a lock.
     ///
     /// # Errors
     ///
-    /// As [`Chat::answer`].
+    /// The errors of [`Chat::answer`].
     pub fn answer(mut chat: C) -> Result<Self, Error> {
         let begun = chat.begin()?;
         Ok(Self::new(chat, begun, false))
@@ -80,7 +80,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     }
 
     /// Runs to the end and returns the content of the answer, without reasoning and tool calls.
-    /// [`finish`](Self::finish) also returns those, the statistics, and whether a limit has cut the answer.
+    /// [`finish`](Self::finish) also returns the reasoning, the tool calls and the statistics, and says whether a limit
+    /// has cut the answer.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         Ok(self.finish()?.0.content)
     }
 
-    /// Ends the answer and returns the holder of the chat. The history keeps the part of the answer that came.
+    /// Ends the answer and returns the chat in its `Box` or guard. The history keeps the part that was generated.
     pub fn into_chat(mut self) -> C {
         self.end();
         match self.chat.take() {
@@ -98,8 +99,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         }
     }
 
-    /// Runs to the end and returns the whole answer, which is in the history then. [`Reply::finish_reason`] says
-    /// whether a limit has cut it.
+    /// Runs to the end, adds the answer to the history and returns it. [`Reply::finish_reason`] says whether a limit
+    /// has cut the answer.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
             part?;
         }
         let statistics = self.statistics();
-        // Drop calls `end` again, and `reply` tells it that the answer has ended.
+        // `drop` calls `end` again, which does nothing once `reply` is set.
         Ok((self.reply.clone().unwrap_or_default(), statistics))
     }
 
@@ -128,7 +129,7 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         self.text.finish_reason()
     }
 
-    /// A handle that ends the answer from another thread. The history keeps the part that came.
+    /// A handle that ends the answer from another thread. The history keeps the part that was generated.
     pub fn abort_handle(&self) -> AbortHandle {
         self.text.abort_handle()
     }

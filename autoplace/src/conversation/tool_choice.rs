@@ -11,7 +11,7 @@ pub enum ToolChoice {
     /// The model chooses.
     #[default]
     Auto,
-    /// No call is read. A call that the model nevertheless writes is content, as in llama.cpp's server.
+    /// The model must not call a tool. If it writes a call nevertheless, the call is content, as in llama.cpp's server.
     None,
     /// The model must call one of the tools.
     Required,

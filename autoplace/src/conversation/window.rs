@@ -1,5 +1,5 @@
-//! The messages that the model is shown when a conversation outgrows the context: the system message and the latest
-//! turns.
+//! Selects the messages that are shown to the model when a conversation outgrows the context: the system message and
+//! the latest turns.
 
 use crate::chat::{Message, Role};
 
@@ -7,8 +7,8 @@ use crate::chat::{Message, Role};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
-    /// The chat stops showing the oldest turns until half of the context is free, so that the next turns drop none. A
-    /// system message at the beginning and the last turn always stay.
+    /// The chat hides the oldest turns until half of the context is free, so that it need not hide more for the next
+    /// turns. A system message at the beginning and the last turn always stay.
     /// [`Chat::messages`](crate::generate::Chat::messages) keeps all messages,
     /// [`Chat::forgotten`](crate::generate::Chat::forgotten) returns the hidden ones, and a `tracing` warning reports
     /// them.
@@ -22,12 +22,13 @@ pub enum ChatFull {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Window {
     pub(crate) when_full: ChatFull,
-    /// Index of the first shown message after a kept system message; 0: all messages are shown.
+    /// Index of the first shown message after the system message; 0 if all messages are shown.
     pub(crate) from: usize,
 }
 
 impl Window {
-    /// The messages that are not shown. A history that was truncated to before the window is shown from its beginning.
+    /// The messages that are not shown. If the history was truncated so that it ends before the window, all of it is
+    /// shown.
     pub(crate) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
         let kept = kept(messages);
         messages.get(kept..self.from).filter(|_| self.from < messages.len()).unwrap_or_default()

@@ -11,10 +11,10 @@ use super::stored::{Progress, Restored, Stored};
 use crate::load::{Contents, Remembered};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
-/// of one.
+/// of the sequence.
 pub(crate) const WORTH_A_COPY: usize = 64;
 
-/// The idle sequences of a context: those without a running text.
+/// The idle sequences of a context, which have no running text.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     /// Least recently used first. Empty sequences are absent.
@@ -23,14 +23,14 @@ pub(crate) struct Cache {
     pub(crate) checkpoints: Checkpoints,
     /// Where idle sequences are kept beyond the context.
     pub(crate) stored: Option<Stored>,
-    /// Whether the last step has stored something, and more is left.
+    /// Whether the last step stored a part of an idle sequence and more parts are left.
     is_storing: bool,
     /// Whether the content of the context is unknown.
     stale: bool,
 }
 
 impl Remembered {
-    /// Its tokens, to compare them with those of a text whose spans are known.
+    /// The tokens of the sequence, for a comparison with a text. The spans are those of the other text.
     fn prefix(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, spans: &NO_SPANS, marks: &self.marks, scales: &self.scales }
     }
@@ -45,7 +45,7 @@ pub(crate) struct Place {
     pub(crate) seq: SeqId,
     /// Tokens at the beginning of the prompt that the sequence already holds.
     pub(crate) cached: usize,
-    /// Those of them that came from the prompt store.
+    /// The cached tokens that came from the prompt store.
     pub(crate) restored: Restored,
     /// The sequence of a running text that holds these tokens in the same cells.
     pub(crate) shares: Option<SeqId>,
@@ -67,13 +67,13 @@ struct Donor {
     shared: usize,
     /// Whether no text runs on the sequence.
     is_idle: bool,
-    /// Whether the new text takes this sequence over, instead of a copy of it. It does when few tokens follow
+    /// Whether the new text takes over this sequence instead of getting a copy of it. This is so when few tokens follow
     /// the shared ones, or when a copy would have no room.
     yields: bool,
 }
 
 impl Cache {
-    /// `checkpoints` is the limit of their bytes.
+    /// `checkpoints` is the maximum number of bytes of the checkpoints.
     pub(crate) fn new(contents: Contents, checkpoints: u64, stored: Option<Stored>) -> Self {
         let (idle, kept, stale) = match contents {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
@@ -93,7 +93,7 @@ impl Cache {
         self.stale = true;
     }
 
-    /// Records that the context holds running texts alone. The checkpoints stay valid: they lie in host memory, and a
+    /// Records that the context holds only running texts. The checkpoints stay valid: they lie in host memory, and a
     /// context refuses a checkpoint that does not fit it.
     pub(crate) fn emptied(&mut self) {
         self.idle.clear();
@@ -126,7 +126,8 @@ impl Cache {
         let Lent { context, room, .. } = lent;
         let is_alone = running.is_empty();
         let (donor, common) = if reuse {
-            let taken = running.iter().map(|it| it.1.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
+            let taken =
+                running.iter().map(|(_, held)| held.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
             let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
             self.donor(context, running, prompt, free, has_room)?
         } else {
@@ -141,7 +142,7 @@ impl Cache {
             true => self.restore(context, *room, running, free, prompt, shared)?,
             false => None,
         };
-        // A beginning that the context has refused may have displaced the donor.
+        // A restored beginning that the context refused may have displaced the donor.
         let donor = donor.filter(|donor| !donor.is_idle || self.is_idle(donor.seq));
         let mut place = match (restored, donor) {
             (Some(restored), _) => Place { restored, ..Place::of_its_own(free, restored.tokens) },
@@ -214,7 +215,7 @@ impl Cache {
         free: SeqId,
         has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().map(|it| (it.seq, it.prefix(), true));
+        let idle = self.idle.iter().map(|sequence| (sequence.seq, sequence.prefix(), true));
         let others = running.iter().map(|&(seq, held)| (seq, held, false));
         let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
         let mut best: Option<Donor> = None;
@@ -231,8 +232,8 @@ impl Cache {
             }
             // Of two equal donors, the more recently used one wins.
             if best.is_none_or(|best| shared >= best.shared) {
-                // A sequence that shares less than half of its tokens is probably another conversation with the same
-                // beginning.
+                // If less than half of a sequence's tokens are shared, it is probably another conversation with the
+                // same beginning.
                 let is_other = has_room || shared * 2 < held.len();
                 let yields = is_idle && (seq == free || held.len() - shared < WORTH_A_COPY || !is_other);
                 best = Some(Donor { seq, shared, is_idle, yields });
@@ -241,7 +242,7 @@ impl Cache {
         Ok((best, common))
     }
 
-    /// The number of tokens that the sequence can keep of `known`: all of them, or those before the last checkpoint.
+    /// The number of tokens of `known` that the sequence can keep: all of them, or the tokens of the last checkpoint.
     pub(crate) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, known.end())? {
@@ -268,8 +269,8 @@ impl Cache {
         Ok(held)
     }
 
-    /// Forgets idle sequences that share more than `keep` of these tokens, because a shift is about to move cells that
-    /// they may share.
+    /// Forgets idle sequences that share more than `keep` of these tokens, because a shift is about to move the shared
+    /// cells.
     pub(crate) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
         let parting: Vec<SeqId> = self.idle.iter_mut().filter_map(|idle| shares(idle).then_some(idle.seq)).collect();
@@ -279,10 +280,10 @@ impl Cache {
     /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
     pub(crate) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let Self { idle, checkpoints, .. } = self;
-        // Drops checkpoints that match the beginning of no sequence.
+        // Drops each checkpoint that matches the beginning of no remaining sequence.
         checkpoints.kept.retain(|kept| {
             let begins = |held: Prefix<'_>| held.begins_with(kept);
-            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
+            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|sequence| begins(sequence.prefix()))
         });
         checkpoints.take(context, seq, held);
     }
@@ -304,8 +305,8 @@ impl Cache {
     }
 
     /// Restores the longest stored beginning of a prompt into the sequence `free`, if that saves enough beside the
-    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory.
-    /// `None` leaves everything as it was, or the sequence empty if the context refuses the pieces.
+    /// `shared` tokens that the context holds. Displaces nothing before all pieces of the beginning are in memory. If
+    /// the result is `None`, nothing has changed, or `free` is empty because the context refused the pieces.
     fn restore(
         &mut self,
         context: &mut Context,
@@ -315,13 +316,14 @@ impl Cache {
         prompt: Prefix<'_>,
         shared: usize,
     ) -> Result<Option<Restored>, Error> {
-        let Some((found, brought)) = self.stored.as_mut().and_then(|it| it.bring_longest(prompt, shared)) else {
+        let Some((found, brought)) = self.stored.as_mut().and_then(|stored| stored.bring_longest(prompt, shared))
+        else {
             return Ok(None);
         };
         let is_alone = running.is_empty();
         self.forget(context, free, is_alone)?;
         if context.kv_unified() {
-            let others: usize = running.iter().map(|it| it.1.tokens.len()).sum();
+            let others: usize = running.iter().map(|(_, held)| held.tokens.len()).sum();
             self.make_room(context, room.all.saturating_sub(others + found.tokens), is_alone)?;
         }
         let end = prompt.first(found.tokens).end();
@@ -329,21 +331,31 @@ impl Cache {
         Ok(self.stored.as_mut().and_then(restore))
     }
 
-    /// Stores the next pieces of the idle sequence that is displaced first. Returns whether more is left.
+    /// Stores the next pieces of the idle sequence that will be displaced first. Returns whether more pieces are left.
     pub(crate) fn store_part(&mut self, context: &mut Context) -> bool {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return false };
         let Some(next) = idle.iter_mut().find(|idle| !idle.is_stored) else { return false };
         let progress = stored.store_part(context, next, &checkpoints.kept);
         next.is_stored |= progress == Progress::Done;
-        // Nothing waits for the folder's thread where that is slower than the steps.
+        // The steps never wait for the folder's thread, which may be slower than they are.
         self.is_storing = progress != Progress::Later && idle.iter().any(|idle| !idle.is_stored);
         self.is_storing
     }
 
-    /// Whether the next text would displace a sequence that is stored between the steps of `running` texts.
+    /// Whether the next text would displace a sequence that is still being stored, between the steps of `running`
+    /// texts.
     pub(crate) fn is_storing_next(&self, room: Room, running: usize) -> bool {
         let is_displaced = running > 0 && running + self.idle.len() >= room.sequences;
         self.is_storing && is_displaced && self.idle.first().is_some_and(|idle| !idle.is_stored)
+    }
+
+    /// Stores the sequence that the next text displaces: all of it, or, if a running text waits for its next token, as
+    /// much as it can wait for.
+    pub(crate) fn store_next(&mut self, context: &mut Context, room: Room, running: usize, is_awaited: bool) {
+        let has_time = |stored: &Option<Stored>| !is_awaited || stored.as_ref().is_some_and(Stored::has_time);
+        while self.is_storing_next(room, running) && has_time(&self.stored) {
+            self.store_part(context);
+        }
     }
 
     /// Stores all idle sequences.
@@ -354,8 +366,8 @@ impl Cache {
         }
     }
 
-    /// Stores the rows of an idle sequence that is about to be displaced, as far as the store lacks them: all of them
-    /// if no text waits for its next token, and otherwise only as many bytes as are copied between two steps.
+    /// Stores the rows of an idle sequence that is about to be displaced, unless the store holds them already: all of
+    /// them, or, if a text waits for its next token meanwhile, as much as it can wait for.
     fn keep(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) {
         let Self { idle, checkpoints, stored: Some(stored), .. } = self else { return };
         let Some(idle) = idle.iter_mut().find(|idle| idle.seq == seq && !idle.is_stored) else { return };
@@ -363,7 +375,7 @@ impl Cache {
         loop {
             match stored.store_part(context, idle, &checkpoints.kept) {
                 Progress::Done => break,
-                Progress::More if is_alone => has_waited = false,
+                Progress::More if is_alone || stored.has_time() => has_waited = false,
                 Progress::Later if is_alone && !has_waited => {
                     stored.wait();
                     has_waited = true;
@@ -374,7 +386,7 @@ impl Cache {
         idle.is_stored = true;
     }
 
-    /// Forgets a sequence. The prompt store keeps the rows that it lacks.
+    /// Forgets an idle sequence. Before that, the rows that the prompt store lacks are added to it.
     fn forget(&mut self, context: &mut Context, seq: SeqId, is_alone: bool) -> Result<(), Error> {
         self.keep(context, seq, is_alone);
         self.idle.retain(|idle| idle.seq != seq);

@@ -2,7 +2,8 @@
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence with a window or a recurrent state can go
 //! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
-//! restore it. It holds only the state that full attention does not keep.
+//! restore it. A checkpoint contains only windows and recurrent states; the cells of full attention stay in the
+//! context.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ const WORTH_ONE: usize = 64;
 pub struct CheckpointUse {
     /// Number of checkpoints.
     pub checkpoints: usize,
-    /// Bytes of host memory that they take.
+    /// Bytes of host memory that the checkpoints take.
     pub bytes: u64,
     /// Limit in bytes: the [requested](crate::ModelBuilder::checkpoints) limit, or the smaller one that the plan leaves
     /// on the host.
@@ -65,12 +66,16 @@ impl Checkpoints {
 
     /// Number of tokens in the shortest checkpoint that `text` begins with.
     pub(crate) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
-        self.kept.iter().filter(|it| text.begins_with(it)).map(|it| it.tokens.len()).min()
+        self.kept
+            .iter()
+            .filter(|checkpoint| text.begins_with(checkpoint))
+            .map(|checkpoint| checkpoint.tokens.len())
+            .min()
     }
 
     fn find(&self, text: Prefix<'_>) -> Option<usize> {
-        let among = self.kept.iter().enumerate().filter(|(_, it)| text.begins_with(it));
-        among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
+        let among = self.kept.iter().enumerate().filter(|(_, checkpoint)| text.begins_with(checkpoint));
+        among.max_by_key(|(_, checkpoint)| checkpoint.tokens.len()).map(|(at, _)| at)
     }
 
     /// Restores the longest checkpoint that `text` begins with. Returns its number of tokens, or 0 when none matches or
@@ -97,7 +102,7 @@ impl Checkpoints {
     /// Saves a checkpoint of a sequence that holds exactly these tokens, if the memory limit allows it.
     pub(crate) fn take(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) {
         let Prefix { tokens, marks, scales, .. } = text;
-        if self.kept.iter().any(|it| it.tokens.len() == tokens.len() && text.begins_with(it)) {
+        if self.kept.iter().any(|checkpoint| checkpoint.tokens.len() == tokens.len() && text.begins_with(checkpoint)) {
             return;
         }
         let Ok(state) = context.partial_state_bytes(seq) else {
@@ -133,20 +138,20 @@ impl Checkpoints {
     }
 
     fn bytes(&self) -> u64 {
-        self.kept.iter().map(|it| (it.state.len() + size_of_val(&*it.tokens)) as u64).sum()
+        self.kept.iter().map(|checkpoint| (checkpoint.state.len() + size_of_val(&*checkpoint.tokens)) as u64).sum()
     }
 }
 
-/// Free bytes of the host beyond the margin that a plan leaves.
+/// Free bytes of the host, less the margin that a plan leaves.
 pub(super) fn free() -> u64 {
     let host = Host::detect_memory();
     host.available.saturating_sub(host_margin(&host))
 }
 
-/// The places where a prompt is interrupted for checkpoints.
+/// The places at which the computation of a prompt is interrupted to take checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stops {
-    /// Numbers of tokens, ascending, without those already computed.
+    /// Numbers of tokens in ascending order. Numbers that are already reached are left out.
     at: Vec<usize>,
     /// Number of tokens at the last checkpoint.
     last: usize,
@@ -185,7 +190,7 @@ mod tests {
     use super::Stops;
 
     #[test]
-    fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
+    fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another_text() {
         assert_eq!(Stops::new(500, 0, 0).at, [496]);
         assert_eq!(Stops::new(500, 0, 300).at, [300, 496]);
         // A short rest is computed in one go.
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_due_at_each_stop_and_after_many_tokens() {
+    fn a_checkpoint_is_due_at_each_stop_and_after_many_tokens() {
         let mut stops = Stops::new(20_000, 0, 0);
         let due: Vec<usize> =
             (0..19_900).step_by(500).chain([19_996, 20_000]).filter(|&computed| stops.is_due(computed)).collect();

@@ -87,7 +87,7 @@ impl Chooser {
         if !self.sampler.depends_on_logits() {
             self.sampler.skip(chosen.len())?;
         }
-        chosen.iter().try_for_each(|it| self.accept(*it))
+        chosen.iter().try_for_each(|token| self.accept(*token))
     }
 
     /// Chooses a token from an output of the last batch. In `mask`, bit `t % 32` of word `t / 32` allows token `t`.
@@ -173,7 +173,7 @@ fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     let log_sum = log_sum(logits);
     // JSON cannot represent infinity.
     let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(f32::MIN);
-    let chosen = usize::try_from(token).ok().and_then(|it| logits.get(it));
+    let chosen = usize::try_from(token).ok().and_then(|index| logits.get(index));
     let mut top = highest(logits, n);
     for (_, logit) in &mut top {
         *logit = logprob(*logit);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_are_what_llama_cpp_makes_of_them_and_it_searches_for_none() {
+    fn biases_equal_llama_cpps_without_its_searches() {
         let mut context = context();
         let model = context.model().clone();
         let mask: Vec<u32> = (0..32).map(|word| 0x9249_2492 >> (word % 3)).collect();
@@ -276,10 +276,10 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_come_first_and_equals_by_their_number() {
+    fn the_likeliest_tokens_come_first_and_equal_ones_by_number() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, 2.0];
         let top = |n| logprobs_of(&logits, 2, n);
-        let tokens = |n| top(n).top.iter().map(|it| it.0).collect::<Vec<_>>();
+        let tokens = |n| top(n).top.iter().map(|(token, _)| *token).collect::<Vec<_>>();
         assert_eq!(tokens(0), [0; 0]);
         assert_eq!(tokens(3), [1, 3, 4]);
         assert_eq!(tokens(9), [1, 3, 4, 0, 2]);

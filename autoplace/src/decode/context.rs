@@ -1,4 +1,4 @@
-//! The model's one context while a session holds it, and its capacity in tokens.
+//! The model's only context, while a session uses it, and the context's capacity in tokens.
 
 use llama_sys::{Context, Vocab};
 
@@ -25,7 +25,8 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(params: &ContextParams) -> Self {
-        let [each, all, sequences] = [params.n_ctx_seq(), params.n_ctx, params.n_seq_max.max(1)].map(|it| it as usize);
+        let [each, all, sequences] =
+            [params.n_ctx_seq(), params.n_ctx, params.n_seq_max.max(1)].map(|count| count as usize);
         Self { each, all, sequences }
     }
 }

@@ -11,10 +11,10 @@ use crate::sync::lock;
 /// closure, so that a request can be shared between threads.
 pub(crate) struct Custom<F: ?Sized>(Mutex<Box<F>>);
 
-/// Chooses one of the candidates, given the tokens so far.
+/// A closure that chooses one of the candidates, given the tokens so far.
 pub(crate) type CustomSampler = Custom<dyn Choose>;
 
-/// Pushes the tokens that it expects after the tokens so far.
+/// A closure that pushes the tokens that it expects after the tokens so far.
 pub(crate) type CustomDrafter = Custom<dyn Draft>;
 
 impl<F: ?Sized> Custom<F> {

@@ -1,4 +1,4 @@
-//! Errors between a prompt and its text.
+//! The errors of a generation.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ pub enum Error {
     /// A generation already runs on this model.
     #[error("this model is generating already: drop the other stream or session first")]
     Busy,
-    /// A session generates as many texts as its context has sequences.
+    /// All sequences of the session's context have a running text.
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
     SequencesBusy { n_seq_max: usize },
     /// The request was made for a model other than the session's.
     #[error("this request was created for another model than the session's")]
     OtherModel,
     /// The context of the new plan has no room for the longest text, or for all texts together.
-    #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
+    #[error("the texts take {tokens} tokens, but the new plan's context holds only {context}")]
     ContextTooSmall { tokens: usize, context: usize },
     /// The context of the new plan has fewer sequences than texts are running.
-    #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
+    #[error("{running} texts are running, but the new plan's context has only {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
-    /// The native model is still held outside the session (by a clone, a context, a vocabulary or a sampler), so its
-    /// memory cannot become free and the model cannot be re-placed.
+    /// Other objects outside the session (a clone, a context, a vocabulary or a sampler) still use the native model.
+    /// The memory of the model cannot be freed, so the model cannot be re-placed.
     #[error(
         "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]
@@ -38,8 +38,8 @@ pub enum Error {
     /// The prompt has no tokens, and the model has no BOS token to begin with.
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
-    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker does not
-    /// answer the question.
+    /// The prompt contains a picture or a sound, and the model was loaded without a projector, or its worker did not
+    /// answer whether it has one.
     #[error(
         "the prompt contains a {media}, and {}",
         if *in_worker { "the model is in a worker process, which alone knows its tokens" }
@@ -50,7 +50,9 @@ pub enum Error {
     #[error("a {media} cannot be used: {reason}")]
     Media { media: String, index: usize, reason: String },
     /// The prompt leaves no room for an answer.
-    #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
+    #[error(
+        "the prompt has {tokens} tokens, but the context holds {context}, and the answer needs at least one of them"
+    )]
     PromptTooLong { tokens: usize, context: usize },
     /// The context is full, and the request asked for an error in that case.
     #[error("the context is full: the text takes {tokens} tokens")]
@@ -59,10 +61,10 @@ pub enum Error {
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
     /// The text of a bias is several tokens, or none.
-    #[error("{text:?} has {tokens} tokens, and a bias needs exactly one")]
+    #[error("{text:?} has {tokens} tokens, but a bias needs exactly one")]
     NotOneToken { text: String, tokens: usize },
     /// The request asks for too many log-probabilities.
-    #[error("{asked} log-probabilities per token were requested, at most {most}")]
+    #[error("{asked} log-probabilities per token were requested, but at most {most} are possible")]
     TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that the constraint forbids.
     #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
@@ -72,7 +74,7 @@ pub enum Error {
     NotRunning { sequence: SequenceId },
     /// The memory cannot discard this number of tokens. See
     /// [`Session::can_roll_back`](crate::generate::Session::can_roll_back).
-    #[error("{tokens} tokens cannot be rolled back, at most {possible}: {reason}")]
+    #[error("{tokens} tokens cannot be rolled back; at most {possible} can: {reason}")]
     CannotRollBack { tokens: usize, possible: usize, reason: String },
     /// The sampler depends on the logits of earlier choices, which are not kept.
     #[error(
@@ -121,7 +123,7 @@ pub enum Error {
     /// The worker process that the model runs in died, or the call is not available there.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The model is not loaded, or cannot be loaded again.
+    /// The model is not loaded, or could not be loaded again.
     #[error(transparent)]
     Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
     /// A thread could not start, or panicked.
@@ -146,8 +148,8 @@ impl Error {
         )
     }
 
-    /// The error of a picture or a sound that the projector refuses. A lack of memory and a projector that is broken
-    /// for every picture are no fault of this one.
+    /// The error of a picture or a sound that the projector refuses. A lack of memory and a broken projector are not
+    /// the fault of the picture, and keep their own errors.
     pub(crate) fn of_media(media: &impl ToString, error: llama_sys::Error) -> Self {
         use llama_sys::Error::{Call, InvalidParameter};
         use llama_sys::FailureCause::HostMemory;

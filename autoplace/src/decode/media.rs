@@ -1,9 +1,9 @@
 //! Pictures and sounds among the tokens of a text.
 //!
-//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. Its number there is
-//! negative and comes from the hash of the pixels: two texts with the same picture begin with the same numbers, and
-//! whatever compares tokens finds that. A text's [`Spans`] say which of its places are rows. Before the cache of
-//! another text is used, its [`Marks`] are compared too: they have the whole hash.
+//! Each row of a picture has a place in the list of tokens, as it has a cell in the KV cache. A row's token is a
+//! negative number that comes from the hash of the pixels. So two texts with the same picture have the same tokens, and
+//! the reuse of prompts works for pictures too. A text's [`Spans`] say which of its places are rows. A token has only a
+//! part of the hash; before the cache of another text is used, the whole hashes ([`Marks`]) are compared too.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Layout {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spans(Option<Arc<Vec<Span>>>);
 
-/// Spans of no text.
+/// The spans of a text without pictures and sounds.
 pub(crate) static NO_SPANS: Spans = Spans(None);
 
 /// Rows that follow each other in a text.
@@ -36,7 +36,7 @@ pub(crate) struct Span {
     pub(crate) from: usize,
     pub(crate) media: Media,
     pub(crate) prepared: Arc<PreparedMedia>,
-    /// Index among the parts of the prepared medium.
+    /// Index of these rows among the parts of the prepared picture or sound.
     part: usize,
 }
 
@@ -53,7 +53,7 @@ impl Span {
         self.from + self.rows().len
     }
 
-    /// Index among the parts of the prepared medium.
+    /// Index of these rows among the parts of the prepared picture or sound.
     pub(crate) fn part(&self) -> usize {
         self.part
     }
@@ -78,14 +78,14 @@ impl Spans {
         self.all().iter().map(|span| span.from).find(|begin| *begin >= from)
     }
 
-    /// The largest index up to `index` that is not within rows.
+    /// `index`, or the beginning of the rows that it lies within.
     pub(crate) fn floor(&self, index: usize) -> usize {
         let within = self.all().iter().find(|span| span.from < index && index < span.end());
         within.map_or(index, |span| span.from)
     }
 
-    /// The position of the token at `index`, which is not within rows. With M-RoPE an image takes fewer positions than
-    /// it has rows.
+    /// The position of the token at `index`, which must not lie within rows. With M-RoPE an image takes fewer positions
+    /// than it has rows.
     pub(crate) fn position(&self, index: usize) -> usize {
         let before = self.all().iter().take_while(|span| span.end() <= index);
         let later = before.map(|span| span.rows().len.saturating_sub(span.rows().n_positions));
@@ -97,20 +97,20 @@ impl Spans {
         self.all().iter().any(|span| (span.from..span.end()).contains(&index))
     }
 
-    /// The number of pictures and sounds before that of this span: one of several parts begins with the first of them.
+    /// The index of this span's picture or sound among those of the text. A picture may have several spans.
     pub(crate) fn index_of_media(&self, span: &Span) -> usize {
         let before = self.all().iter().take_while(|other| other.from <= span.from);
         let mut count = 0;
         let mut last: Option<&Span> = None;
-        for it in before {
-            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &it.prepared) && last.part < it.part);
+        for span in before {
+            let goes_on = last.is_some_and(|last| Arc::ptr_eq(&last.prepared, &span.prepared) && last.part < span.part);
             count += usize::from(!goes_on);
-            last = Some(it);
+            last = Some(span);
         }
         count.saturating_sub(1)
     }
 
-    /// Index after the last row; 0 for a text without any.
+    /// Index after the last row; 0 for a text without pictures and sounds.
     pub(crate) fn end(&self) -> usize {
         self.all().last().map_or(0, Span::end)
     }
@@ -152,8 +152,8 @@ impl Spans {
 }
 
 impl Layout {
-    /// Appends a picture or a sound, with the tokens that the model was trained with around it. MiniCPM-V 4.6 is told
-    /// the number of each picture.
+    /// Appends a picture or a sound, with the tokens that the model was trained with around it. For MiniCPM-V 4.6,
+    /// these tokens include the number of the picture.
     pub(crate) fn push(
         &mut self,
         media: &Media,
@@ -188,7 +188,7 @@ impl Layout {
         Arc::make_mut(self.spans.0.get_or_insert_default()).push(span);
     }
 
-    /// Puts tokens in place of the first `of` ones.
+    /// Replaces the first `of` tokens by these.
     pub(crate) fn replace_first(&mut self, of: usize, tokens: &[Token]) {
         self.tokens.splice(..of, tokens.iter().copied());
         if let Some(spans) = &mut self.spans.0 {
@@ -199,9 +199,9 @@ impl Layout {
     }
 }
 
-/// The number of a row. 31 bits of it come from the hash, so that the rows of two pictures differ but for rare ones.
+/// The token of a row: a negative number with 31 bits of the hash. Rows of different pictures seldom have the same one.
 fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
-    // One lane of eight bytes for every fourth row, so that all bytes of the hash count.
+    // Each row uses one of the hash's four lanes of eight bytes, so that four rows depend on all bytes of the hash.
     let lane = row % 4 * 8;
     let mut bits = [0; 8];
     bits.copy_from_slice(&hash[lane..lane + 8]);
@@ -213,14 +213,14 @@ fn row_token(hash: &[u8; 32], part: usize, row: usize) -> Token {
     ((bits as u32) | 1 << 31).cast_signed()
 }
 
-/// The position of a row as llama.cpp counts.
+/// The position as llama.cpp's type.
 pub(crate) fn first_position(position: usize) -> Position {
     Position::try_from(position).unwrap_or(Position::MAX)
 }
 
 impl Model {
-    /// Prepares a picture or a sound of a prompt: finds out which tokens and rows it is. A refusal of the projector is
-    /// [`Error::Media`].
+    /// Prepares a picture or a sound of a prompt: finds its tokens and its number of rows. If the projector refuses the
+    /// medium, the error is [`Error::Media`].
     pub(crate) fn prepare_media(&self, media: &Media) -> Result<Arc<PreparedMedia>, Error> {
         let Some((encoder, table)) = self.media() else {
             return Err(Error::NoProjector { media: media.to_string(), in_worker: self.is_in_worker() });
@@ -228,10 +228,10 @@ impl Model {
         encoder.prepare(media, table).map_err(|error| Error::of_media(media, error))
     }
 
-    /// Refuses a prompt whose pictures alone fill the context, before any of them is scaled.
+    /// Refuses a prompt whose pictures alone would fill the context, before any of the pictures is scaled.
     pub(crate) fn check_pictures(&self, prompt: &Prompt, vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         let Some((encoder, table)) = self.media() else { return Ok(()) };
-        // A picture that is known need not wait for the projector, which may be encoding another one.
+        // A known picture must not wait for the projector, which may be encoding another one.
         let tokens = |media: &Media| match table.find(&media.hash()) {
             Some(known) => Some(known.tokens()),
             None => encoder.count(media),
@@ -244,8 +244,8 @@ impl Model {
         Err(Error::PromptTooLong { tokens, context: capacity })
     }
 
-    /// The rows of a span, and whether they were encoded for this call. A refusal of the projector is [`Error::Media`];
-    /// a device that fails is not.
+    /// The rows of a span, and whether they were encoded for this call. If the projector refuses the medium, the error
+    /// is [`Error::Media`]; if a device fails, it is llama.cpp's.
     pub(crate) fn encode_media(&self, span: &Span) -> Result<(Arc<Vec<f32>>, bool), Error> {
         let no_projector = || Error::NoProjector { media: span.media.to_string(), in_worker: false };
         let (encoder, table) = self.media().ok_or_else(no_projector)?;
@@ -276,7 +276,7 @@ mod tests {
         let mut seen = HashSet::new();
         for byte in 0..32 {
             for part in 0..3 {
-                // Pictures whose hashes differ in one lane have the same numbers in the other lanes' rows.
+                // If two hashes differ in one lane only, the rows of the other lanes have equal tokens.
                 let rows: Vec<_> = (0..8).map(|row| row_token(&hash(byte), part, row)).collect();
                 assert!(rows.iter().all(|token| *token < 0));
                 seen.insert(rows);

@@ -1,9 +1,9 @@
 //! Decoding: sequences of tokens in, pieces of text out, one step at a time.
 //!
 //! A request (`request`) becomes a `Sequence`: its tokens, its sampler, its constraint and its text so far. A `Step`
-//! computes a batch of the next tokens of several sequences and chooses the tokens after them. The `Cache` and its
-//! checkpoints say which tokens of a prompt the context holds already; `speculative` drafts tokens; `text` turns tokens
-//! into whole characters. This room does not know the callers of its steps, which are in the room `run`.
+//! computes one batch, which holds the next tokens of several sequences, and chooses the token after each. The `Cache`
+//! and its checkpoints say which tokens of a prompt the context holds already; `speculative` drafts tokens; `text`
+//! turns tokens into whole characters. This room does not know the callers of its steps, which are in the room `run`.
 
 pub(crate) mod cache;
 pub(crate) mod checkpoints;

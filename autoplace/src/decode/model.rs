@@ -1,4 +1,4 @@
-//! Entry points of a loaded model: requests, tokens, and the sampling that its file asks for.
+//! Entry points of a loaded model: requests, tokens, and the sampling parameters of its file.
 
 use llama_sys::Token;
 
@@ -39,8 +39,8 @@ impl Model {
     /// The text of these tokens, without the control tokens among them. Bytes that are not a whole character become
     /// U+FFFD.
     ///
-    /// The tokens of a whole text, as [`tokenize`](Self::tokenize) gives them, are that text again: the space that some
-    /// vocabularies put before a text is left out.
+    /// If a whole text was turned into tokens by [`tokenize`](Self::tokenize), the result is the same text again: the
+    /// space that some vocabularies put before a text is left out.
     ///
     /// ```no_run
     /// let model = autoplace::Model::load("model.gguf")?;
@@ -64,13 +64,13 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`tokenize`](Self::tokenize).
+    /// The errors of [`tokenize`](Self::tokenize).
     pub fn count_tokens(&self, prompt: impl Into<Prompt>) -> Result<usize, Error> {
         Ok(self.tokenize(prompt)?.len())
     }
 
-    /// The sampling parameters that a generation starts with: those in the model file, and llama.cpp's defaults for the
-    /// rest.
+    /// The sampling parameters with which a generation starts: the parameters in the model file, and llama.cpp's
+    /// defaults for the others.
     pub fn sampling(&self) -> Sampling {
         match self.header() {
             Ok(header) => Sampling::shipped_with(header),

@@ -1,4 +1,4 @@
-//! The pieces of a text, one step each, and the end of a text.
+//! A piece: the part of a text that one step adds, and the way a text ended.
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct SequenceId(pub(crate) u64);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Piece {
-    /// The text of this piece.
+    /// The text that the piece belongs to.
     pub sequence: SequenceId,
     /// The chosen token; `None` when a text ends without one.
     pub token: Option<Token>,

@@ -1,4 +1,4 @@
-//! The beginning of a text: the tokens that two texts share, and the position after them.
+//! A prefix: tokens at the beginning of a text, which two texts may share, and the position after them.
 
 use llama_sys::{Position, Token};
 
@@ -17,7 +17,7 @@ pub(crate) struct Prefix<'a> {
 }
 
 impl Prefix<'_> {
-    /// The position after the prefix, which does not end within rows.
+    /// The position after the prefix. A prefix never ends within the rows of a picture.
     pub(crate) fn end(&self) -> usize {
         self.spans.position(self.tokens.len())
     }

@@ -16,7 +16,7 @@ use crate::worker;
 /// ```
 /// use autoplace::generate::Prompt;
 /// let plain = Prompt::from("Once upon a time");
-/// // What a person wrote is never read as a control token.
+/// // Plain text from a person is never read as control tokens.
 /// let turn = Prompt::markup("<|im_start|>user\n").then_text("What does <|im_end|> mean?").then_markup("<|im_end|>\n");
 /// # let _ = (plain, turn);
 /// ```
@@ -47,9 +47,10 @@ enum Part {
     Tokens(Vec<Token>),
     /// A picture or a sound with the tokens around it.
     Media(Media),
-    /// Rows of a picture or a sound alone, by their index among its parts.
+    /// One part of a picture or a sound, by its index: only the rows, without the tokens around them.
     Rows(Media, usize),
-    /// One of these two, of a picture or a sound that a worker has under this number. Only on the way to a worker.
+    /// A whole picture or sound, or a part of one, that the worker has already under this number. Used only in messages
+    /// to a worker.
     Kept(u64, Option<usize>),
 }
 
@@ -58,8 +59,8 @@ impl Prompt {
         Self { parts: vec![part], begin }
     }
 
-    /// Plain text. Control tokens written in it are not read as such. The BOS token is added in front, where the model
-    /// asks for one.
+    /// Plain text. Control tokens written in it are not read as such. If the model's vocabulary asks for a BOS token,
+    /// one is added in front.
     pub fn text(text: impl Into<String>) -> Self {
         Self::from_part(Part::Text(text.into()), Begin::Special)
     }
@@ -95,14 +96,14 @@ impl Prompt {
     /// Appends a picture or a sound, with the tokens that the model was trained with around it. A model with a
     /// projector is needed ([`ModelBuilder::mmproj`](crate::ModelBuilder::mmproj)), and a text or a token must follow.
     ///
-    /// Each of its rows is a token of the prompt with a negative number, which comes from the hash of its pixels or
-    /// samples.
+    /// The encoder turns the picture or sound into rows. Each row counts as a token of the prompt; its number is
+    /// negative and is derived from the hash of the pixels or samples.
     pub fn then_media(mut self, media: impl Into<Media>) -> Self {
         self.parts.push(Part::Media(media.into()));
         self
     }
 
-    /// The prompt of tokens with rows of pictures and sounds among them.
+    /// A prompt of these tokens, among which are rows of pictures and sounds.
     pub(crate) fn from_layout(tokens: &[Token], spans: &Spans) -> Self {
         let mut prompt = Self::tokens([]);
         let mut from = 0;
@@ -127,7 +128,7 @@ impl Prompt {
         })
     }
 
-    /// The pictures and sounds of the prompt that are whole, with the tokens around them.
+    /// The pictures and sounds that the prompt contains as a whole, with the tokens around them.
     pub(crate) fn whole_media(&self) -> impl Iterator<Item = &Media> {
         self.parts.iter().filter_map(|part| match part {
             Part::Media(media) => Some(media),
@@ -135,25 +136,26 @@ impl Prompt {
         })
     }
 
-    /// The number of tokens without those of pictures and sounds.
+    /// The number of tokens, not counting those of pictures and sounds.
     pub(crate) fn tokens_of_texts(&self, vocab: &Vocab) -> Result<usize, Error> {
         let texts = self.parts.iter().filter(|part| matches!(part, Part::Text(_) | Part::Markup(_) | Part::Tokens(_)));
         let texts = Self { parts: texts.cloned().collect(), begin: self.begin };
         Ok(texts.tokenize(vocab)?.len())
     }
 
-    /// The prompt for a worker that has some of its pictures and sounds, by the numbers that they have there.
+    /// The prompt as it is sent to a worker: pictures and sounds that the worker has already are replaced by their
+    /// numbers.
     pub(crate) fn by_number(&self, number: impl Fn(&Media) -> Option<u64>) -> Self {
         let part = |part: &Part| match part {
             Part::Media(media) => number(media).map(|number| Part::Kept(number, None)),
             Part::Rows(media, index) => number(media).map(|number| Part::Kept(number, Some(*index))),
             _ => None,
         };
-        let parts = self.parts.iter().map(|it| part(it).unwrap_or_else(|| it.clone())).collect();
+        let parts = self.parts.iter().map(|piece| part(piece).unwrap_or_else(|| piece.clone())).collect();
         Self { parts, begin: self.begin }
     }
 
-    /// The prompt with pictures and sounds in place of their numbers; `None` for a number that `kept` lacks.
+    /// The prompt with the pictures and sounds in place of their numbers; `None` if `kept` lacks one of them.
     pub(crate) fn with_kept(self, kept: impl Fn(u64) -> Option<Media>) -> Option<Self> {
         let part = |part: Part| match part {
             Part::Kept(number, None) => kept(number).map(Part::Media),
@@ -164,7 +166,7 @@ impl Prompt {
         Some(Self { parts, begin: self.begin })
     }
 
-    /// The error of a number under which a worker has nothing.
+    /// The error for a number that the worker does not know.
     pub(crate) fn unknown_number() -> Error {
         let reason = "a prompt refers to a picture that was not sent".to_owned();
         worker::Error::Protocol { doing: "generating", reason }.into()
@@ -176,8 +178,8 @@ impl Prompt {
         self
     }
 
-    /// Appends a rendered template without its first `skip` bytes, which end at a part or within a text. User text in
-    /// it is plain text. `media` are the pictures and sounds of the conversation.
+    /// Appends a rendered template without its first `skip` bytes, which end between two parts or within a text. Users'
+    /// texts in the template become plain text. `media` are the pictures and sounds of the conversation.
     pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize, media: &[&Media]) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());
@@ -193,9 +195,11 @@ impl Prompt {
         })
     }
 
-    /// A rendered template with the pictures and sounds of its messages, as `From<&Rendered>` without them.
+    /// The prompt of a rendered template, with the pictures and sounds of its messages. `From<&Rendered>` does the same
+    /// for a conversation without pictures and sounds.
     pub fn rendered(rendered: &Rendered, messages: &[Message]) -> Self {
-        let media: Vec<&Media> = messages.iter().flat_map(|message| &message.media).map(|it| &it.media).collect();
+        let media: Vec<&Media> =
+            messages.iter().flat_map(|message| &message.media).map(|attached| &attached.media).collect();
         Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0, &media) }
     }
 
@@ -204,13 +208,14 @@ impl Prompt {
     /// # Errors
     ///
     /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token; [`Error::NoProjector`]
-    /// for one with a picture or a sound, whose tokens [`Model::tokenize`](crate::Model::tokenize) tells.
+    /// for a prompt with a picture or a sound, which [`Model::tokenize`](crate::Model::tokenize) accepts.
     pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let refused = |media: &Media| Err(Error::NoProjector { media: media.to_string(), in_worker: false });
         Ok(self.lay_out(vocab, &refused)?.tokens)
     }
 
-    /// The tokens of the prompt, and the places of its pictures and sounds, which `prepare` knows.
+    /// The tokens of the prompt, and the places of its pictures and sounds. `prepare` finds the parts of a picture or a
+    /// sound.
     pub(crate) fn lay_out(
         &self,
         vocab: &Vocab,
@@ -266,8 +271,8 @@ impl Prompt {
     }
 }
 
-/// The text of these tokens, without control tokens. Of a whole text, the space that SentencePiece put before it is
-/// left out; a continuation keeps its first space.
+/// The text of these tokens, without control tokens. The space that SentencePiece puts before a whole text is left out;
+/// a continuation keeps its first space.
 pub(crate) fn detokenize(vocab: &Vocab, tokens: &[Token]) -> Result<String, Error> {
     let bytes = pieces(vocab, tokens)?;
     let is_whole_text = vocab.added_tokens().bos.is_none_or(|bos| tokens.first() == Some(&bos));
@@ -297,9 +302,9 @@ macro_rules! from {
 
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
-/// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
-/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and
-/// sounds of the conversation are left out: [`Prompt::rendered`] takes them too.
+/// Text from users in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a text,
+/// the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule). Pictures and sounds of
+/// the conversation are left out; [`Prompt::rendered`] includes them.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
         Self::rendered(rendered, &[])
@@ -346,7 +351,7 @@ mod tests {
         for source in ["", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"] {
             assert_eq!(prompt(&format!("{source}{{{{ messages[0].content }}}}")), text, "{source}");
         }
-        // A prompt that the application writes itself stays unchanged.
+        // A prompt that the application writes itself gets no BOS token.
         assert_ne!(Prompt::markup("the king").tokenize(&vocab).unwrap()[0], bos);
     }
 }

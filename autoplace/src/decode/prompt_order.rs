@@ -3,17 +3,18 @@
 //! If all prompts shared the time evenly, they would all be late together. Shortest first has the shortest mean time to
 //! the first token, but long prompts might wait for ever. This order has both: each prompt's place is the one in which
 //! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than with
-//! even sharing, which takes its own time, times the number of prompts that wait at the same time. The rule is the fair
-//! sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
+//! even sharing. Even sharing takes a prompt's own time, multiplied by the number of prompts that wait at the same
+//! time. The rule is the fair sojourn protocol of Friedman and Henderson, "Fairness and efficiency in web server
+//! protocols" (SIGMETRICS 2003).
 
 use std::cmp::Ordering;
 
 use super::piece::SequenceId;
 
-/// Tokens below which a prompt is complete.
+/// A prompt with fewer remaining tokens than this is complete; the remainder is a rounding error.
 const ROUNDING: f64 = 1e-6;
 
-/// The prompts that wait, as an even sharing would have computed them so far.
+/// The waiting prompts, each with the tokens that even sharing would have left to compute.
 #[derive(Debug, Default)]
 pub(crate) struct PromptOrder {
     /// The prompts in the order of their identifiers.
@@ -28,7 +29,7 @@ struct Prompt {
     /// Tokens that the even sharing has not computed yet. Fractions keep equal prompts equal: with whole tokens they
     /// would overtake each other at every step.
     left: f64,
-    /// Place among the prompts that the even sharing has completed.
+    /// The prompt's place in the order in which even sharing completed the prompts.
     completed: u64,
     /// Whether the prompt really waits.
     waits: bool,
@@ -47,7 +48,7 @@ impl Rank {
     }
 }
 
-/// A prompt that wants tokens of a step.
+/// A prompt that waits for tokens in a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asking {
     rank: Rank,
@@ -105,7 +106,7 @@ impl PromptOrder {
         let mut tokens = tokens as f64;
         loop {
             let open = prompts.iter().filter(|prompt| prompt.left > 0.0);
-            let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), it| (n + 1.0, it.left.min(left)));
+            let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), prompt| (n + 1.0, prompt.left.min(left)));
             if n == 0.0 || tokens <= 0.0 {
                 break;
             }
@@ -127,12 +128,12 @@ impl PromptOrder {
     }
 }
 
-/// Gives the tokens of a step to the prompts in their order. Each prompt gets all the tokens that it wants before the
-/// next one gets any.
+/// Distributes the tokens of a step over the prompts, in their order. A prompt gets all of its tokens before the next
+/// prompt gets any.
 pub(crate) fn in_order(asking: &mut [Asking], tokens: usize) {
     let mut left = tokens;
     while left > 0 {
-        let others = asking.iter_mut().filter(|it| it.given == 0);
+        let others = asking.iter_mut().filter(|prompt| prompt.given == 0);
         let Some(first) = others.min_by(|a, b| a.rank.compare(&b.rank)) else { return };
         first.given = first.wanted.min(left);
         left -= first.given;
@@ -145,32 +146,32 @@ mod tests {
 
     use super::*;
 
-    /// The even sharing: gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to
-    /// the longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
+    /// The even sharing: every prompt gets the same number of tokens. Tokens that shorter prompts do not need go to the
+    /// longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
     fn share(asking: &mut [Asking], tokens: usize, step: usize) {
         let mut left = tokens;
         loop {
-            let open = asking.iter().filter(|it| it.given < it.wanted).count();
+            let open = asking.iter().filter(|prompt| prompt.given < prompt.wanted).count();
             if open == 0 {
                 return;
             }
             let each = left / open;
             if each == 0 {
                 let first = step % open;
-                for (at, it) in asking.iter_mut().filter(|it| it.given < it.wanted).enumerate() {
-                    it.given += usize::from((at + open - first) % open < left);
+                for (at, prompt) in asking.iter_mut().filter(|prompt| prompt.given < prompt.wanted).enumerate() {
+                    prompt.given += usize::from((at + open - first) % open < left);
                 }
                 return;
             }
-            for it in &mut *asking {
-                let more = each.min(it.wanted - it.given);
-                it.given += more;
+            for prompt in &mut *asking {
+                let more = each.min(prompt.wanted - prompt.given);
+                prompt.given += more;
                 left -= more;
             }
         }
     }
 
-    /// A prompt of the simulations: the step in which it arrives, and its tokens.
+    /// A prompt of the simulations: the step in which it arrives, and its number of tokens.
     type Arrival = (usize, usize);
 
     /// The step in which each prompt is complete, by the order of this file.
@@ -184,7 +185,7 @@ mod tests {
                 asking.rank = order.rank(SequenceId(*at as u64));
             }
             in_order(asking, chunk);
-            order.computed(asking.iter().map(|it| it.given).sum());
+            order.computed(asking.iter().map(|prompt| prompt.given).sum());
         })
     }
 
@@ -198,7 +199,13 @@ mod tests {
         let mut left: Vec<(usize, usize)> = Vec::new();
         let mut step = 0;
         while complete.contains(&usize::MAX) {
-            left.extend(arrivals.iter().enumerate().filter(|(_, it)| it.0 == step).map(|(at, it)| (at, it.1)));
+            left.extend(
+                arrivals
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, arrival)| arrival.0 == step)
+                    .map(|(at, arrival)| (at, arrival.1)),
+            );
             let unranked = Rank { left: 0.0, number: 0 };
             let mut asking: Vec<Asking> = left.iter().map(|(_, tokens)| Asking::new(unranked, *tokens)).collect();
             give(step, &left, &mut asking);
@@ -227,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_does_not_wait_for_ever_for_short_ones() {
-        // The short prompts alone need all the time there is.
+        // The short prompts alone take up all of the time.
         let mut arrivals = vec![(0, 1000)];
         arrivals.extend((0..200).map(|step| (step, 100)));
         let complete = ordered(&arrivals, 100);
@@ -248,11 +255,11 @@ mod tests {
             let mut asking: Vec<Asking> = ranked.collect();
             in_order(&mut asking, tokens);
             let all: usize = wanted.iter().sum();
-            prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
-            let begun = asking.iter().filter(|it| it.given > 0 && it.given < it.wanted).count();
+            prop_assert_eq!(asking.iter().map(|prompt| prompt.given).sum::<usize>(), all.min(tokens));
+            let begun = asking.iter().filter(|prompt| prompt.given > 0 && prompt.given < prompt.wanted).count();
             prop_assert!(begun <= 1, "{asking:?}");
-            let longest = asking.iter().filter(|it| it.given == it.wanted).map(|it| it.wanted).max().unwrap_or(0);
-            prop_assert!(asking.iter().all(|it| it.given == it.wanted || it.wanted >= longest), "{asking:?}");
+            let longest = asking.iter().filter(|prompt| prompt.given == prompt.wanted).map(|prompt| prompt.wanted).max().unwrap_or(0);
+            prop_assert!(asking.iter().all(|prompt| prompt.given == prompt.wanted || prompt.wanted >= longest), "{asking:?}");
         }
 
         #[test]
@@ -262,7 +269,7 @@ mod tests {
         ) {
             let (ordered, shared) = (ordered(&arrivals, chunk), shared(&arrivals, chunk));
             for (ordered, shared) in ordered.iter().zip(&shared) {
-                // `share` gives whole tokens, and may complete a prompt with them a step earlier.
+                // `share` distributes whole tokens, so it may complete a prompt one step earlier.
                 prop_assert!(*ordered <= shared + 1, "{ordered:?} {shared:?}");
             }
             prop_assert!(mean(&ordered) <= mean(&shared) + 1.0);

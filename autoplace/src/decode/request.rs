@@ -20,7 +20,7 @@ pub struct GenerateRequest {
     pub(crate) spec: Spec,
 }
 
-/// Decides how a text continues when the context has no cell left for its next token.
+/// How a text continues when the context has no cell left for its next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -33,21 +33,22 @@ pub enum WhenFull {
     /// [`Session`](crate::generate::Session) reports the end in the last piece, as for `Stop`, because its other texts
     /// continue.
     Error,
-    /// The first `keep` tokens of the prompt stay. Half of the tokens after them, the oldest ones, are discarded, and
-    /// the rest move up without being computed again. The text can thus continue without end, which suits a model that
-    /// writes raw text. This is llama.cpp's `--context-shift` with its `--keep`. A BOS token at the beginning always
-    /// stays. A `keep` of `usize::MAX` keeps the whole prompt.
+    /// The first `keep` tokens of the prompt stay. Of the tokens after them, the older half is discarded. The rest
+    /// moves up and is not computed again. The text can continue without end in this way, which suits a model that
+    /// writes raw text. This is llama.cpp's `--context-shift` with `--keep`. A BOS token at the beginning always stays.
+    /// A `keep` of `usize::MAX` keeps the whole prompt.
     ///
     /// The tokens that moved up were computed from the discarded ones, so no other text reuses them. In a unified cache
     /// (`kv_unified`) the shift also discards cells that other texts share, because keeping those cells would free no
-    /// room. A text with no token left to discard ends as for `Stop`.
+    /// room. If no token is left to discard, the text ends as for `Stop`.
     /// [`Statistics::discarded_tokens`](crate::generate::Statistics::discarded_tokens) counts the discarded tokens.
     ///
-    /// Some memories cannot shift: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE),
-    /// keys that are neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache. The text then
-    /// fails at its beginning with [`Error::CannotShift`](crate::generate::Error::CannotShift), which gives the reason.
+    /// Some memories cannot shift: recurrent states, windows without `swa_full`, positions of several axes (M-RoPE),
+    /// keys that are neither F16 nor F32, contexts with YaRN, and contexts with an `n_ubatch` of fewer than 4 tokens
+    /// for each cache. The text then fails at its beginning with
+    /// [`Error::CannotShift`](crate::generate::Error::CannotShift), which gives the reason.
     Shift {
-        /// Number of tokens at the beginning of the prompt that stay.
+        /// Number of tokens at the beginning of the prompt that are never discarded.
         keep: usize,
     },
 }
@@ -159,9 +160,10 @@ impl GenerateRequest {
     /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off, and on
     /// in an [`Engine`](crate::generate::Engine).
     ///
-    /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
-    /// only where a text ended, a model with sliding windows also continues where the window is still held. Both also
-    /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
+    /// The tokens of a text stay in the context until another text needs the cells. A recurrent model can continue only
+    /// at the end of an earlier text. A model with sliding windows can also continue at other places, as long as the
+    /// context still holds the window there. Both kinds of models also continue from an earlier
+    /// [checkpoint](crate::ModelBuilder::checkpoints).
     pub fn cache_prompt(mut self, cache: bool) -> Self {
         self.spec.cache_prompt = Some(cache);
         self
@@ -242,11 +244,10 @@ impl GenerateRequest {
     }
 
     /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
-    /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
-    /// computes at most as many draft tokens as the context was planned for
+    /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. The plan
+    /// of the context limits the number of draft tokens in a step
     /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
-    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the
-    /// closure.
+    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the closure.
     ///
     /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
     /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
@@ -267,8 +268,8 @@ impl GenerateRequest {
     }
 
     /// Reports with each piece the log-probability of its token and the `n` likeliest tokens, at most 128
-    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). They come from the model's own distribution, before
-    /// any sampler. Default: no report.
+    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). The probabilities come from the model's own
+    /// distribution, before any sampler. Default: no report.
     pub fn logprobs(mut self, n: usize) -> Self {
         self.spec.logprobs = Some(n);
         self
@@ -393,7 +394,7 @@ impl GenerateRequest {
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
-    /// // Never twice the same token.
+    /// // Never chooses the same token twice in a row.
     /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
     ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
     ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));
@@ -412,8 +413,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Applies these [adapters](Model::adapters) of the model, by name, at these scales, and no others. An empty list
-    /// applies no adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
+    /// Applies only these [adapters](Model::adapters) of the model, by name, at these scales. An empty list applies no
+    /// adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
     ///
     /// llama.cpp computes a batch with one set of adapters, so texts with different sets take turns in a
     /// [`Session`](crate::generate::Session) and an [`Engine`](crate::generate::Engine). A text does not reuse tokens
@@ -441,7 +442,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Whether [`logprobs`](Self::logprobs) were asked for.
+    /// Whether [`logprobs`](Self::logprobs) were requested.
     pub fn reports_logprobs(&self) -> bool {
         self.spec.logprobs.is_some()
     }

@@ -8,7 +8,7 @@ use crate::load::Scales;
 /// compute buffers again, which took as long as one and a half tokens of the demo model (docs/adapters.md).
 const BATCHES: u32 = 8;
 
-/// The set of adapters whose turn it is.
+/// The set of adapters that has its turn.
 #[derive(Debug, Default)]
 pub(crate) struct AdapterTurns {
     current: Scales,
@@ -17,8 +17,9 @@ pub(crate) struct AdapterTurns {
 }
 
 impl AdapterTurns {
-    /// Chooses the adapters of the next batch. The current set keeps its turn until the turn is over. The next set is
-    /// that of the text that has waited for the most turns; the first such text wins ties.
+    /// Chooses the adapters of the next batch. The current set keeps its turn until the turn is over. The next set
+    /// belongs to the text that has waited for the most turns. If several have waited equally long, the first of them
+    /// wins.
     pub(crate) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
         let is_wanted = sequences.iter().any(|sequence| sequence.scales == self.current);
         let others_wait = sequences.iter().any(|sequence| sequence.scales != self.current);

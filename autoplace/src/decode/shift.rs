@@ -11,7 +11,7 @@ use crate::memory::KvType;
 /// Settings of the context shift of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shifting {
-    /// Number of tokens at the beginning that stay.
+    /// Number of tokens at the beginning that are never discarded.
     pub(crate) keep: usize,
 }
 
@@ -50,8 +50,8 @@ impl Shifting {
 }
 
 impl Lent {
-    /// Checks that the keys can be rotated in place, without memory outside the plan and without other changes. The
-    /// error gives the reason.
+    /// Checks that the keys can be rotated in place, without other changes and without memory that the plan does not
+    /// count. The error gives the reason.
     pub(crate) fn check_shift(&self) -> Result<(), Error> {
         let (context, model) = (&self.context, self.context.model());
         // With a cache for each sequence, each cache has a list of moves.
@@ -88,7 +88,7 @@ mod tests {
     use super::Shifting;
 
     #[test]
-    fn half_of_what_is_not_kept_is_shifted_out_and_one_token_after_it_stays() {
+    fn half_of_the_unkept_tokens_are_shifted_out_and_one_of_them_stays() {
         for (tokens, shared, discarded) in [
             (110, 0, 50),
             (12, 0, 1),

@@ -22,15 +22,15 @@ pub struct Statistics {
     /// Tokens at the beginning of the prompt that were not computed: the context held them already, or the [prompt
     /// store](crate::store::PromptStore) did.
     pub cached_tokens: usize,
-    /// The cached tokens that came from the prompt store; 0 where the context held them.
+    /// The cached tokens that came from the prompt store and not from the context.
     pub restored_tokens: usize,
     /// The restored tokens that were read from the prompt store's folder; the others were in memory.
     pub restored_from_folder: usize,
     /// Rows of pictures and sounds in the prompt, which count among its tokens.
     pub media_tokens: usize,
-    /// Pictures, sounds and parts of them that were encoded for this text. The others were known.
+    /// Pictures and sounds, or parts of them, that were encoded for this text. A cached encoding does not count.
     pub encoded_media: usize,
-    /// Time to encode them, which is a part of the prompt's time.
+    /// Time to encode those pictures and sounds. This time is a part of `prompt_time`.
     pub encoding_time: Duration,
     /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,
@@ -50,8 +50,8 @@ pub struct Statistics {
     pub seed: Option<u32>,
     /// Tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with known tokens.
     pub drafted_tokens: usize,
-    /// Tokens of the text that the drafter's context has got from the prompt store: a draft model has not computed
-    /// them, and the model's own block for multi-token prediction has not missed them.
+    /// Tokens of the text that the drafter's context got from the prompt store, so that a draft model did not compute
+    /// them again. For the model's own block for multi-token prediction these are tokens that it would lack otherwise.
     pub restored_draft_tokens: usize,
     /// Draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
@@ -69,20 +69,20 @@ pub struct Statistics {
     /// How often the model was moved to its other placement during this text, because of its depth
     /// ([`Plan::by_depth`]).
     pub moves: u32,
-    /// Time of those moves.
+    /// Time that these moves took.
     pub moving_time: Duration,
-    /// Bytes by which compute buffers grew during this text, over all devices and the host. A load reserves for the
-    /// batches to come, so that this is nearly always 0; docs/load-contract.md has the exceptions. A batch of several
-    /// texts counts for each of them; draft models are not included.
+    /// Bytes by which compute buffers grew during this text, over all devices and the host. A load reserves memory for
+    /// all later batches, so this number is nearly always 0; docs/load-contract.md has the exceptions. A batch of
+    /// several texts counts for each of them; draft models are not included.
     pub buffer_growth: u64,
-    /// How often the graph of a batch was reserved again during this text. Such a graph may fit the buffers as they
-    /// are: [`buffer_growth`](Self::buffer_growth) says whether it took memory.
+    /// How often the graph of a batch was reserved again during this text. A graph that fits the present buffers takes
+    /// no memory: see [`buffer_growth`](Self::buffer_growth).
     pub reallocations: u32,
-    /// Uses of experts, by this text's batches, that the cache of experts held
+    /// Uses of experts by this text's batches for which the cache of experts held the weights
     /// ([`Plan::moe_cache`](crate::plan::Plan::moe_cache)). A batch of several texts counts for each of them. Prompts
     /// of more than 32 tokens at once do not use the cache.
     pub expert_hits: u64,
-    /// Uses of experts that were uploaded to the cache first.
+    /// Uses of experts whose weights had to be uploaded to the cache first.
     pub expert_misses: u64,
 }
 
@@ -182,8 +182,9 @@ pub enum DraftingPaused {
     /// The context was planned for one token per text and step: see
     /// [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
-    /// The model's memory cannot discard single tokens, so it could not forget a rejected draft. At least a part of it
-    /// is recurrent, and no earlier states are kept ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp) keeps them).
+    /// The model's memory cannot discard single tokens, so it could not forget a rejected draft. At least a part of
+    /// this memory is recurrent, and no earlier states are kept ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp) keeps
+    /// them).
     Memory,
     /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     NoModel,
@@ -208,7 +209,7 @@ pub struct Replaced {
     pub saved: u64,
     /// How the texts continue.
     pub resumed: Resumed,
-    /// Time from saving the states to restoring them. The later steps that compute tokens again are not included.
+    /// Time from saving the states to restoring them, without the later steps that compute tokens again.
     pub time: Duration,
 }
 
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shows_queue_cache_threads_deaths_growth_and_what_cut_the_text() {
+    fn a_line_shows_queue_cache_threads_deaths_growth_and_the_limit() {
         let stats = Statistics {
             prompt_tokens: 10,
             cached_tokens: 4,

@@ -1,4 +1,4 @@
-//! One step of a session: it computes a batch of the next tokens of its texts, and chooses the tokens after them.
+//! One step of a session: computes a batch with the next tokens of its texts, and chooses the token after each.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(crate) enum PromptChunk {
 }
 
 impl PromptChunk {
-    /// Number of prompt tokens beside `others` tokens of other texts; at least one if the batch has room.
+    /// Number of prompt tokens in a batch with `others` tokens of other texts; at least one if the batch has room.
     fn tokens(self, context: &Context, others: usize) -> usize {
         let left = (context.n_batch() as usize).saturating_sub(others);
         let wanted = match self {
@@ -55,7 +55,7 @@ pub(crate) struct Work {
     asking: Vec<Asking>,
     pub(crate) prompts: PromptOrder,
     turns: AdapterTurns,
-    /// The text whose picture or sound this step has computed, and the time that it took.
+    /// The text whose picture or sound this step computed, and the time of that computation.
     media: Option<(SequenceId, Duration)>,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct Step<'a> {
 
 #[derive(Debug, Default)]
 struct Computed {
-    /// Whether the step's time counts for the judgement of drafts.
+    /// Whether the time of this step is used to judge whether drafts pay.
     is_steady: bool,
-    /// Number of tokens, if all of them are generated ones.
+    /// Number of tokens in the batch, if all of them are generated tokens.
     generated: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ impl Step<'_> {
         }
     }
 
-    /// Measures a prompt that this step has completed.
+    /// Measures the speed of a prompt that this step completed.
     fn meter_prompt(&self, began: bool) {
         let ([only], true) = (&**self.sequences, began) else { return };
         let Statistics { prompt_tokens, cached_tokens, prompt_time, first_token_latency, .. } = only.statistics;
@@ -151,8 +151,8 @@ impl Step<'_> {
         }
     }
 
-    /// The depth and the generation time so far, if the batch holds one generated token of the only text. Prompts and
-    /// several texts run at another speed.
+    /// The depth and the generation time so far, if the batch holds one generated token of the only text. Batches with
+    /// prompts or several texts have another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
             [only] if self.work.batch.len() == 1 => {
@@ -187,7 +187,7 @@ impl Step<'_> {
         }
         let context = &self.lent.context;
         in_order(asking, prompt_chunk.tokens(context, others));
-        prompts.computed(asking.iter().map(|it| it.given).sum());
+        prompts.computed(asking.iter().map(|prompt| prompt.given).sum());
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {
@@ -201,8 +201,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the rows of one picture or sound that is next in a text, the oldest of several. The other texts wait
-    /// meanwhile, and get their tokens in the same step.
+    /// Computes the rows of one picture or sound, if a text has come to one; of several texts, the oldest has its turn.
+    /// The other texts wait meanwhile, and get their tokens in the same step.
     fn compute_media(&mut self) -> Result<(), Error> {
         self.work.media = None;
         let waiting = self.sequences.iter().enumerate().filter(|(_, sequence)| sequence.next_media().is_some());
@@ -220,14 +220,15 @@ impl Step<'_> {
         };
         let encoding = begun.elapsed();
         let (rows, seq) = (span.rows(), self.sequences[at].held.seq);
-        let positions = rows.positions(first_position(self.sequences[at].spans.position(span.from)));
+        let spans = &self.sequences[at].spans;
+        let positions = rows.positions(first_position(spans.position(span.from)), spans.index_of_media(&span));
         self.model.slot()?.adapt(&mut self.lent.context, &self.sequences[at].scales)?;
         self.set_threads(false)?;
         if self.lent.context.kv_unified() {
             let wanted = cells(self.sequences);
             self.cache.make_room(&mut self.lent.context, self.lent.room.all.saturating_sub(wanted), false)?;
         }
-        // Rows that see each other are computed in one call, and the context has room for them.
+        // Rows that attend to each other must be computed in one call. The context has room for them.
         let at_once = if rows.is_non_causal { rows.len } else { self.lent.context.n_batch() as usize };
         let (width, sections) = (values.len() / rows.len.max(1), positions.len() / rows.len.max(1));
         let parts = values.chunks(at_once * width).zip(positions.chunks(at_once * sections));
@@ -251,7 +252,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Decodes, and once more without idle texts if the cache has no room.
+    /// Decodes the batch. If the cache has no room, forgets idle texts and decodes once more.
     fn decode_with_room(&mut self, decode: impl Fn(&mut Context) -> Result<(), llama_sys::Error>) -> Result<(), Error> {
         let context = &mut self.lent.context;
         match decode(context) {
@@ -301,7 +302,7 @@ impl Step<'_> {
         Ok(Computed { is_steady: is_steady && is_alone, generated })
     }
 
-    /// Counts the growth of the compute buffers since `before`, for the texts of the batch.
+    /// Adds the growth of the compute buffers since `before` to the statistics of the batch's texts.
     fn note_growth(&mut self, before: &ComputeBuffers) {
         let grown = self.lent.context.compute_buffers().since(before);
         if grown == ComputeBuffers::default() {
@@ -316,8 +317,8 @@ impl Step<'_> {
         }
     }
 
-    /// Counts the uses of the cache of experts since `before`, for the texts of the batch. Only batches of generated
-    /// tokens count for the model: a prompt uses experts in another way.
+    /// Adds the uses of the cache of experts since `before` to the statistics of the batch's texts. The model's own
+    /// statistics count only batches of generated tokens, because a prompt uses experts in another way.
     fn note_experts(&mut self, before: Option<MoeCacheUses>, generates: bool) {
         let Some((before, now)) = before.zip(self.lent.context.moe_cache_uses()) else { return };
         let of = |uses: MoeCacheUses| ExpertUses { hits: uses.hits, misses: uses.misses };
@@ -360,7 +361,7 @@ impl Step<'_> {
     }
 
     /// Chooses the next token of every text whose queued tokens are computed, and further tokens while the draft
-    /// agrees. `computed` is the time from `begun` to the end of the computation.
+    /// agrees. `computed` is the time between `begun` and the end of the computation.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let mut used = cells(self.sequences);
         for at in 0..self.sequences.len() {
@@ -428,7 +429,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Discards the oldest tokens of a text whose token was just chosen. The text ends if no room results.
+    /// Discards the oldest tokens of a text whose token was just chosen. The text ends if this makes no room.
     fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
         // The draft lies behind the tokens that move, and has no room after the new token.
         self.sequences[at].forget_draft(&mut self.lent.context)?;
@@ -454,7 +455,7 @@ impl Step<'_> {
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
             let tokens = self.work.pieces.iter().filter(|(piece, _)| piece.sequence == sequence.id).count();
-            // A text without tokens did not take part in the step.
+            // A text without new tokens had no part in the step.
             if tokens > 0
                 && let Some(speculator) = &mut sequence.speculator
             {
@@ -463,7 +464,7 @@ impl Step<'_> {
         }
     }
 
-    /// Removes ended texts from the session. Their tokens stay cached.
+    /// Removes ended texts from the session. Their tokens stay in the cache.
     fn let_ended_go(&mut self) {
         let ended = self.work.pieces.iter().filter(|(piece, _)| piece.end.is_some()).map(|(piece, _)| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
@@ -472,14 +473,14 @@ impl Step<'_> {
         }
         let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
-            take_out(self.sequences, at).leave(self.cache);
+            take_out(self.sequences, at).leave(self.cache, self.drafters);
         }
         self.model.counters().say_speed(true);
     }
 }
 
-/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time counts for the
-/// judgement of drafts. A step that computes a prompt does not count and gets no drafts.
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time is used to judge
+/// whether drafts pay. A step that computes a prompt gets no drafts, and its time is not used.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
@@ -488,7 +489,7 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     let is_steady = sequences.iter().all(Sequence::is_steady);
     let off = drafts_off(context);
     let used: usize = sequences.iter().map(Sequence::len).sum();
-    // Within one graph, a sliding window keeps the cells that a rejected draft needs again.
+    // Tokens of the same graph do not displace cells of a sliding window that are needed again after a rejected draft.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
     // A recurrent state can go back by at most `n_rs_seq` tokens.

@@ -1,8 +1,9 @@
-//! The prompt store beside a context: idle sequences go there in pieces, and prompts come back from there.
+//! The link between a context and the prompt store: idle sequences are stored in pieces, and the beginnings of prompts
+//! are restored.
 //!
 //! In: sequences that no text uses at the moment, and prompts. Out: the longest stored beginning of a prompt, restored
-//! into a sequence, if that takes less time than computing it. Nothing here fails a text: a piece that cannot be
-//! written or read is computed again.
+//! into a sequence, if that takes less time than computing it. No failure here fails a text: the tokens of a piece that
+//! cannot be written or read are computed again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,35 +18,44 @@ use crate::store::{Added, Brought, Found, Id, NewPiece, Text, block_tokens, smoo
 /// Minimum number of tokens by which a restored beginning must exceed the one that the context holds.
 pub(crate) const WORTH_RESTORING: usize = 16;
 
-/// A mebibyte; less in the tests of this crate, whose models have small states.
+/// One mebibyte; 1 KiB in the tests of this crate, whose models have small states.
 const UNIT: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Bytes that are copied into the store between two steps before the first measurement, and their limits later. A piece
-/// of rows may have more.
+/// Bytes that are copied into the store between two steps before the first measurement. `AT_ONCE_LIMITS` bounds the
+/// later numbers. A single piece of rows may have more bytes.
 const AT_ONCE: usize = 4 * UNIT;
 const AT_ONCE_LIMITS: [usize; 2] = [UNIT, 16 * UNIT];
 
-/// Seconds of copying into the store between two steps, which running texts wait for. A token of a small model takes as
-/// long.
+/// Seconds for which running texts wait between two steps while bytes are copied into the store. A small model needs
+/// the same time for a token.
 const TIME_AT_ONCE: f64 = 4e-3;
 
-/// Minimum bytes that a part counts as, because llama.cpp passes over all cells of the sequence for each part.
+/// Time of copying between two steps after which no further part begins while a running text waits for its next token.
+const TIME_BETWEEN_STEPS: Duration = Duration::from_millis(10);
+
+/// A smaller part counts as this number of bytes, because llama.cpp passes over all cells of the sequence for each
+/// part.
 const MIN_PART: usize = UNIT / 2;
 
-/// Most pieces of rows that are added between two steps, where rows are small.
+/// Maximum number of pieces of rows that are added between two steps; the limit for small rows.
 const PIECES_AT_ONCE: usize = 64;
 
-/// Number of tokens from which on finding the rows of a sequence is a step's work of its own: llama.cpp tells of each
-/// cell, which takes a millisecond or two for so many.
+/// In a sequence of this many tokens, finding the rows is the whole work between two steps: llama.cpp reports each
+/// cell, which takes one or two milliseconds.
 const MANY: usize = if cfg!(test) { 128 } else { 8192 };
 
-/// Most searches for one prompt. Each but the last one found a piece that was damaged.
+/// How long a measured number of free bytes of the host counts, and the least number that does. A measurement reads
+/// some small files of the system, which takes half a millisecond.
+const FREE_FOR: Duration = Duration::from_millis(100);
+const FREE_AT_LEAST: u64 = 256 << 20;
+
+/// Maximum number of searches for one prompt. Another search follows only after a damaged piece.
 const MAX_SEARCHES: usize = 8;
 
-/// Shortest batch, in tokens, whose time tells the cost of a prompt.
+/// Shortest batch, in tokens, from whose time the cost of a prompt is measured.
 pub(crate) const MIN_BATCH: usize = 32;
 
-/// Seconds for a byte in memory and in the folder, before the first measurement.
+/// Seconds to restore a byte from memory and to read one from the folder, before the first measurement.
 const SECONDS_PER_BYTE: [f64; 2] = [1e-9, 4e-9];
 
 /// The store of a session's model, or of one of its drafters.
@@ -54,18 +64,25 @@ pub(crate) struct Stored {
     of: ModelStore,
     /// The position of a text's first token.
     first: Position,
-    /// Whether what belongs to the end of a text is a part of the context's state.
+    /// Whether the state at the end of a text is a part of the context's state. False after
+    /// [`with_ends`](Self::with_ends).
     has_own_end: bool,
-    /// The root of the texts with the adapters of the last text.
+    /// The root of the store's tree for the adapters of the last text.
     root: Option<(Scales, Id)>,
     seconds_per_token: Option<f64>,
     /// Seconds to restore a byte from memory.
     seconds_per_byte: Option<f64>,
     /// Seconds to read a byte of the context's rows. For each part llama.cpp passes over all cells of the sequence.
     seconds_per_read: Option<f64>,
+    /// Bytes that were copied since the store last counted them.
+    copied_bytes: u64,
+    /// Free bytes of the host, less those that were copied since they were measured.
+    free: Option<(Instant, u64)>,
+    /// Time of copying since the last step.
+    since_step: Duration,
     /// The number of pieces that waited for the folder's thread when the store last had no room because of them.
     later_at: Option<usize>,
-    /// The idle sequence of which something is left to be stored.
+    /// The idle sequence that is only partly stored.
     reading: Option<Reading>,
 }
 
@@ -73,22 +90,23 @@ pub(crate) struct Stored {
 #[derive(Debug)]
 struct Reading {
     seq: SeqId,
-    /// They stay where they are until a text uses the sequence.
+    /// The cells of the sequence, which do not move until a text uses the sequence.
     rows: StateRows,
-    /// The shape of the rows with its length, as each piece begins.
+    /// The beginning of each piece: the shape of the rows, preceded by its length.
     front: Vec<u8>,
     rest: Rest,
-    /// Numbers of tokens whose rest the store has not taken.
+    /// Numbers of tokens for which the store has refused the rest.
     refused: Vec<usize>,
-    /// Bytes that were copied since the last step; a part counts as [`MIN_PART`] at least.
+    /// Bytes that were copied since the last step. A smaller part counts as [`MIN_PART`].
     copied: usize,
 }
 
-/// What was read so far of the rest that belongs to the first `tokens` tokens of a sequence.
+/// A rest that is being read. A rest is the state that belongs to the first `tokens` tokens of a sequence as a whole,
+/// such as a window or a recurrent state. The rows are not part of it.
 #[derive(Debug, Default)]
 struct Rest {
     tokens: usize,
-    /// The checkpoint that it comes from; `None` for the present end of the sequence.
+    /// The checkpoint that the rest comes from; `None` for the present end of the sequence.
     checkpoint: Option<Arc<State>>,
     data: Vec<u8>,
 }
@@ -100,14 +118,14 @@ pub(crate) struct Idle<'a> {
     pub(crate) scales: &'a Scales,
     pub(crate) text: Text<'a>,
     pub(crate) marks: &'a Marks,
-    /// What belongs to the end of the text, if it is not a part of the context's state.
+    /// The state at the end of the text, if it is not a part of the context's state.
     pub(crate) end: Option<&'a [u8]>,
 }
 
 /// The part of a sequence that is still to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing: the store holds it, or cannot hold more of it.
+    /// No part: the store holds the sequence, or cannot hold more of it.
     Done,
     /// More pieces.
     More,
@@ -119,7 +137,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     pub(crate) tokens: usize,
-    /// Those whose rows were read from the folder.
+    /// The restored tokens whose rows were read from the folder.
     pub(crate) from_folder: usize,
 }
 
@@ -133,14 +151,19 @@ impl Stored {
             seconds_per_token: None,
             seconds_per_byte: None,
             seconds_per_read: None,
+            copied_bytes: 0,
+            free: None,
+            since_step: Duration::ZERO,
             later_at: None,
             reading: None,
         }
     }
 
-    /// The store of a context whose first position is `first`, and whose texts end with something of their own.
+    /// The store of a drafter's context whose first position is `first`. The state at the end of its texts is given by
+    /// the caller ([`Idle::end`]) and is not a part of the context's state.
     pub(crate) fn with_ends(of: ModelStore, first: Position) -> Self {
-        // Nothing computes such texts again, so their worth is not measured: they count as texts of a fast model.
+        // Such texts are never computed again, so their worth cannot be measured. These texts count as texts of a fast
+        // model.
         Self { first, has_own_end: false, seconds_per_token: Some(1e-4), ..Self::new(of) }
     }
 
@@ -149,6 +172,23 @@ impl Stored {
         if tokens >= MIN_BATCH {
             self.seconds_per_token = smoothed(self.seconds_per_token, tokens as u64, took);
         }
+    }
+
+    /// A step begins. `is_awaited` says whether a running text waits for its next token.
+    pub(crate) fn step_begins(&mut self, is_awaited: bool) {
+        if !is_awaited {
+            self.since_step = Duration::ZERO;
+        }
+    }
+
+    /// A step has ended.
+    pub(crate) fn step_ended(&mut self) {
+        self.of.store.paused(std::mem::take(&mut self.since_step));
+    }
+
+    /// Whether a running text that waits for its next token can wait for another part.
+    pub(crate) fn has_time(&self) -> bool {
+        self.since_step < TIME_BETWEEN_STEPS
     }
 
     fn root(&mut self, scales: &Scales) -> Id {
@@ -164,10 +204,10 @@ impl Stored {
         root
     }
 
-    /// The longest stored beginning of the prompt, if it is worth restoring where `held` tokens need not be computed
-    /// anyway.
+    /// The longest stored beginning of the prompt, if restoring it pays although `held` tokens are in the context
+    /// already.
     fn find(&mut self, prompt: Prefix<'_>, held: usize) -> Option<Found> {
-        // A draft model asks for each draft, and lacks a few tokens then.
+        // A draft model calls this for each draft, when it lacks only a few tokens.
         if prompt.tokens.len().saturating_sub(1 + held) < WORTH_RESTORING {
             return None;
         }
@@ -194,8 +234,8 @@ impl Stored {
         is_faster.then_some(found)
     }
 
-    /// The pieces of the longest stored beginning of a prompt, in memory, if it is worth restoring where `held` tokens
-    /// need not be computed anyway. After a damaged piece, another search finds the pieces before it.
+    /// The longest stored beginning of a prompt with its pieces in memory, if restoring it pays although `held` tokens
+    /// are in the context already. After a damaged piece, another search finds the pieces before it.
     pub(crate) fn bring_longest(&mut self, prompt: Prefix<'_>, held: usize) -> Option<(Found, Brought)> {
         for _ in 0..MAX_SEARCHES {
             let found = self.find(prompt, held)?;
@@ -206,9 +246,24 @@ impl Stored {
         None
     }
 
-    /// Restores a beginning into an empty sequence, whose next token then has the position `end`. `None` leaves the
-    /// sequence empty: the context refuses the pieces.
+    /// Restores a beginning into an empty sequence. The next token then has the position `end`. If the context refuses
+    /// the pieces, the sequence stays empty, the store forgets the pieces, and the result is `None`.
     pub(crate) fn restore(
+        &mut self,
+        context: &mut Context,
+        seq: SeqId,
+        (found, brought): (&Found, &Brought),
+        end: usize,
+    ) -> Option<Restored> {
+        let restored = self.try_restore(context, seq, (found, brought), end);
+        // A context that no longer works refuses everything.
+        if restored.is_none() && context.is_usable() {
+            self.forget(found);
+        }
+        restored
+    }
+
+    fn try_restore(
         &mut self,
         context: &mut Context,
         seq: SeqId,
@@ -236,7 +291,7 @@ impl Stored {
             found.tokens, brought.from_folder
         );
         written.ok()?;
-        // After a picture there may be positions that nothing has.
+        // After a picture, some positions may be unused.
         let held = context.kv_seq_end(seq).ok().flatten().and_then(|held| usize::try_from(held).ok());
         if held.is_none_or(|held| held > end) {
             tracing::warn!(target: "autoplace::store", "a stored text ends at {held:?}, and not before {end}");
@@ -248,13 +303,18 @@ impl Stored {
         Some(Restored { tokens: found.tokens, from_folder: brought.from_folder })
     }
 
+    /// Forgets a beginning that is of no use.
+    pub(crate) fn forget(&self, found: &Found) {
+        self.of.store.forget(found);
+    }
+
     /// The text of an idle sequence.
     fn text<'a>(&self, idle: &'a Remembered) -> Text<'a> {
         Text { tokens: &idle.tokens, media: idle.marks.all(), projector: self.of.projector }
     }
 
-    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies some megabytes at most,
-    /// or one piece of rows.
+    /// Stores the next pieces of an idle sequence, or of the checkpoints of its tokens. Copies a few megabytes, or one
+    /// larger piece of rows.
     pub(crate) fn store_part(
         &mut self,
         context: &mut Context,
@@ -271,12 +331,17 @@ impl Stored {
         idle: Idle<'_>,
         checkpoints: &[Checkpoint],
     ) -> Progress {
-        // Asked before anything is copied, because the steps come back here for each token.
+        // This check comes before any copy, because it runs again after each token.
         let unwritten = self.of.store.unwritten();
         if is_behind(self.later_at, unwritten) {
             return Progress::Later;
         }
-        match self.try_part(context, idle, checkpoints) {
+        let begun = Instant::now();
+        let progress = self.try_part(context, idle, checkpoints);
+        let took = begun.elapsed();
+        self.since_step += took;
+        self.of.store.copied(std::mem::take(&mut self.copied_bytes), took);
+        match progress {
             Ok(progress) => {
                 self.later_at = (progress == Progress::Later).then_some(unwritten);
                 progress
@@ -296,13 +361,15 @@ impl Stored {
     ) -> Result<Progress, llama_sys::Error> {
         let reading = self.reading.take().filter(|reading| reading.seq == idle.seq);
         if !idle.text.is_known() {
-            // Another process would know the rows by 31 bits alone.
+            // The tokens of a picture's rows have only 31 bits of its hash, which is too little for another process to
+            // identify it.
             return Ok(Progress::Done);
         }
         let root = self.root(idle.scales);
-        let free = checkpoints::free();
+        let free = self.free();
         if free < AT_ONCE as u64 {
-            // The store is never the reason for swap.
+            // The store gives memory back so that the machine need not swap.
+            self.free = None;
             self.of.store.give_back(2 * AT_ONCE as u64 - free);
             return Ok(Progress::Done);
         }
@@ -325,10 +392,20 @@ impl Stored {
         while progress == Progress::More && reading.copied < at_once {
             progress = self.next_part(context, root, idle, &mut reading, checkpoints)?;
         }
+        if let Some((_, free)) = &mut self.free {
+            *free = free.saturating_sub(reading.copied as u64);
+        }
         if progress != Progress::Done {
             self.reading = Some(reading);
         }
         Ok(progress)
+    }
+
+    /// Free bytes of the host beyond the margin that plans leave.
+    fn free(&mut self) -> u64 {
+        let known = self.free.filter(|(since, free)| since.elapsed() < FREE_FOR && *free >= FREE_AT_LEAST);
+        let (_, free) = *self.free.insert(known.unwrap_or_else(|| (Instant::now(), checkpoints::free())));
+        free
     }
 
     /// Bytes to copy between two steps.
@@ -347,7 +424,7 @@ impl Stored {
         checkpoints: &[Checkpoint],
     ) -> Result<Progress, llama_sys::Error> {
         let (text, rows) = (idle.text, &reading.rows);
-        // A text whose oldest tokens were shifted out holds more tokens than others can reuse.
+        // After a context shift, a sequence holds tokens that no other text can reuse.
         let has_all = rows.first() == self.first && rows.tokens() >= text.tokens.len();
         if !has_all || (rows.shape().has_rest() && !(self.of.needs_rest && self.has_own_end)) {
             return Ok(Progress::Done);
@@ -360,13 +437,14 @@ impl Stored {
                 false => Ok(Progress::Done),
             };
         };
-        // After a piece that is missing, all are.
+        // If a piece is missing in the store, all later pieces are missing too.
         let pieces = (self.at_once() / (block * row_bytes).max(1)).clamp(1, PIECES_AT_ONCE);
         let until = text.tokens.len().min(missing.start + pieces * block);
         let begun = Instant::now();
         let pieces = context.read_pieces(idle.seq, rows, missing.start..until, block, &reading.front)?;
         let read = row_bytes * (until - missing.start);
         reading.copied += read.max(MIN_PART);
+        self.copied_bytes += read as u64;
         if read >= MIN_PART {
             self.seconds_per_read = smoothed(self.seconds_per_read, read as u64, begun.elapsed());
         }
@@ -382,10 +460,10 @@ impl Stored {
         Ok(if is_all { Progress::Done } else { Progress::More })
     }
 
-    /// Reads the next bytes of what belongs to the first tokens of a sequence together: at its checkpoints, and at its
-    /// end. Adds what is complete.
+    /// Reads the next bytes of a [`Rest`]. The rests of the checkpoints come first, then the rest at the end of the
+    /// sequence. Adds a complete rest to the store.
     fn next_rest(
-        &self,
+        &mut self,
         context: &mut Context,
         root: Id,
         idle: Idle<'_>,
@@ -398,12 +476,13 @@ impl Stored {
             let added = is_missing.then(|| self.of.store.add(root, text, NewPiece::Rest(end.to_vec())));
             return Ok(if added == Some(Added::Later) { Progress::Later } else { Progress::Done });
         }
-        // The tokens of rows have 31 bits of a picture's hash; the marks have all of it.
-        let is_of_text = |it: &&Checkpoint| {
-            let has_tokens = it.scales == *idle.scales && tokens.starts_with(&it.tokens);
-            has_tokens && idle.marks.first_difference(&it.marks) >= it.tokens.len()
+        // The tokens of rows have only 31 bits of a picture's hash; the marks have the whole hash.
+        let is_of_text = |checkpoint: &&Checkpoint| {
+            let has_tokens = checkpoint.scales == *idle.scales && tokens.starts_with(&checkpoint.tokens);
+            has_tokens && idle.marks.first_difference(&checkpoint.marks) >= checkpoint.tokens.len()
         };
-        let of_checkpoints = checkpoints.iter().filter(is_of_text).map(|it| (it.tokens.len(), Some(&it.state)));
+        let of_checkpoints =
+            checkpoints.iter().filter(is_of_text).map(|checkpoint| (checkpoint.tokens.len(), Some(&checkpoint.state)));
         let at_end = (reading.rows.tokens() == tokens.len()).then_some((tokens.len(), None));
         let is_missing = |of: usize| !reading.refused.contains(&of) && self.of.store.lacks_rest(root, text.first(of));
         let Some((of, checkpoint)) = of_checkpoints.chain(at_end).find(|(of, _)| is_missing(*of)) else {
@@ -414,15 +493,16 @@ impl Stored {
             reading.refused.push(of);
             return Ok(Progress::More);
         }
-        let (at_once, rest) = (self.at_once(), &mut reading.rest);
+        let (at_once, free, rest) = (self.at_once(), self.free(), &mut reading.rest);
         if !rest.is_of(of, checkpoint) {
             *rest = Rest { tokens: of, checkpoint: checkpoint.cloned(), data: Vec::new() };
-            if checkpoints::free() < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
+            if free < bytes as u64 || rest.data.try_reserve_exact(bytes).is_err() {
                 return Ok(Progress::Done);
             }
         }
         let part = rest.data.len()..bytes.min(rest.data.len() + at_once);
         reading.copied += part.len().max(MIN_PART);
+        self.copied_bytes += part.len() as u64;
         match checkpoint {
             Some(state) => rest.data.extend_from_slice(&state.bytes()[part]),
             None => rest.data.extend(context.read_rest_part(idle.seq, &reading.rows, part)?),
@@ -439,7 +519,7 @@ impl Stored {
         Ok(Progress::More)
     }
 
-    /// A text uses this sequence, or has used it: its rows are to be found anew.
+    /// Records that a text has used this sequence, so that its rows must be found anew.
     pub(crate) fn changed(&mut self, seq: SeqId) {
         self.reading = self.reading.take().filter(|reading| reading.seq != seq);
     }
@@ -449,14 +529,13 @@ impl Stored {
         self.of.store.flush();
     }
 
-    /// Goes on with the store as the re-placed model has it.
+    /// Continues with the store of the re-placed model.
     pub(crate) fn renew(&mut self, of: ModelStore) {
         (self.of, self.root, self.reading) = (of, None, None);
     }
 }
 
-/// Whether the folder's thread has written nothing since the store had no room because of the pieces that waited for
-/// it.
+/// Whether the folder's thread has written no piece since the waiting pieces left the store no room.
 fn is_behind(later_at: Option<usize>, unwritten: usize) -> bool {
     unwritten > 0 && later_at.is_some_and(|at| unwritten >= at)
 }
@@ -487,16 +566,36 @@ fn split(data: &Arc<Vec<u8>>) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use llama_sys::Token;
     use test_support::random_weights;
 
-    use super::is_behind;
-    use crate::Model;
+    use super::{Added, NewPiece, Text, is_behind};
     use crate::memory::{FlashAttention, KvType};
     use crate::plan::Request;
     use crate::store::PromptStore;
+    use crate::{Model, ModelBuilder};
 
-    /// The text after these tokens, and the number of tokens that came from the store.
+    fn model_of(arch: &str, folder: &Path) -> PathBuf {
+        let mut sketch = random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap().in_floats();
+        sketch.vocabulary();
+        random_weights::write(&sketch, folder)
+    }
+
+    fn builder(path: &Path) -> ModelBuilder {
+        let mut request = Request::new().n_ctx(1024).n_batch(64);
+        request.params.flash_attn = FlashAttention::Off;
+        request.params.swa_full = false;
+        (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
+        Model::builder(path).request(request).n_threads(1).without_learning()
+    }
+
+    fn words(seed: Token, n: Token) -> Vec<Token> {
+        (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect()
+    }
+
+    /// The generated text, and the number of tokens that came from the store.
     fn text(model: &Model, prompt: &[Token]) -> (String, usize) {
         let generate = model.generate(prompt).temp(0.3).seed(1).top_k(0).top_p(1.0).min_p(0.0).max_tokens(8);
         let (text, statistics) = generate.cache_prompt(true).stream().unwrap().into_text().unwrap();
@@ -504,20 +603,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_in_many_parts_is_restored_as_what_is_copied_in_one() {
+    fn a_state_copied_in_many_parts_is_restored_like_one_copied_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        // Rows alone, rows with windows, a recurrent state, and both.
+        // The memories of these models: rows alone, rows with windows, a recurrent state, rows with a recurrent state.
         for arch in ["llama", "gpt-oss", "mamba2", "jamba"] {
-            let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap().in_floats();
-            sketch.vocabulary();
-            let path = random_weights::write(&sketch, folder.path());
-            let mut request = Request::new().n_ctx(1024).n_batch(64);
-            request.params.flash_attn = FlashAttention::Off;
-            request.params.swa_full = false;
-            (request.params.type_k, request.params.type_v) = (KvType::F32, KvType::F32);
-            let builder = || Model::builder(&path).request(request.clone()).n_threads(1).without_learning();
-            let words =
-                |seed: Token, n: Token| -> Vec<Token> { (0..n).map(|at| 259 + (at * 7 + seed) % 200).collect() };
+            let path = model_of(arch, folder.path());
+            let builder = || builder(&path);
             let long = words(1, 300);
             let next = [&long[..], &words(2, 20)].concat();
             let store = PromptStore::new(64 << 20);
@@ -525,10 +616,40 @@ mod tests {
             text(&model, &long);
             text(&model, &words(3, 40));
             let (restored, tokens) = text(&model, &next);
-            // Windows and states come from the checkpoint before the end of the prompt.
+            // Windows and recurrent states come from the checkpoint before the end of the prompt.
             assert!(tokens >= 296, "{arch}: {tokens}");
             assert!(store.usage().memory_bytes > 300 * 64, "{arch}");
             assert_eq!(restored, text(&builder().load().unwrap(), &next).0, "{arch}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_a_context_refuses_are_forgotten_and_stored_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        // Bytes that are no shape, and a shape without any row.
+        for bytes in [vec![1; 5000], vec![1, 0, 0, 0, 0]] {
+            for arch in ["llama", "jamba"] {
+                let path = model_of(arch, folder.path());
+                let store = PromptStore::new(64 << 20);
+                let model = builder(&path).prompt_store(store.clone()).load().unwrap();
+                let of = model.with_native(|native| model.prompt_store(native)).unwrap().unwrap();
+                let root = store.root(&of.key(&model.scales(None).unwrap()));
+                store.learn(root, "", None, of.needs_rest);
+                let prompt = words(1, 100);
+                let stored = Text::plain(&prompt[..64]);
+                let rows = NewPiece::Rows { from: 0, data: bytes.clone() };
+                assert!(matches!(store.add(root, stored, rows), Added::Yes { .. }));
+                if of.needs_rest {
+                    assert!(matches!(store.add(root, stored, NewPiece::Rest(bytes.clone())), Added::Yes { .. }));
+                }
+                assert_eq!(store.find(root, Text::plain(&prompt)).tokens, 64, "{arch}");
+                assert_eq!(text(&model, &prompt).1, 0, "{arch}");
+                text(&model, &words(3, 40));
+                let next = [&prompt[..], &words(2, 20)].concat();
+                let (restored, tokens) = text(&model, &next);
+                assert!(tokens >= 96, "{arch}: {tokens}");
+                assert_eq!(restored, text(&builder(&path).load().unwrap(), &next).0, "{arch}");
+            }
         }
     }
 
@@ -537,7 +658,7 @@ mod tests {
         assert!(!is_behind(None, 5));
         assert!(is_behind(Some(5), 5) && is_behind(Some(5), 6));
         assert!(!is_behind(Some(5), 4));
-        // The thread may have ended its work before it was asked.
+        // The thread may have ended its work before this check.
         assert!(!is_behind(Some(0), 0) && is_behind(Some(0), 1));
     }
 }

@@ -1,4 +1,4 @@
-//! Assembles the bytes of tokens into pieces of text: whole characters, and no text of a stop string.
+//! Assembles the bytes of tokens into pieces of text. A piece has whole characters and no part of a stop string.
 
 use std::str;
 
@@ -31,13 +31,14 @@ impl TextAssembler {
         &mut self.bytes
     }
 
-    /// Takes the certain text, which can be empty, and whether a stop string was found. No text follows a stop string.
+    /// Takes the text that is certain, which can be empty. The flag says whether a stop string was found. No text
+    /// follows a stop string.
     pub(crate) fn release(&mut self) -> (String, bool) {
         self.decode(false);
         self.take()
     }
 
-    /// Takes all remaining text, and whether a stop string was found. A cut-off character becomes U+FFFD.
+    /// Takes all remaining text. The flag says whether a stop string was found. A cut-off character becomes U+FFFD.
     pub(crate) fn finish(&mut self) -> (String, bool) {
         self.decode(true);
         let (text, is_stopped) = self.take();
@@ -54,7 +55,7 @@ impl TextAssembler {
             self.held.push_str(chunk.valid());
             let is_begun = str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
             if is_begun && read == self.bytes.len() && !last {
-                // Waits for the rest of the character.
+                // The rest of this character is still to come.
                 read -= chunk.invalid().len();
             } else if !chunk.invalid().is_empty() {
                 self.held.push(char::REPLACEMENT_CHARACTER);
@@ -78,7 +79,7 @@ impl TextAssembler {
         (text, false)
     }
 
-    /// Number of bytes at the end of `held` that begin some stop string.
+    /// Number of bytes at the end of `held` that are the beginning of a stop string.
     fn longest_possible_beginning(&self) -> usize {
         let held = self.held.as_bytes();
         self.stops
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_is_shown_and_no_stop_string_ever() {
+    fn certain_text_is_shown_and_never_a_stop_string() {
         // Token bytes, stop strings, the text, and whether a stop string ended it.
         type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
         let cases: [Case<'_>; 5] = [
@@ -137,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_bytes_are_cut_the_text_is_the_lossy_reading(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
+        fn bytes_that_are_cut_anywhere_give_the_lossy_text(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
             let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
             at.extend([0, bytes.len()]);
             at.sort_unstable();

@@ -1,4 +1,4 @@
-//! An embedder: texts in, vectors out. The model runs in this process or in a worker.
+//! An embedder. In: texts. Out: vectors. The model runs in this process or in a worker.
 
 use super::local::LocalEmbedder;
 use super::options::{About, Options};
@@ -7,7 +7,7 @@ use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
 
-/// An embedder holds the model's one context and embeds texts. Dropping it gives the context back.
+/// An embedder uses the model's only context to embed texts. Dropping it gives the context back.
 ///
 /// ```no_run
 /// use autoplace::{Model, embed::cosine_similarity, memory::Pooling};
@@ -26,7 +26,7 @@ pub struct Embedder {
     options: Options,
 }
 
-/// The model in this process, or in a worker.
+/// The side that computes: this process or a worker.
 #[derive(Debug)]
 enum Runner {
     Local(Box<LocalEmbedder>),
@@ -34,7 +34,7 @@ enum Runner {
 }
 
 impl Model {
-    /// Takes the model's one context to embed texts or rerank documents. Dropping the embedder gives the context back.
+    /// Takes the model's only context to embed texts or rerank documents. Dropping the embedder gives the context back.
     ///
     /// # Errors
     ///
@@ -56,15 +56,15 @@ impl Embedder {
         Ok(Self { runner, options: Options::default() })
     }
 
-    /// Truncates texts that are too long instead of refusing them. The tokens that the model adds at the end stay.
-    /// Of a query and a document, the document is truncated. Default: `false`.
+    /// Truncates texts that are too long instead of refusing them. The tokens that the model adds at the end are kept.
+    /// In a pair of a query and a document, only the document is truncated. Default: `false`.
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.options.truncate = truncate;
         self
     }
 
-    /// Sets the scaling of vectors; scores are never scaled. `true` and `false` mean Euclidean and none. Default:
-    /// [`Normalization::Euclidean`], a length of 1.
+    /// Sets the scaling of vectors; scores are never scaled. `true` means [`Normalization::Euclidean`], `false` means
+    /// [`Normalization::None`]. Default: [`Normalization::Euclidean`], a length of 1.
     pub fn normalize(mut self, normalization: impl Into<Normalization>) -> Self {
         self.options.normalization = normalization.into();
         self
@@ -83,20 +83,21 @@ impl Embedder {
         self.compute(None, texts, self.options)
     }
 
-    /// As [`embed`](Self::embed), with [`truncate`](Self::truncate) for this call.
+    /// Like [`embed`](Self::embed), but truncates texts that are too long in this call.
     ///
     /// # Errors
     ///
-    /// As [`embed`](Self::embed), without [`Error::TooLong`].
+    /// The errors of [`embed`](Self::embed), without [`Error::TooLong`].
     pub fn embed_truncated<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(None, texts, Options { truncate: true, ..self.options })
     }
 
-    /// As [`embed`](Self::embed), with [`truncate`](Self::truncate) and [`normalize`](Self::normalize) for this call.
+    /// Like [`embed`](Self::embed), with other settings of [`truncate`](Self::truncate) and
+    /// [`normalize`](Self::normalize) for this call.
     ///
     /// # Errors
     ///
-    /// As [`embed`](Self::embed).
+    /// The errors of [`embed`](Self::embed).
     pub fn embed_with<T: AsRef<str>>(
         &mut self,
         texts: &[T],
@@ -111,12 +112,12 @@ impl Embedder {
         self.options.normalization
     }
 
-    /// Scores how well each of these documents answers the query, in order. A score is the first one of the model's
-    /// classification head, as in llama.cpp's server. Its scale depends on the model: a logit for most, a probability
-    /// for Qwen3.
+    /// Scores how well each of these documents answers the query, in order. The result is the first score of the
+    /// model's classification head, as in llama.cpp's server. The scale of the score depends on the model: most models
+    /// compute a logit, Qwen3 a probability.
     ///
-    /// Each pair uses the model's own form: its `tokenizer.chat_template.rerank`, or
-    /// `[BOS]query[EOS][SEP]document[EOS]` with the tokens that the model adds.
+    /// Each pair is written in the model's own form: its `tokenizer.chat_template.rerank`, or
+    /// `[BOS]query[EOS][SEP]document[EOS]` with those special tokens that the model adds.
     ///
     /// # Errors
     ///
@@ -127,12 +128,12 @@ impl Embedder {
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
     }
 
-    /// Returns all scores of the model's classification head for each document, in the documents' order, with the
-    /// number of tokens of each pair: see [`rerank`](Self::rerank).
+    /// Like [`rerank`](Self::rerank), but returns all scores of the model's classification head for each document, and
+    /// the number of tokens of each pair. The results have the order of the documents.
     ///
     /// # Errors
     ///
-    /// As [`rerank`](Self::rerank).
+    /// The errors of [`rerank`](Self::rerank).
     pub fn score<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(Some(query), documents, self.options)
     }
@@ -145,8 +146,8 @@ impl Embedder {
     ) -> Result<Vec<Embedding>, Error> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         match &mut self.runner {
-            Runner::Local(it) => it.compute(query, &texts, options),
-            Runner::Worker(it) => it.compute(query, &texts, options),
+            Runner::Local(local) => local.compute(query, &texts, options),
+            Runner::Worker(worker) => worker.compute(query, &texts, options),
         }
     }
 
@@ -160,7 +161,7 @@ impl Embedder {
         Ok(self.about()?.width)
     }
 
-    /// The pooling in use: the requested one, or the model's own, but never [`Pooling::Model`].
+    /// The pooling in use: the requested pooling, or the model's own. It is never [`Pooling::Model`].
     pub fn pooling(&self) -> Result<Pooling, Error> {
         Ok(self.about()?.pooling)
     }
@@ -173,8 +174,8 @@ impl Embedder {
 
     fn about(&self) -> Result<About, Error> {
         match &self.runner {
-            Runner::Local(it) => it.about(),
-            Runner::Worker(it) => it.about(),
+            Runner::Local(local) => local.about(),
+            Runner::Worker(worker) => worker.about(),
         }
     }
 
@@ -182,8 +183,8 @@ impl Embedder {
     /// [`llama_sys::Error::Aborted`]. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.runner {
-            Runner::Local(it) => it.abort.clone().into(),
-            Runner::Worker(it) => it.abort_handle(),
+            Runner::Local(local) => local.abort.clone().into(),
+            Runner::Worker(worker) => worker.abort_handle(),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The vectors of a text.
+//! The vectors of a text, their similarity, and their scaling.
 
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// The result for a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None) one per token.
+/// The result for a text: one vector, or one vector per token with [`Pooling::None`](crate::memory::Pooling::None).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     pub(super) values: Vec<f32>,
@@ -56,8 +56,8 @@ impl AsRef<[f32]> for Embedding {
 ///
 /// # Errors
 ///
-/// [`Error::Lengths`] for vectors of different lengths: from different models, or from texts with a vector per token
-/// ([`Embedding::vectors`] returns those one by one).
+/// [`Error::Lengths`] for vectors of different lengths. Such vectors come from different models, or from texts with a
+/// vector per token. [`Embedding::vectors`] returns the vectors of such a text one by one.
 pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Result<f32, Error> {
     let (one, other) = (one.as_ref(), other.as_ref());
     if one.len() != other.len() {
@@ -94,7 +94,7 @@ pub enum Normalization {
     /// Length of 1, so that the product of two vectors is their cosine similarity (2).
     #[default]
     Euclidean,
-    /// p-norm of 1 for this p (3 and more); 0 counts as 1.
+    /// p-norm of 1 for this p (3 and more). A p of 0 counts as 1.
     P(u16),
 }
 
@@ -109,8 +109,8 @@ impl From<bool> for Normalization {
 const MAX_ABSOLUTE: f64 = 32760.0;
 
 impl Normalization {
-    /// Reads llama.cpp's number: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm. `None` for any other
-    /// number.
+    /// Converts llama.cpp's number: -1 is no scaling, 0 the largest absolute element, 1 taxicab, 2 Euclidean, and a
+    /// larger p the p-norm. `None` for any other number.
     pub fn from_llama_cpp(number: i64) -> Option<Self> {
         match number {
             -1 => Some(Self::None),
@@ -137,7 +137,7 @@ impl Normalization {
 }
 
 fn p_norm(vector: &[f32], p: u16) -> f64 {
-    // Relative to the largest element, so that no power overflows.
+    // The elements are divided by the largest one, so that no power overflows.
     let largest = vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs())));
     if largest == 0.0 {
         return 0.0;
@@ -153,7 +153,7 @@ mod tests {
     use super::{Error, Normalization as N, cosine_similarity, p_norm};
 
     #[test]
-    fn the_cosine_is_of_the_angle_alone() {
+    fn the_cosine_depends_only_on_the_angle() {
         let cosine = |a: [f32; 2], b: [f32; 2]| cosine_similarity(a, b).unwrap();
         assert_eq!(cosine([1.0, 0.0], [7.0, 0.0]), 1.0);
         assert_eq!(cosine([1.0, 0.0], [0.0, 0.1]), 0.0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_llama_cpps() {
+    fn each_scaling_equals_llama_cpps() {
         let vector = [3.0, -4.0];
         let seventh = 1.0 / 7.0;
         for (number, expected) in
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(scaled(N::P(2), &vector), scaled(N::Euclidean, &vector));
         assert_eq!([N::from(true), N::from(false)], [N::Euclidean, N::None]);
         assert_eq!([N::from_llama_cpp(-2), N::from_llama_cpp(65_536)], [None, None]);
-        // A large p approaches the largest element.
+        // With a large p, the p-norm approaches the largest element.
         assert!((scaled(N::P(u16::MAX), &[1e30, 1e3])[0] - 1.0).abs() < 1e-3);
     }
 

@@ -1,4 +1,4 @@
-//! Errors between a text and its embedding.
+//! The errors of embedding and reranking.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub enum Error {
     /// Another embedder of this model lives.
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,
-    /// A text is longer than one computation, or than the model's learned positions
+    /// A text has more tokens than one computation can hold, or more than the model's learned positions
     /// ([`Embedder::longest_text`](crate::Embedder::longest_text)). The length includes the tokens that the model adds.
     /// The length of a document includes the tokens of the query. Texts are numbered from 0.
     #[error(
@@ -31,7 +31,7 @@ pub enum Error {
     /// The model was not loaded to score documents.
     #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]
     NotReranking { pooling: Pooling },
-    /// The model is an encoder-decoder, whose encoder serves its decoder.
+    /// The model is an encoder-decoder. Its encoder serves only its decoder.
     #[error("{architecture} models do not embed")]
     NotEmbedding { architecture: String },
     /// llama.cpp refused a call, a call failed, or it [was aborted](llama_sys::Error::Aborted).

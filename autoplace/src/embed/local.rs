@@ -1,4 +1,4 @@
-//! Embeds texts in this process: tokenizes them, packs them into batches, computes, and takes their vectors.
+//! Embeds texts in this process: tokenizes them, packs them into batches, computes the batches, and reads the vectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::memory::Pooling;
 #[derive(Debug)]
 pub(crate) struct LocalEmbedder {
     model: Model,
-    /// `None` after a re-placement that failed, until one succeeds.
+    /// `None` after a failed re-placement, until another one succeeds.
     context: Option<Context>,
     pub(crate) abort: AbortHandle,
     batch: Batch,
@@ -30,7 +30,7 @@ impl LocalEmbedder {
             model.slot()?.give_back(context, contents);
             return Err(Error::NotEmbedding { architecture: model.placement().model.architecture.clone() });
         }
-        // A new handle, so that a handle of an earlier embedder cannot abort this one.
+        // This embedder gets a new handle, so that the handle of an earlier embedder cannot abort it.
         let abort = AbortHandle::default();
         context.follow_abort_handle(abort.clone());
         Ok(Self { abort, model: model.clone(), context: Some(context), batch: Batch::default() })
@@ -76,7 +76,7 @@ impl LocalEmbedder {
         self.context.as_ref().ok_or_else(|| load::Error::NotLoaded.into())
     }
 
-    /// llama.cpp rounds a context up, but the requested and planned size counts.
+    /// llama.cpp rounds the size of a context up, but the planned size is the limit.
     fn longest_text(&self) -> Result<usize, Error> {
         Ok(self.context()?.longest_text().min(self.model.placement().context.n_ctx) as usize)
     }
@@ -137,7 +137,7 @@ impl LocalEmbedder {
         Ok(())
     }
 
-    /// Carries out a requested re-placement, and takes a new context in place of one that is gone or broken.
+    /// Carries out a requested re-placement, and takes a new context if the present one is gone or broken.
     fn prepare(&mut self) {
         let replacement = self.model.requests().take();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
@@ -150,7 +150,7 @@ impl LocalEmbedder {
         {
             tracing::warn!("the model could not be re-placed: {error}");
         }
-        // The next call reports an unloaded model, or a context that another user has taken.
+        // If the model is unloaded, or if another user has taken the context, the next call reports it.
         if let Ok(Some((mut context, _))) = self.model.take_context(Purpose::Embeddings) {
             context.follow_abort_handle(self.abort.clone());
             self.context = Some(context);

@@ -1,9 +1,9 @@
-//! Embeddings and the scores of rerankers: texts in, vectors out.
+//! Computes embeddings, and the scores of rerankers.
 //!
 //! In: a [`Model`](crate::Model) that was loaded to embed
 //! ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts. Out: an [`Embedding`] for each text, or
-//! a score for each document. A computation takes as many texts as it can hold. Except for rounding, they get the same
-//! vectors as alone.
+//! a score for each document. A computation takes as many texts as it can hold. Except for rounding, the other texts do
+//! not change the vector of a text.
 
 mod embedder;
 mod embedding;

@@ -1,4 +1,4 @@
-//! The options of an embedding, and the facts that apply to all texts of an embedder.
+//! The options of a call, and the facts that apply to all texts of an embedder.
 
 use serde::{Deserialize, Serialize};
 

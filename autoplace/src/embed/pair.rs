@@ -1,8 +1,8 @@
-//! A query and a document in the form that a reranker reads.
+//! Writes a query and a document in the form that a reranker expects.
 //!
-//! As in llama.cpp's server (tools/server, `format_prompt_rerank`), the form is the model's own
-//! `tokenizer.chat_template.rerank` if present. Otherwise it is the query and the document between the special tokens
-//! that the model adds to texts.
+//! The form is the model's own `tokenizer.chat_template.rerank`, if present. Otherwise, the query and the document
+//! stand between the special tokens that the model adds to texts. llama.cpp's server does the same (tools/server,
+//! `format_prompt_rerank`).
 
 use llama_sys::{Token, Vocab};
 
@@ -47,7 +47,7 @@ impl<'a> Format<'a> {
                 // once, unless that would turn a part of the texts into control tokens.
                 let whole: String = parts.iter().map(|(text, _)| *text).collect();
                 let whole = self.vocab.tokenize(&whole, false, true)?;
-                if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(it, _)| it))
+                if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(part, _)| part))
                     && whole.len() <= limit.tokens
                 {
                     vec![(whole, false)]
@@ -129,7 +129,7 @@ pub(super) struct Text {
     pub(super) truncated: bool,
 }
 
-/// The maximum tokens of a text, and whether longer ones are truncated.
+/// The maximum number of tokens of a text, and whether longer texts are truncated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) tokens: usize,

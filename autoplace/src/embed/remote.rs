@@ -1,4 +1,4 @@
-//! An embedder of a model in a worker: its calls, which run one after the other, and both sides of the connection.
+//! An embedder of a model in a worker: its calls, and both sides of the connection. The calls run one after the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +23,12 @@ pub(crate) enum Call {
     Open { run: u64 },
     /// Computes the vectors of texts, or of pairs of a query and documents.
     Compute { query: Option<String>, texts: Vec<String>, options: Options },
-    /// The last call. It has no answer.
+    /// The last call, which has no answer.
     Close,
 }
 
-/// Vectors without their values: number of values, width, tokens, truncated. The values of each follow, at most
-/// [`AT_ONCE`] per message.
+/// Results without their values. Each has the number of values, the width, the number of tokens, and whether the text
+/// was truncated. The values follow, at most [`AT_ONCE`] per message.
 type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side of an embedder.
@@ -57,8 +57,8 @@ impl WorkerEmbedder {
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
-    /// Asks the worker. If the worker dies, asks another one, as often as the application allows. Each new worker opens
-    /// the embedder first.
+    /// Sends a call to the worker. If the worker dies, sends it to another one, as often as the application allows.
+    /// Each new worker opens the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
         let Self { worker, opened } = self;
         worker.survive(|worker| {
@@ -125,10 +125,11 @@ pub(crate) fn compute(
 ) -> Result<bool, worker::Error> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let embeddings = embedder.compute(query, &texts, options);
-    let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
+    let shape =
+        |embedding: &Embedding| (embedding.values.len(), embedding.width, embedding.tokens, embedding.truncated);
     let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
     let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;
-    for values in embeddings.iter().flatten().flat_map(|it| it.values.chunks(AT_ONCE)) {
+    for values in embeddings.iter().flatten().flat_map(|embedding| embedding.values.chunks(AT_ONCE)) {
         if !sender.send(&values)? {
             return Ok(false);
         }

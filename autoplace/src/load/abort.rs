@@ -1,4 +1,4 @@
-//! Stops a computation from another thread, wherever it runs.
+//! A handle that stops a computation from another thread, whether it runs in this process or in a worker.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use std::sync::Arc;
 pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
-    /// A handle that calls `abort`, possibly more than once.
+    /// A handle that calls `abort`, possibly several times.
     pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(abort))
     }
 
-    /// Aborts the running computation, or the next one. Does nothing after the end of the computation. A text then ends
-    /// with [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted), and a call fails with
-    /// [`llama_sys::Error::Aborted`]. The CPU stops at once; a GPU finishes its part of the graph first.
+    /// Aborts the running computation, or the next one. An aborted text ends with
+    /// [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted); another aborted call fails with
+    /// [`llama_sys::Error::Aborted`]. After the end of the computation, this does nothing. The CPU stops at once; a GPU
+    /// finishes its part of the graph first.
     pub fn abort(&self) {
         (self.0)();
     }

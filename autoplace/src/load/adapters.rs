@@ -18,7 +18,7 @@ pub struct Adapter {
     pub name: String,
     /// The path of its file.
     pub path: PathBuf,
-    /// Scale in texts that do not choose their own adapters.
+    /// Scale for texts that do not choose their own adapters.
     pub scale: f32,
 }
 
@@ -26,7 +26,7 @@ pub struct Adapter {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct AdapterFiles {
     pub(super) lora: Vec<Adapter>,
-    /// Control vectors with their scales. Their sum is applied.
+    /// Control vectors with their scales. The model gets their scaled sum.
     pub(super) control_vectors: Vec<(PathBuf, f32)>,
     /// First and last layer for control vectors; `None` for all.
     pub(super) control_layers: Option<(u32, u32)>,
@@ -83,8 +83,7 @@ impl AdapterFiles {
         Ok(Attached { lora, direction, layers: self.control_layers.unwrap_or((1, u32::MAX)) })
     }
 
-    /// The scale of each adapter in a text with this request. For an adapter that is named twice, the last scale
-    /// counts.
+    /// The scale of each adapter in a text with this request. If an adapter is named twice, the last scale counts.
     pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
         let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
         let mut scales = vec![0.0; self.lora.len()];
@@ -109,7 +108,7 @@ fn finite(path: &Path, scale: f32) -> Result<f32, AdapterError> {
 pub(crate) struct Scales(Arc<[f32]>);
 
 impl Scales {
-    /// The exact numbers.
+    /// The bits of each scale, for exact comparisons.
     pub(crate) fn bits(&self) -> Vec<u32> {
         self.0.iter().map(|scale| scale.to_bits()).collect()
     }
@@ -122,7 +121,7 @@ pub(super) struct Attached {
     lora: Vec<(LoraAdapter, f32)>,
     /// The sum of the control vectors: `n_embd` numbers per layer, from layer 1 on.
     direction: Vec<f32>,
-    /// First and last layer of the sum.
+    /// First and last layer to which the sum is added.
     layers: (u32, u32),
 }
 
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adapters_are_named_after_their_files_and_numbered_where_two_are_called_the_same() {
+    fn adapters_are_named_after_their_files_and_numbered_if_names_repeat() {
         let mut files = AdapterFiles::default();
         for path in ["a/style.gguf", "b/style.gguf", "b/facts.gguf", "c/style.gguf"] {
             files.add(path.into(), 0.5);
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_the_scales_that_a_text_asks_for_or_those_of_the_load() {
+    fn a_set_has_the_requested_scales_or_those_of_the_load() {
         let mut files = AdapterFiles::default();
         files.add("one.gguf".into(), 0.5);
         files.add("two.gguf".into(), 2.0);

@@ -25,18 +25,18 @@ pub struct ModelBuilder {
     /// The hub that the file comes from, for a hub's model.
     #[cfg(feature = "hub")]
     pub(super) source: super::hub::Source,
-    /// A method that would have replaced earlier settings.
+    /// The name of a method that was called too late and would have replaced earlier settings.
     conflict: Option<&'static str>,
 }
 
 impl Model {
     /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
-    /// takes a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]` if the cache has it.
+    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, the
+    /// path can also be a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]`, if the model is in the cache.
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::load`].
+    /// The errors of [`ModelBuilder::load`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::builder(path).load()
     }
@@ -78,7 +78,7 @@ impl ModelBuilder {
     }
 
     /// Sets the number of tokens that one graph computes, and raises [`n_batch`](Self::n_batch) to it if needed.
-    /// Default: 512, or more where that makes prompts faster.
+    /// Default: 512, or more if that makes prompts faster.
     #[doc(alias = "ubatch_size")]
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
         let n_batch = self.options.request.params.n_batch.max(tokens);
@@ -93,8 +93,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default), which is 4096 to 32,768,
-    /// as long as it costs no layer, and at most the model's training context.
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default). This is 4096 to 32,768
+    /// tokens, as many as cost no layer, and at most the model's training context.
     #[doc(alias = "ctx_size")]
     #[doc(alias = "num_ctx")]
     #[doc(alias = "context_length")]
@@ -104,7 +104,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the number of sequences that run at once, and the tokens of each. An
+    /// Sets the number of sequences that run at once, and the number of tokens in each. An
     /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
     /// context.
     #[doc(alias = "n_parallel")]
@@ -154,32 +154,31 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
-    /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
-    /// fixed.
+    /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) chooses
+    /// `Q8_0` if the gain in speed is worth the loss in quality. The plan's notes report the gain. Default: fixed.
     pub fn kv_cache(mut self, types: plan::KvCache) -> Self {
         self.options.request.kv_cache = types;
         self
     }
 
-    /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the
-    /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
+    /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves the keys and values of all
+    /// layers to the host if that is faster. Default: the choice of [`offload_kqv`](Self::offload_kqv).
     pub fn kv_place(mut self, place: plan::KvPlace) -> Self {
         self.options.request.kv_place = place;
         self
     }
 
-    /// Sets whether a cache on the GPUs holds recently used experts of those that stay on the host.
-    /// [`MoeCache::Bytes`](plan::MoeCache::Bytes) states its size. Default: where it makes the workload faster by a
-    /// tenth, as large as is best.
+    /// Sets whether the GPUs cache recently used experts, if the experts stay on the host.
+    /// [`MoeCache::Bytes`](plan::MoeCache::Bytes) states the size of the cache. Default: a cache of the best size if it
+    /// makes the workload at least a tenth faster, otherwise none.
     #[doc(alias = "moe_cache_size")]
     pub fn moe_cache(mut self, cache: plan::MoeCache) -> Self {
         self.options.request.moe_cache = cache;
         self
     }
 
-    /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
-    /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: 512, or `n_ubatch`.
+    /// Sets the minimum number of tokens per computation, for plans in which fewer than 512 tokens (or
+    /// [`n_ubatch`](Self::n_ubatch)) are faster or make the model fit. Default: 512, or `n_ubatch`.
     pub fn min_ubatch(mut self, tokens: u32) -> Self {
         self.options.request.min_ubatch = Some(tokens);
         self
@@ -198,7 +197,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets whether keys and values lie with their layers; `false` keeps all of them on the host. Default: yes.
+    /// Sets whether keys and values lie on the devices of their layers; `false` keeps all of them on the host. Default:
+    /// yes.
     pub fn offload_kqv(mut self, offload: bool) -> Self {
         self.options.request.params.offload_kqv = offload;
         self
@@ -210,8 +210,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets whether the file is mapped, where every device supports it, or read. Default: mapped. Truncating a
-    /// mapped file ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
+    /// Sets whether the file is mapped or read. Default: mapped if every device supports it. Truncating a mapped file
+    /// ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
     #[doc(alias = "use_mmap")]
     #[doc(alias = "no_mmap")]
     pub fn mmap(mut self, map: bool) -> Self {
@@ -226,7 +226,7 @@ impl ModelBuilder {
     }
 
     /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
-    /// window takes a fraction of the bytes; a text that goes back further than the window is computed again.
+    /// window takes a fraction of the bytes, but a text that goes back further than the window is computed again.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.options.request.params.swa_full = full;
         self
@@ -241,8 +241,8 @@ impl ModelBuilder {
     }
 
     /// Loads a small draft model of the same vocabulary beside this one
-    /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
-    /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
+    /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). The draft is planned, placed and
+    /// released together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.options.draft = Some(path.into());
         self
@@ -254,7 +254,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
+    /// Sets the types of the draft's keys and values. Default: F16, for any types of the model's own cache.
     pub fn draft_kv_types(mut self, keys: KvType, values: KvType) -> Self {
         self.options.draft_options.type_k = Some(keys);
         self.options.draft_options.type_v = Some(values);
@@ -268,9 +268,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
-    /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
-    /// least.
+    /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or by its display name, or
+    /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: the device where the draft costs
+    /// the model least.
     pub fn draft_device(mut self, device: impl Into<String>) -> Self {
         self.options.draft_options.device = Some(device.into());
         self
@@ -278,10 +278,10 @@ impl ModelBuilder {
 
     /// Loads the model's own block for multi-token prediction, with a context for it
     /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
-    /// 3. Default: no. Prompts take about one more layer's time.
+    /// 3. Default: no. With the block, prompts take as long as with about one more layer.
     ///
-    /// A file without a usable block is refused ([`Error::Mtp`]). So is a context for embeddings, or one with
-    /// several sequences of recurrent states ([`plan::Error::Mtp`]).
+    /// A file without a usable block is refused ([`Error::Mtp`]). A context for embeddings is refused too, and so is a
+    /// context with several sequences of recurrent states ([`plan::Error::Mtp`]).
     pub fn mtp(mut self, load: bool) -> Self {
         self.options.mtp = load;
         self
@@ -295,13 +295,15 @@ impl ModelBuilder {
     }
 
     /// Loads a projector (mmproj) beside the model, so that prompts and messages may contain images or sound:
-    /// `Part::image` and `Part::audio` with the feature `media`. Its memory is part of the plan. It goes to one GPU, or
-    /// to the host. [`mmproj_beside`](super::mmproj_beside) finds the file in the model's folder.
+    /// `Part::image` and `Part::audio` with the feature `media`. The projector's memory is part of the plan, which
+    /// places it on one GPU or on the host. [`mmproj_beside`](super::mmproj_beside) finds the file in the model's
+    /// folder.
     ///
-    /// With the feature `hub` it may be `hf:OWNER/NAME[:QUANT][@REVISION]`: of the repository's projectors the one
-    /// that fits beside the model best (`hub::choose_projector`), fetched as [`fetch`](Self::fetch) allows.
+    /// With the feature `hub`, the path may be `hf:OWNER/NAME[:QUANT][@REVISION]`. This stands for the repository's
+    /// projector that fits beside the model best (`hub::choose_projector`). The file is fetched if
+    /// [`fetch`](Self::fetch) allows it.
     ///
-    /// Where each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
+    /// If each row of an image attends to all others (Gemma 3), `n_ubatch` is at least the number of rows of the
     /// largest image.
     #[doc(alias = "clip_model_path")]
     #[doc(alias = "multimodal")]
@@ -311,14 +313,14 @@ impl ModelBuilder {
     }
 
     /// Sets the most tokens of an image, where the projector takes images of any size. Larger images are scaled down.
-    /// Default: what the projector's file says. The plan's memory for the projector depends on it.
+    /// Default: what the projector's file says; 4096 for Youtu-VL. The plan's memory for the projector depends on it.
     pub fn image_max_tokens(mut self, tokens: u32) -> Self {
         self.options.image_max_tokens = (tokens > 0).then_some(tokens);
         self
     }
 
-    /// Sets the maximum bytes of host memory for images and sounds that were encoded, beside those of running texts.
-    /// One that is found there is not encoded again. Default: 256 MiB, or less if the plan leaves less.
+    /// Sets the maximum bytes of host memory for encoded images and sounds. A text that contains one of them again need
+    /// not encode it again. Default: 256 MiB, or less if the plan leaves less.
     pub fn media_cache(mut self, bytes: u64) -> Self {
         self.options.media_cache = bytes;
         self
@@ -347,8 +349,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the threads of the CPU. Default: one per physical core that this process may use. For generation, at
-    /// most four if all layers are on GPUs, and fewer if they turn out to be faster, for example beside other busy
+    /// Sets the threads of the CPU. Default: one per physical core that this process may use. Generation uses at most
+    /// four threads if all layers are on GPUs, and fewer if fewer turn out to be faster, for example beside other busy
     /// programs.
     #[doc(alias = "num_thread")]
     #[doc(alias = "threads")]
@@ -365,19 +367,19 @@ impl ModelBuilder {
 
     /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 keeps none.
     ///
-    /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near
-    /// the end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The
-    /// least recently used checkpoints are evicted first. Plans do not count checkpoints: one is saved only while
-    /// the host has its bytes free beyond the plan's margin.
+    /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near the
+    /// end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The least
+    /// recently used checkpoints are evicted first. Plans do not count checkpoints. A checkpoint is saved only if the
+    /// host has enough free bytes beyond the plan's margin.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
         self.options.checkpoints = bytes;
         self
     }
 
-    /// Keeps computed prompts and answers in this store, where later texts that begin with the same tokens find it:
-    /// after another text has taken their sequence, after the model was unloaded or re-placed, and with a folder also
-    /// after a restart. Several models may share a store. A model in a worker opens a store with the same options
-    /// there. Default: no store.
+    /// Keeps computed prompts and answers in this store. A later text that begins with the same tokens restores them
+    /// from there: after another text has taken over their sequence, after the model was unloaded or re-placed, and, if
+    /// the store has a folder, after a restart. Several models may share a store. The worker of a model opens its own
+    /// store with the same options. Default: no store.
     ///
     /// Plans leave the store's [memory](crate::store::StoreOptions::memory) free on the host.
     pub fn prompt_store(mut self, store: PromptStore) -> Self {
@@ -385,9 +387,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second one of that
-    /// name. `scale` applies to texts that do not [choose their own
-    /// adapters](crate::generate::GenerateRequest::lora); 0.0 leaves the adapter out. Each call adds one.
+    /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second adapter of that
+    /// name. `scale` applies to texts that do not [choose their own adapters](crate::generate::GenerateRequest::lora);
+    /// 0.0 leaves the adapter out. Each call adds one adapter.
     pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.options.adapters.add(path.into(), scale);
         self
@@ -399,15 +401,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call
-    /// adds one; their sum is applied.
+    /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call adds
+    /// one vector; the model gets the sum of all.
     pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.options.adapters.control_vectors.push((path.into(), scale));
         self
     }
 
-    /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets one. Default: all
-    /// other layers.
+    /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets a control vector. Default:
+    /// all other layers.
     pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
         self.options.adapters.control_layers = Some(layers.into_inner());
         self
@@ -415,7 +417,7 @@ impl ModelBuilder {
 
     /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
     /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
-    /// warm-up calls it before each batch. A further attempt starts with a plan again.
+    /// warm-up calls it before each batch. Another attempt begins again with the planning stage.
     ///
     /// ```no_run
     /// let builder = autoplace::Model::builder("model.gguf").progress(|progress| {
@@ -434,14 +436,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the reaction to a load that took more of a GPU than its plan left. Default: [`OnDifference::BackOff`].
+    /// Sets the reaction to a load that took more memory of a GPU than its plan left. Default:
+    /// [`OnDifference::BackOff`].
     pub fn on_difference(mut self, action: OnDifference) -> Self {
         self.options.on_difference = action;
         self
     }
 
-    /// Sets the maximum number of attempts when memory runs short, each with a plan for the memory that is then
-    /// free. Default: 4; 1 never plans again, and 0 counts as 1.
+    /// Sets the maximum number of attempts when memory runs short. Each attempt has a new plan for the memory that is
+    /// then free. Default: 4. With 1, the load never plans again; 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
         self.options.attempts = n.max(1);
         self
@@ -454,7 +457,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Keeps no measurements of GPUs.
+    /// Keeps no measurements of GPUs, of loads and of moves.
     pub fn without_learning(mut self) -> Self {
         self.options.learn = Folder::Nowhere;
         self
@@ -467,23 +470,24 @@ impl ModelBuilder {
         self
     }
 
-    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. Its free bytes are
-    /// trusted at the first attempt; later attempts count at most the bytes that each GPU reports. Its GPUs must be
-    /// devices of this process.
+    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. At the first attempt, the
+    /// stated free bytes are trusted; later attempts count at most the bytes that each GPU reports. The GPUs of
+    /// `machine` must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.options.machine = Some(machine);
         self
     }
 
-    /// Also uses the devices of another machine. Its rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
-    /// version) listens at `endpoint`, `host:port`. Each call adds a machine. Needs the feature `rpc`.
+    /// Also uses the devices of another machine. The rpc-server of that machine (`autoplace-rpc-server`, or llama.cpp's
+    /// of the same version) listens at `endpoint`, which has the form `host:port`. Each call adds one machine. This
+    /// needs the feature `rpc`.
     ///
-    /// The load measures the link and the devices when it plans, and places layers there only if that is faster.
-    /// Each load sends their weights over the link. llama.cpp ends the process whose connection is lost, so the
-    /// model runs in a worker; without an [`isolation`](Self::isolation), it is this program's own executable
-    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the
-    /// worker has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is
-    /// placed again without the lost server, and the text continues.
+    /// The load measures the link and the devices when it plans, and places layers there only if that is faster. Each
+    /// load sends their weights over the link. llama.cpp ends a process when its connection is lost, so the model runs
+    /// in a worker. Without an [`isolation`](Self::isolation), the worker is this program's own executable
+    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the worker
+    /// has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is placed
+    /// again without the lost server, and the text continues.
     pub fn rpc(mut self, endpoint: impl Into<String>) -> Self {
         self.options.servers.endpoints.push(endpoint.into());
         self
@@ -498,19 +502,19 @@ impl ModelBuilder {
     }
 
     /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
-    /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
-    /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
-    /// headroom), beside a [`draft`](Self::draft), an [`mmproj`](Self::mmproj) or [`mtp`](Self::mtp) that
-    /// the plan lacks, and beside any option of the draft.
+    /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's own
+    /// account. The load fails with [`Error::Conflict`] if other settings of the plan (context, layers, headroom) or
+    /// any option of the draft are set too, or if a [`draft`](Self::draft), an [`mmproj`](Self::mmproj) or
+    /// [`mtp`](Self::mtp) is requested that the plan lacks.
     pub fn follow(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = false;
         self
     }
 
-    /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
-    /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for
-    /// a draft or an mmproj is not planned again unless its file is stated here too.
+    /// Follows a saved plan if it still fits. If the machine has changed, or the plan turns out not to fit, the saved
+    /// request is planned again, and the notes of the new plan list the changes. A plan that leaves room for a draft or
+    /// an mmproj is not planned again unless its file is stated here too.
     pub fn follow_or_replan(mut self, saved: SavedPlan) -> Self {
         self.options.saved = Some(Box::new(saved));
         self.options.replan = true;
@@ -519,7 +523,7 @@ impl ModelBuilder {
 
     /// Sets where the model runs. Default: in this process.
     ///
-    /// In a [worker](Isolation::Process) the model generates as it does here, and a crash of llama.cpp becomes an
+    /// In a [worker](Isolation::Process), the model generates as it would here, and a crash of llama.cpp becomes an
     /// error. Features that need the native model in this process are not available:
     /// [`Model::native`](super::Model::native), and samplers and drafters of the application. [`plan`](Self::plan)
     /// still calls llama.cpp in this process.
@@ -528,15 +532,15 @@ impl ModelBuilder {
         self
     }
 
-    /// Makes the plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates
-    /// nothing. Fetches a hub's model first, if that is allowed.
+    /// Makes the plan that [`load`](Self::load) would follow, and has it confirmed by llama.cpp's own arithmetic.
+    /// Allocates nothing. If the model comes from a hub and fetching is allowed, it is fetched first.
     ///
     /// # Errors
     ///
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is not a model; [`Error::Plan`] if the model does not fit
     /// or the request is impossible; [`Error::SavedPlan`] for a saved plan that cannot be read, belongs to another
-    /// model, or does not fit the present machine; for a hub's model [`Error::NotFetched`], `Error::Hub`, and without
-    /// the feature `hub` [`Error::NoHub`].
+    /// model, or does not fit the present machine; for a hub's model [`Error::NotFetched`] and `Error::Hub`, or
+    /// [`Error::NoHub`] without the feature `hub`.
     pub fn plan(&self) -> Result<Plan, Error> {
         let options = self.options()?;
         match options.servers.isolation(self.isolation.clone())? {
@@ -545,18 +549,20 @@ impl ModelBuilder {
         }
     }
 
-    /// How often a cache of experts holds the expert that a text of this model uses, as these options know it: from
-    /// the user's cache or their [folder](Self::headroom_folder), as a load by them does; the default if no text was
-    /// seen. [`plan`](Self::plan) and [`load`](Self::load) use it by themselves: it is for a
-    /// [`Planner`](plan::Planner) of your own. `file_bytes`: the bytes of the model's file.
+    /// The hit rates that a plan expects of a cache of experts for this model. The rates were measured with earlier
+    /// texts. This method reads them from the user's cache, or from the [folder](Self::headroom_folder) of these
+    /// options. If no text was measured, they are the default ones. `file_bytes` is the size of the model's file in
+    /// bytes. [`plan`](Self::plan) and [`load`](Self::load) call this themselves; it is meant for a
+    /// [`Planner`](plan::Planner) of your own.
     pub fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> plan::speed::ExpertHits {
         let options = self.options().ok();
         options.and_then(|options| options.expert_hits(machine, file_bytes)).unwrap_or_default()
     }
 
-    /// Changes by which more of the model is on GPUs, or by which it fits at all: other types of keys and values, a
-    /// shorter context, programs to close, another quantisation, another card. Each change was planned. If nothing
-    /// fits, the error of [`plan`](Self::plan) or [`load`](Self::load) has the same [advice](Error::advice).
+    /// Changes that would put more of the model on GPUs, or make it fit at all: other types of keys and values, a
+    /// shorter context, programs to close, another quantisation, another card. Each change was checked by a plan. If
+    /// nothing fits, the error of [`plan`](Self::plan) or [`load`](Self::load) contains the same
+    /// [advice](Error::advice).
     ///
     /// ```no_run
     /// println!("{}", autoplace::Model::builder("model.gguf").n_ctx(32_768).advice()?);
@@ -565,8 +571,8 @@ impl ModelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but for a model that does not fit; [`Error::Worker`] with [`rpc`](Self::rpc), whose
-    /// plans are made in a worker.
+    /// The errors of [`plan`](Self::plan), except for a model that does not fit; [`Error::Worker`] with
+    /// [`rpc`](Self::rpc), because such plans are made in a worker.
     pub fn advice(&self) -> Result<Advice, Error> {
         self.options()?.advice()
     }
@@ -575,15 +581,15 @@ impl ModelBuilder {
     ///
     /// If memory runs short at any stage, everything is released, and the model is planned again for the memory that is
     /// then free, in up to [`attempts`](Self::attempts) attempts; the [report](Model::report) lists them all. A saved
-    /// plan is tried once; with [`follow_or_replan`](Self::follow_or_replan) it is the first attempt.
+    /// plan is tried once; with [`follow_or_replan`](Self::follow_or_replan) it is the first attempt. The number of
     /// [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. A single allowed
-    /// attempt returns its own error instead: [`Error::OutOfMemory`] if a GPU's memory was taken since the plan was
-    /// made, [`Error::Difference`] if the load took more than its plan left. [`Error::Native`] for other failures of
-    /// llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
+    /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. A single
+    /// allowed attempt returns its own error instead: [`Error::OutOfMemory`] if a GPU's memory was taken since the plan
+    /// was made, [`Error::Difference`] if the load took more than its plan left. [`Error::Native`] for other failures
+    /// of llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
     /// cannot start, or dies.
     pub fn load(self) -> Result<Model, Error> {
         let options = self.options()?;
@@ -593,7 +599,7 @@ impl ModelBuilder {
         }
     }
 
-    /// The options with a hub's name resolved to a file. A saved plan also brings its request.
+    /// The options, with a hub's name resolved to a file, and with the request of a saved plan.
     fn options(&self) -> Result<LoadOptions, Error> {
         let mut options = self.options.clone();
         let is_late = |plan: &Plan| {

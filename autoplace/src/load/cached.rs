@@ -1,9 +1,9 @@
-//! Whether a file is in the page cache, so that a load does not wait for the disk.
+//! How much of a file is in the page cache, so that a load need not wait for the disk.
 
 use std::path::Path;
 
 /// The share of a file's pages that are in the page cache, 0.0 to 1.0, from a sample of 256 pages. Reads nothing from
-/// the disk. `None` on systems other than Linux, and for file systems that do not report it.
+/// the disk. `None` on systems other than Linux, and for file systems without such a report.
 pub(super) fn cached_share(file: &Path) -> Option<f64> {
     #[cfg(all(target_os = "linux", not(target_env = "uclibc")))]
     return linux::cached_share(file);
@@ -47,7 +47,7 @@ mod linux {
         use super::cached_share;
 
         #[test]
-        fn a_file_that_was_just_written_is_cached_where_the_system_tells() {
+        fn a_file_that_was_just_written_is_in_the_page_cache() {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("file");
             std::fs::write(&file, vec![1_u8; 4 << 20]).unwrap();

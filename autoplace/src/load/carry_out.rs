@@ -1,8 +1,8 @@
-//! Carries out a plan: from the first byte to the warmed-up context, or to the reason for a failure.
+//! Carries out a plan. In: a plan. Out: a loaded model with a warmed-up context, or the reason for a failure.
 //!
 //! Another process may have taken memory that the plan counted on. llama.cpp would then fail on its last buffer, after
 //! minutes of reading. So free memory is checked first, and again after a failure: [`Error::OutOfMemory`] names the
-//! device, the plan's bytes on it, and the bytes left. Headroom is not counted, because it is there to be used.
+//! device, the plan's bytes on it, and the bytes left. Headroom does not count as needed, because a load may use it.
 
 use llama_sys::{Context, Device, FailureCause, ModelParams};
 
@@ -21,7 +21,7 @@ use crate::gguf::Header;
 use crate::plan::Plan;
 
 impl LoadOptions {
-    /// Carries a plan out: checks that it still fits, loads, creates the context, warms up. The caller judges the
+    /// Checks that a plan still fits, loads the model, creates the context, and warms it up. The caller then judges the
     /// memory taken.
     pub(super) fn carry_out(
         &self,
@@ -61,7 +61,7 @@ impl LoadOptions {
         };
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
         clock.weights_loaded();
-        // Before the context, whose graphs reserve nodes for all adapters.
+        // Adapters come before the context, because the context's graphs reserve nodes for all of them.
         let attached = self.adapters.load(&model, header).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::new((self.threads, self.threads_batch), &machine.host, plan);
         let params = llama_sys::ContextParams {
@@ -88,16 +88,17 @@ impl LoadOptions {
     }
 }
 
-/// The proportions of the GPUs. llama.cpp divides a cache of experts by them, or else by the free bytes; for a single
-/// GPU both are all of it, but the free bytes may round a slot away (llama-moe-cache.cpp, the constructor).
+/// The proportions of the GPUs. llama.cpp divides a cache of experts by these proportions, or by the free bytes if
+/// there are none. With a single GPU, both give the GPU the whole cache, but the free bytes may round a slot away
+/// (llama-moe-cache.cpp, the constructor).
 fn shares(plan: &Plan) -> Vec<f32> {
     let is_single = plan.gpus().count() == 1 && plan.tensor_split.is_empty();
     if plan.context.moe_cache_size > 0 && is_single { vec![1.0] } else { plan.tensor_split.clone() }
 }
 
 impl Failure {
-    /// Names the GPU that lacks memory for the plan, if there is one, now that the load has released its memory. If
-    /// llama.cpp names a refused buffer, only its GPU is considered.
+    /// Adds the name of the GPU that lacks memory for the plan, if there is one. The load has released its memory
+    /// before. If llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
         if let Error::Native(error) = &self.error
             && lacks_memory(self.stage, error, plan)
@@ -131,8 +132,8 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
     })
 }
 
-/// The error for the first GPU (or for the one `named`) that has less free memory than its part of the plan. `devices`
-/// are in the order of the plan. A device without a report is left to the load.
+/// The error for the first GPU (or for the GPU `named`) that has less free memory than its part of the plan. `devices`
+/// are in the order of the plan. A device that does not report its free memory is not checked here.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
     let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
     gpus.find_map(|(gpu, device)| {

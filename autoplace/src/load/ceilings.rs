@@ -1,8 +1,8 @@
-//! Memory ceilings from failed attempts: how much of each device may count as free from now on.
+//! Memory ceilings: after a failed attempt, the maximum bytes of a device that count as free in later attempts.
 //!
-//! Some failures do not show in the free memory: a buffer that was refused although there was room, pools that found no
-//! room, and a load that took more than planned. The device then gets a ceiling, so that the next plan takes less of
-//! it.
+//! Some causes of failures are invisible in the free memory: a buffer that was refused although there was room, pools
+//! that found no room, and a load that took more than planned. The device then gets a ceiling, so that the next plan
+//! takes less of it.
 
 use crate::machine::Machine;
 use crate::plan::{Placement, Plan};
@@ -16,16 +16,16 @@ pub(super) const HOST: &str = "host";
 #[derive(Debug, Default)]
 pub(super) struct MemoryCeilings {
     ceilings: Vec<(String, u64)>,
-    /// The device that last failed for no visible reason, and the next step of its ceiling.
+    /// The device that last failed for no visible reason, and the number of bytes by which its ceiling is lowered next.
     last: Option<(String, u64)>,
 }
 
 impl MemoryCeilings {
     /// Records that `device` (a GPU, or a buffer type of the host) failed with this plan although there was room.
-    /// `lacked` is the number of bytes that are known to have been missing.
+    /// `lacked` is the known number of missing bytes.
     pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
         let of = |placement: &Placement| (placement.footprint.total(), placement.free.saturating_sub(placement.budget));
-        // The GPU of a companion may hold no layer of the model.
+        // A companion may be on a GPU without a layer of the model.
         let beside = plan.companions.iter().find(|one| one.device.as_deref() == Some(device));
         let own = || beside.map(|one| (one.bytes.gpu.total().saturating_add(one.bytes.gpu_uncertainty), 0));
         let gpu = gpu(plan, device).map(of).or_else(own);
@@ -48,7 +48,7 @@ impl MemoryCeilings {
         }
     }
 
-    /// Lowers the last ceiling further, because the plan came out the same. False if nothing is left to lower.
+    /// Lowers the last ceiling further, because the new plan was the same as before. False if nothing is left to lower.
     pub(super) fn lower_further(&mut self) -> bool {
         let Some((device, step)) = self.last.take() else { return false };
         let ceiling = self.bounded(u64::MAX, &device);
@@ -92,7 +92,7 @@ mod tests {
         plan.gpus().next().unwrap().device.clone().unwrap()
     }
 
-    /// Free bytes on the plan's GPU and on the host after applying the ceilings to a machine with everything free.
+    /// Free bytes on the plan's GPU and on the host, if the ceilings apply to a machine whose memory is all free.
     fn free(ceilings: &MemoryCeilings) -> (u64, u64) {
         let card = Gpu::new("card").total(gib(1000)).device(device(&plan()));
         let machine = ceilings.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));
@@ -113,14 +113,14 @@ mod tests {
             ceilings.failed(&plan, "CPU", lacked);
             assert!(free(&ceilings).1 < plan.host().unwrap().free);
         }
-        // A draft model does not return to its card either.
+        // A draft model does not return to the card where it failed either.
         let mut ceilings = MemoryCeilings::default();
         ceilings.failed(&beside("CUDA9"), "CUDA9", 0);
         assert!(ceilings.bounded(u64::MAX, "CUDA9") < gib(1) && free(&ceilings) == (gib(1000), gib(1000)));
     }
 
     #[test]
-    fn each_further_failure_teaches_more_until_nothing_is_left() {
+    fn each_further_failure_lowers_the_ceiling_until_nothing_is_left() {
         let plan = plan();
         let mut ceilings = MemoryCeilings::default();
         assert!(!ceilings.lower_further(), "nothing has failed");

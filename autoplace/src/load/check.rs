@@ -1,4 +1,4 @@
-//! Checks that llama.cpp accepts a file before loading it. In: a header. Out: the reason why a load would fail.
+//! Checks before a load whether llama.cpp accepts a file. In: a header. Out: the reason why a load would fail.
 
 use llama_sys::{LoadMode, Model, ModelParams};
 
@@ -8,8 +8,8 @@ use crate::gguf::Header;
 use crate::memory::{ContextParams, Split};
 use crate::profile::{self, ModelProfile};
 
-/// Elements of each vocabulary list in the first check. They include the bytes and special tokens at the beginning of
-/// most vocabularies.
+/// Elements of each vocabulary list in the first check. So many elements include the bytes and special tokens at the
+/// beginning of most vocabularies.
 const SHOWN: u64 = 1024;
 
 /// Tokens of context in the check.
@@ -18,7 +18,7 @@ const N_CTX: u32 = 512;
 /// Checks that llama.cpp accepts the model of this header: its keys, its tensors and its vocabulary.
 ///
 /// The check loads a [skeleton](Header::skeleton) of the model, and then the beginning of the vocabulary without
-/// tensors. It takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
+/// tensors. The check takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ pub fn check(header: &Header) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// The errors of [`check`].
 pub fn check_vocabulary(header: &Header) -> Result<(), Error> {
     // A vocabulary is refused only if the whole list fails, not just its beginning.
     if let Err(error) = vocabulary(header, SHOWN) {

@@ -14,7 +14,7 @@ use super::threads::{Follower, Pacer, Threads};
 use crate::plan::Plan;
 use crate::sync::lock;
 
-/// The number of tokens after which other processes may be told the speed again.
+/// Minimum number of tokens between two reports of the speed to other processes.
 const SAID_EVERY: u64 = 32;
 
 /// Running totals of single-token generation, without prompts.
@@ -28,12 +28,12 @@ pub struct Generated {
     pub depths: u64,
 }
 
-/// Running totals of a cache of experts: how often a text used an expert that it held, and one that it did not.
+/// Running totals of a cache of experts: how often a text used an expert that was in the cache, and one that was not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExpertUses {
     /// Uses of experts that the cache held.
     pub hits: u64,
-    /// Uses of experts that were uploaded first.
+    /// Uses of experts that had to be uploaded first.
     pub misses: u64,
 }
 
@@ -58,8 +58,8 @@ impl ExpertUses {
 /// Running totals of a model over all its streams.
 ///
 /// There is one writer at a time, because the model's one context is lent to one user. A token costs four loads and
-/// three stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is
-/// little beside the dozens in a speed.
+/// three stores, without a lock. The three totals are read one after the other, so a reading may be off by one token. A
+/// speed comes from dozens of tokens, so this matters little.
 #[derive(Debug, Default)]
 pub(crate) struct GenerationCounters {
     tokens: AtomicU64,
@@ -70,20 +70,20 @@ pub(crate) struct GenerationCounters {
     expert_hits: AtomicU64,
     expert_misses: AtomicU64,
     experts: Mutex<Option<ExpertMeter>>,
-    /// The locality that the last meter has learned. It outlives a placement without a cache, so that no later plan
-    /// forgets it.
+    /// The locality that the last meter learned. For later plans, the locality is kept while a placement has no cache
+    /// of experts.
     known_locality: Mutex<Option<f64>>,
-    /// Numbers of batches begun and done.
+    /// Number of batches that have begun. `done` is the number of finished batches.
     begun: AtomicU64,
     done: AtomicU64,
     pacer: Mutex<Option<Pacer>>,
     follower: Mutex<Option<Follower>>,
     meter: Mutex<Option<UseMeter>>,
-    /// Whether the model has a placement to move to. The check costs one load of a flag per token.
+    /// Whether the model has another placement by depth. The check costs one load of a flag per token.
     follows_depth: AtomicBool,
     depth: Mutex<DepthFollower>,
     moving: Mutex<Moving>,
-    /// The notice in which other processes read the speed; it belongs to the loaded model.
+    /// The notice with the speed, for other processes. The loaded model owns it.
     notice: Mutex<Weak<LoadedNotice>>,
 }
 
@@ -110,8 +110,9 @@ impl GenerationCounters {
         }
     }
 
-    /// The pacer that chooses the number of threads; `None` for a model in a worker. The lock is held only while a step
-    /// is recorded. The first window of a text begins and ends with a reading of the system's counters.
+    /// The pacer that chooses the number of threads; `None` for a model in a worker. The caller keeps the lock only
+    /// while it records a step. At the beginning and the end of a text's first window, this includes a reading of the
+    /// system's counters.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
     }
@@ -141,14 +142,14 @@ impl GenerationCounters {
         ExpertUses { hits: total(&self.expert_hits), misses: total(&self.expert_misses) }
     }
 
-    /// How soon texts use experts again: those of this placement, or else those of the last one that had a cache.
-    /// `None` before enough of them.
+    /// How soon texts use experts again, measured in this placement, or else in the last placement with a cache of
+    /// experts. `None` before enough uses.
     pub(super) fn expert_locality(&self) -> Option<f64> {
         let seen = lock(&self.experts).as_ref().and_then(ExpertMeter::locality);
         seen.or_else(|| *lock(&self.known_locality))
     }
 
-    /// Sets the notice in which other processes read the speed.
+    /// Sets the notice with the speed, for other processes.
     pub(super) fn said_in(&self, notice: Option<&Arc<LoadedNotice>>) {
         if let Some(notice) = notice {
             notice.begin(self.generated());
@@ -168,7 +169,7 @@ impl GenerationCounters {
         lock(&self.meter)
     }
 
-    /// Starts with the placements of this plan, which was loaded in `load`.
+    /// Starts over with the placements of this plan. `load` is the time of its load.
     pub(super) fn placed_by(&self, plan: &Plan, load: Duration, times: Option<LoadTimes>) {
         let follows = lock(&self.depth).placed_by(plan, load, times);
         self.follows_depth.store(follows, Ordering::Release);
@@ -189,8 +190,8 @@ impl GenerationCounters {
         listener.into_iter().for_each(Waker::wake);
     }
 
-    /// Sets the share of the weights that a move has loaded, if one is under way. Quarters count, so that callbacks are
-    /// not called too often.
+    /// Sets the share of the weights that a move has loaded, if one is under way. The share is rounded to quarters, so
+    /// that callbacks are not called too often.
     pub(super) fn has_loaded(&self, done: f32) {
         let quarter = (done.clamp(0.0, 1.0) * 4.0).floor() / 4.0;
         let known = lock(&self.moving).now.clone();
@@ -216,8 +217,8 @@ impl GenerationCounters {
         self.follows_depth().then(|| lock(&self.depth))
     }
 
-    /// Adds a token of one sequence: the time to compute and choose it, and the tokens before it. Prompts and batches
-    /// of several sequences run at another speed and are not counted.
+    /// Adds a generated token of a single sequence. `took` is the time to compute and choose it, `depth` the number of
+    /// tokens before it. Prompts and batches of several sequences have other speeds and are not counted.
     pub(crate) fn token(&self, took: Duration, depth: usize) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.nanoseconds, nanoseconds);
@@ -228,7 +229,8 @@ impl GenerationCounters {
         }
     }
 
-    /// Tells other processes the speed, unless they were told a moment ago. `is_end`: a text has ended.
+    /// Reports the speed to other processes, unless the last report was a moment ago. `is_end` says that a text has
+    /// ended.
     #[cold]
     pub(crate) fn say_speed(&self, is_end: bool) {
         let notice = lock(&self.notice).upgrade();
@@ -277,7 +279,7 @@ impl Drop for Computing<'_> {
     }
 }
 
-/// Adds for a single writer, in a seventh of the time of an atomic addition.
+/// Adds `n`. There is only one writer, so this need not be an atomic addition, which would take seven times as long.
 fn add(total: &AtomicU64, n: u64) {
     total.store(total.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! The time that a loaded model loses in its present placement because of the depth of its texts. The rule itself is
-//! the planner's ([`DepthRule`]).
+//! Follows the depth of a loaded model's texts: adds up the time that the model loses in its present placement. The
+//! rule itself belongs to the planner ([`DepthRule`]).
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::moves::LoadTimes;
 use crate::plan::{DepthRule, DepthWork, Plan};
 
-/// A move of a loaded model to its other placement, because of the depth of its texts. Its `Display` is a line for
-/// people.
+/// A move of a loaded model to its other placement, because of the depth of its texts. Its `Display` is one line of
+/// plain words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "moved after {tokens} live tokens from {before} to {after}, in {:.1} s: {:.1} s were lost there",
@@ -23,8 +23,8 @@ pub struct DepthMove {
     pub before: String,
     /// The placement after.
     pub after: String,
-    /// Time that was lost before the move, because the model was not yet in the placement after it. Zero if the model
-    /// moved before a long prompt.
+    /// Time that was lost before the move, compared with the placement after it. Zero if the model moved before a long
+    /// prompt.
     pub lost: Duration,
     /// Time from saving the states to restoring them.
     pub time: Duration,
@@ -34,10 +34,10 @@ pub struct DepthMove {
 #[derive(Debug, Default)]
 pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
-    /// Duration of the last move, which counts instead of the predicted one.
+    /// Duration of the last move. It replaces the predicted duration.
     last_move: Option<Duration>,
-    /// The time of the last look at the page cache, and the time that the disk needs for the pages that the cache
-    /// lacked.
+    /// The time of the last check of the page cache, and the time that the disk needs for the pages that were not in
+    /// it.
     cold: Option<(Instant, Duration)>,
     /// The stages of the last load.
     times: Option<LoadTimes>,
@@ -51,10 +51,11 @@ pub(crate) struct PromptAhead {
 }
 
 impl DepthFollower {
-    /// Starts over with the pair of this plan, which was loaded in `load`. Returns whether there is a pair.
+    /// Starts over with this plan's pair of placements. `load` is the time of its load. Returns whether there is a
+    /// pair.
     ///
-    /// Until a move has been measured, its expected time is the predicted one, or the time of the load if that was
-    /// shorter. A load reads the same file, and reads it more slowly if the file was not cached.
+    /// Until a move was measured, its expected time is the predicted time or the time of the load, whichever is
+    /// shorter. A load reads the same file as a move, or more slowly if the file was not cached.
     pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration, times: Option<LoadTimes>) -> bool {
         self.times = times;
         let rule = plan.by_depth.as_deref().map(DepthRule::new);
@@ -70,7 +71,7 @@ impl DepthFollower {
         self.times.clone()
     }
 
-    /// Adds a step that took this long.
+    /// Adds the work and the duration of a step.
     pub(crate) fn took(&mut self, work: DepthWork, time: Duration) {
         if let Some(rule) = &mut self.rule {
             rule.took(work, time.as_secs_f64());
@@ -95,7 +96,7 @@ impl DepthFollower {
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// Whether a move is due that takes the expected time plus `more`.
+    /// Whether a move is due if it takes the expected time and `more`.
     pub(super) fn is_due(&self, ahead: Option<PromptAhead>, more: Duration) -> bool {
         let Some(rule) = &self.rule else { return false };
         let seconds = rule.moving_seconds() + more.as_secs_f64();
@@ -105,9 +106,9 @@ impl DepthFollower {
         if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
     }
 
-    /// The time that the disk needs for the pages that the page cache lacks, as `measure` finds it. While a due move
-    /// waits because of the disk, `measure` would ask the system for every page before each token. So an answer is kept
-    /// for a tenth of the time that it names.
+    /// The time that the disk needs for the pages that are not in the page cache. `measure` finds it by asking the
+    /// system about every page. While a due move waits because of the disk, this would happen before each token, so a
+    /// result is reused for a tenth of the measured time.
     pub(super) fn cold(&mut self, measure: impl FnOnce() -> Duration) -> Duration {
         if let Some((_, cold)) = self.cold.filter(|(asked, cold)| asked.elapsed() < *cold / 10) {
             return cold;
@@ -181,14 +182,14 @@ mod tests {
         };
         let hour = Duration::from_secs(3600);
         assert_eq!(cold(Duration::ZERO), Duration::ZERO);
-        // An answer of zero is not kept.
+        // A result of zero is not reused.
         assert_eq!(cold(hour), hour);
         assert_eq!(cold(Duration::ZERO), hour);
         assert_eq!(asked, 2);
     }
 
     #[test]
-    fn a_prompt_that_is_about_to_begin_counts_before_it_has_lost_anything() {
+    fn a_coming_prompt_counts_before_it_has_lost_time() {
         let mut follower = DepthFollower::default();
         follower.placed_by(&pair(), Duration::from_secs(100), None);
         let ahead = |tokens| PromptAhead { work: DepthWork::prompt(0, tokens), most_reply: 256 };

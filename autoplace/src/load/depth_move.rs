@@ -1,4 +1,5 @@
-//! Whether a loaded model may move to its other placement: the rule says so, there is room, and the file is cached.
+//! Decides whether a loaded model moves to its other placement: the rule must ask for it, the other placement must fit,
+//! and the file must be cached.
 
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use super::moves::cached_bytes;
 use crate::machine::DiskRate;
 use crate::plan::Plan;
 
-/// Maximum time that the disk may need, in a move, for pages that the page cache lacks. A longer move is not begun.
+/// Maximum time that the disk may need during a move for pages that are not in the page cache. A longer move is not
+/// begun.
 const MAX_COLD: Duration = Duration::from_secs(60);
 
 impl Model {
-    /// The other placement, if the rule says that the model should move there now, and the move is possible. `ahead` is
-    /// a prompt that begins with the next step.
+    /// The other placement, if the rule says that the model should move now and the move is possible. `ahead` is a
+    /// prompt that begins with the next step.
     pub(crate) fn due_for_depth(&self, ahead: Option<PromptAhead>) -> Option<Plan> {
         let counters = self.counters();
         if !counters.depth()?.is_due(ahead, Duration::ZERO) {
@@ -26,7 +28,7 @@ impl Model {
                 let seconds = cold.as_secs_f64();
                 Some(format!("the file is no longer cached, and reading it takes {seconds:.0} s"))
             }
-            // The lost time must also exceed the time that reading from the disk takes.
+            // The lost time must also cover the time for reading from the disk.
             cold if !counters.depth()?.is_due(ahead, cold) => return None,
             _ => self.without_room(&other),
         };
@@ -36,8 +38,8 @@ impl Model {
         None
     }
 
-    /// Time that the disk needs for the pages of the model's files that the page cache lacks. Zero if the system does
-    /// not report the pages.
+    /// Time that the disk needs for the pages of the model's files that are not in the page cache. Zero if the system
+    /// does not report the pages.
     fn cold(&self) -> Duration {
         let Ok(header) = self.header() else { return Duration::ZERO };
         let (bytes, Some(cached)) = cached_bytes(header) else { return Duration::ZERO };
@@ -51,7 +53,7 @@ impl Model {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Why a plan would not fit if the model were released now.
+    /// The reason why a plan would not fit if the model were released now; `None` if it would fit.
     fn without_room(&self, plan: &Plan) -> Option<String> {
         let machine = match self.machine_once_released() {
             Ok(machine) => machine,

@@ -7,9 +7,9 @@ use super::Error;
 use crate::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
 use crate::plan::{Placement, Plan};
 
-/// This computer, as every compiled-in backend and NVIDIA's driver describe it.
+/// Describes this computer, by every compiled-in backend and by NVIDIA's driver.
 ///
-/// Asks each GPU for its free memory. On CUDA this creates a driver context of 107 to 555 MiB.
+/// Reads the free memory of each GPU. On CUDA this creates a driver context of 107 to 555 MiB.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ fn with_shortcomings(mut machine: Machine) -> Machine {
     machine
 }
 
-/// The name of this build, with everything that affects the memory of a GPU. For
+/// The name of this build. The name contains everything that affects the memory of a GPU. For
 /// [`Detector::for_build`](crate::machine::Detector::for_build) and
 /// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {
@@ -39,7 +39,7 @@ pub fn build_name() -> String {
     format!("autoplace {}, llama.cpp {} ({})", env!("CARGO_PKG_VERSION"), build.llama_cpp, build.backends.join(", "))
 }
 
-/// The name of this build, with the feature that the messages between application and worker depend on.
+/// The name of this build, and the feature on which the messages between application and worker depend.
 pub(crate) fn worker_build() -> String {
     build_name() + if cfg!(feature = "constraints") { ", constraints" } else { "" }
 }
@@ -75,8 +75,8 @@ pub(crate) fn named<'d>(devices: &'d [Device], name: Option<&str>) -> Option<&'d
     devices.iter().find(|device| Some(device.name().as_str()) == name)
 }
 
-/// The devices with these ggml names, in order; each also has its GPU's display name. A missing device is an error,
-/// because leaving it out would silently put its layers on the host.
+/// The devices with these ggml names, in order. The second name of each pair is the GPU's display name. A missing
+/// device is an error, because leaving it out would silently put its layers on the host.
 pub(super) fn by_name<'a>(names: impl Iterator<Item = (Option<&'a str>, &'a str)>) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
     let device = |(device, name): (Option<&str>, &str)| {

@@ -1,12 +1,12 @@
-//! Measures how fast a file is read from its disk, as a mapped file's pages are: through the page cache, with the
-//! system's own read-ahead, starting with nothing cached.
+//! Measures how fast a file is read from its disk. The file is read like the pages of a mapped file: through the page
+//! cache and with the system's own read-ahead. Nothing of it is cached at the beginning.
 
 use std::path::Path;
 
 use crate::machine::DiskRate;
 
 /// Reads up to 64 MiB of the file in about 300 milliseconds, after the system has dropped those parts from memory.
-/// `None` where that is impossible: on systems other than Linux, for a short file, and for a file in memory.
+/// `None` if that is impossible: on systems other than Linux, for a short file, and for a file in memory.
 pub fn measure_disk(file: &Path) -> Option<DiskRate> {
     #[cfg(target_os = "linux")]
     return linux::read_rate(file);
@@ -29,7 +29,7 @@ mod linux {
 
     use crate::machine::{DiskRate, DiskRateSource};
 
-    /// Bytes of a stretch that is read in one go, so that read-ahead gets under way.
+    /// Bytes that are read in one stretch, which is long enough for the read-ahead to take effect.
     const STRETCH: u64 = 16 << 20;
     /// Maximum number of stretches.
     const STRETCHES: u64 = 4;
@@ -37,7 +37,7 @@ mod linux {
     const READ: usize = 256 << 10;
     /// No further stretch begins after this time.
     const MAX_TIME: Duration = Duration::from_millis(300);
-    /// No disk is faster than this, so a higher rate means that the parts were in memory.
+    /// No disk is as fast as this, so a higher rate means that the parts were in memory.
     const MEMORY: u64 = 30_000_000_000;
 
     pub(super) fn read_rate(path: &Path) -> Option<DiskRate> {

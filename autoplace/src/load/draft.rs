@@ -1,7 +1,7 @@
-//! The draft model, loaded beside the main one in the room that the plan left for it.
+//! Loads the draft model beside the main model, in the memory that the plan reserves for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`] that is warmed up and
-//! compared with the plan. If memory runs short, both are released and planned again.
+//! In: a main model that is loaded and judged, and its plan. Out: the same model with a [`Draft`], which is warmed up
+//! and compared with the plan. If memory runs short, both models are released and planned again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::memory::{Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
 impl LoadOptions {
-    /// Loads the draft model, if one was requested. A plan without a draft model has no room for it.
+    /// Loads the draft model, if one was requested. If the plan has no draft model, there is no room for one.
     pub(super) fn add_draft(
         &self,
         mut loaded: Loaded,
@@ -87,8 +87,8 @@ impl LoadOptions {
         let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
         let run =
             warm_up(&mut draft.context, None, &devices, self.verify, progress).map_err(Failure::at(Stage::WarmUp))?;
-        // llama.cpp's own account, or the device's if it is larger, something was computed, and the memory belongs to
-        // this GPU alone.
+        // The bytes by llama.cpp's own account. If something was computed and the memory belongs to this GPU alone, the
+        // device's account counts too: the larger number is taken.
         let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
         let gpu = machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == planned.device);
         let counts = self.verify != Verify::Off && gpu.is_none_or(|gpu| gpu.kind == GpuKind::Discrete);
@@ -109,7 +109,7 @@ impl LoadOptions {
             return Ok(format!("{companion} ({role}) is on the host"));
         };
         let device = device.as_deref().unwrap_or_default();
-        // A GPU without a layer of the main model leaves all of its free memory to the companion.
+        // On a GPU without a layer of the main model, the companion may use all of the free memory.
         let own = (bytes.gpu.total().saturating_add(bytes.gpu_uncertainty), u64::MAX);
         let (left, headroom) = ceilings::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
         let difference = taken.saturating_sub(left.saturating_add(headroom));

@@ -9,7 +9,7 @@ use crate::machine::Bytes;
 use crate::plan::Plan;
 use crate::{gguf, plan, profile, worker};
 
-/// An error on the way from a path to a loaded model.
+/// An error of a load, from the path to the loaded model.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -17,10 +17,10 @@ pub enum Error {
     /// No safe placement exists. The error names the missing bytes of each device.
     #[error(transparent)]
     Plan(#[from] plan::Error),
-    /// A hub's model is not in the cache, and fetching was not allowed. In bytes.
+    /// A hub's model is not in the cache, and fetching was not allowed. `bytes` is the size of the file.
     #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
     NotFetched { name: String, file: String, bytes: u64 },
-    /// A projector was to be loaded, and this build of llama.cpp takes neither images nor sound.
+    /// A projector was requested, but this build of llama.cpp supports neither images nor sound.
     #[error("{}: this build takes neither images nor sound: it needs autoplace's feature `media`", mmproj.display())]
     NoMedia { mmproj: PathBuf },
     /// llama.cpp would end the process when it encodes with this projector.
@@ -41,17 +41,17 @@ pub enum Error {
     /// This process lacks a device of the plan.
     #[error("the plan uses the device {device}, which this process lacks: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },
-    /// Another process took memory between plan and load. A new plan will be smaller. In bytes: the plan's footprint on
-    /// the device without headroom, and the bytes free now.
+    /// Another process took memory between plan and load. A new plan will be smaller. The sizes are the plan's
+    /// footprint on the device without headroom, and the free bytes now.
     #[error(
         "{name} ({device}) has {} free, but the plan needs {} of it: another program took its memory after the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory { device: String, name: String, needed: u64, free: u64 },
-    /// The load took more of a GPU than its plan left, and no smaller plan was to be tried. In bytes; `difference` is
-    /// the excess over footprint and headroom.
+    /// The load took more of a GPU than its plan left, and no smaller plan was allowed. Sizes are in bytes;
+    /// `difference` is the excess over footprint and headroom.
     #[error(
-        "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: {} more than both",
+        "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: this is {} too much",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference { device: String, name: String, planned: u64, headroom: u64, taken: u64, difference: u64 },
@@ -62,31 +62,31 @@ pub enum Error {
         #[serde(with = "super::ipc_error")]
         source: Box<Error>,
     },
-    /// The model's one context is in use: try before the stream begins, or after it is dropped.
+    /// The model's only context is in use. Try again before the stream begins, or after it is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
     /// The model was loaded for embeddings and does not generate.
     #[error("the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate")]
     LoadedToEmbed,
-    /// The request wants the model's own pooling, and the model has none: each token would get its own vector.
+    /// The request asks for the model's own pooling, but the model has none, so each token would get its own vector.
     #[error(
         "{model} does not define how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
          `Cls` or `Last` as its authors do, or `Pooling::None` for one vector per token"
     )]
     NoPooling { model: String },
-    /// The request wants a reranker, and the file has no classification head to compute its scores.
+    /// The request asks for a reranker, but the file has no classification head to compute its scores.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
     NoRankHead { architecture: String },
     /// The model was loaded for generation and does not embed.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     LoadedToGenerate,
-    /// The native model is still held elsewhere (by a clone, a context, a vocabulary or a sampler), so its memory
-    /// cannot become free and the model cannot be re-placed.
+    /// Other objects (a clone, a context, a vocabulary or a sampler) still use the native model. The memory of the
+    /// model cannot be freed, so the model cannot be re-placed.
     #[error(
         "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]
     NativeHeld { holders: usize },
-    /// A re-placement failed and left the model unloaded: re-place it again.
+    /// A re-placement failed and left the model unloaded. Another re-placement can load it.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,
     /// llama.cpp refused a call, or a call failed.
@@ -107,7 +107,7 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     Adapter(Box<profile::AdapterError>),
-    /// The request wants multi-token prediction, and the model has no usable block for it.
+    /// The request asks for multi-token prediction, but the model has no usable block for it.
     #[error(transparent)]
     #[serde(skip)]
     Mtp(#[from] profile::MtpError),
@@ -149,9 +149,9 @@ pub enum Stage {
     WarmUp,
     /// Comparing the memory taken with the plan.
     Verify,
-    /// Waiting until another load of this user has taken its memory.
+    /// Waiting for another load of this user to take its memory.
     Wait,
-    /// Measuring the devices for the plan: some seconds at the first load, nothing later.
+    /// Measuring the devices for the plan. This takes some seconds at the first load and no time later.
     Measure,
     /// Reading the weights of a draft model.
     Draft,
@@ -179,7 +179,7 @@ impl Stage {
 }
 
 impl fmt::Display for Stage {
-    /// When a load failed: `while planning`.
+    /// The time of a failure in words: `while planning`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Check => f.write_str("before the load"),
@@ -207,7 +207,7 @@ pub struct Attempt {
 pub struct AttemptFailure {
     /// The stage that failed.
     pub stage: Stage,
-    /// The device that lacked memory, if known, by ggml's name. For the host, the name of its buffer type.
+    /// ggml's name of the device that lacked memory, if known. For the host, it is the name of the buffer type.
     pub device: Option<String>,
     /// Bytes that the plan takes of that GPU.
     pub needed: Option<u64>,
@@ -261,14 +261,14 @@ mod tests {
         bytes
     }
 
-    /// The error as the application receives it.
+    /// Encodes and decodes the error, as on the way from a worker to the application.
     fn sent(error: Error) -> Error {
         let Failed(error) = worker::decode(&bytes_of(&Failed(error))).unwrap();
         error
     }
 
     #[test]
-    fn errors_with_a_type_arrive_as_what_they_are() {
+    fn typed_errors_keep_their_type() {
         let failure = serde_json::json!({
             "cause": "Refused", "reason": "no memory", "log": ["a line"],
             "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},

@@ -1,8 +1,8 @@
 //! Learns from a loaded model how soon its texts use experts again.
 //!
-//! In: hits and misses of its cache of experts, batch by batch. Out: the locality of
-//! [`ExpertHits`](crate::plan::speed::ExpertHits), for later plans of this model and, in the user's cache, of later
-//! programs.
+//! In: hits and misses of the model's cache of experts, batch by batch. Out: the locality of
+//! [`ExpertHits`](crate::plan::speed::ExpertHits). Later plans of this model use it, and later programs find it in the
+//! user's cache.
 
 use std::path::PathBuf;
 
@@ -14,19 +14,19 @@ use crate::machine::{ExpertUse, Machine, MeasurementCache};
 use crate::plan::speed::ExpertHits;
 use crate::plan::{Plan, PlannedMoeCache};
 
-/// Uses after a load that do not count, for each expert that the cache holds: an empty cache misses each expert once,
-/// and a larger one takes longer to fill. The misses of a 30B model with 40 % of its 48 x 128 experts in the cache fell
-/// to their later share within 64 tokens, which are 24,576 uses (kekzl/imp 1359).
+/// Number of uses after a load that do not count, per slot of the cache. An empty cache misses each expert once, and a
+/// larger cache takes longer to fill. A 30B model with room for 40 % of its 48 x 128 experts reached its steady share
+/// of misses within 64 tokens, which are 24,576 uses (kekzl/imp 1359).
 const WARM_UP_USES_PER_SLOT: u64 = 10;
-/// Fewer uses say little: 50 tokens of a model with 48 layers that use 8 experts each.
+/// Minimum number of uses for a result: those of 50 tokens in a model with 48 layers that use 8 experts each.
 const MIN_USES: u64 = 50 * 48 * 8;
 
-/// Counts the uses of one placement's cache. Dropping it keeps the learned locality.
+/// Counts the uses of one placement's cache. When it is dropped, it stores the learned locality.
 #[derive(Debug)]
 pub(super) struct ExpertMeter {
-    /// The share of the experts on the host that the cache holds.
+    /// The number of experts in the cache, as a share of the experts on the host.
     share: f64,
-    /// Where the figure is kept, and the file that it is kept for.
+    /// The cache on disk for the locality, and the path and size of the model's file.
     kept: Option<(MeasurementCache, PathBuf, u64)>,
     /// Uses that do not count yet.
     warm_up: u64,
@@ -43,7 +43,7 @@ impl ExpertMeter {
         Some(Self::new(share, slots, kept))
     }
 
-    /// A meter for a cache that holds `slots` experts, which are this share of those on the host.
+    /// A meter for a cache of `slots` experts, which are this share of the experts on the host.
     fn new(share: f64, slots: u64, kept: Option<(MeasurementCache, PathBuf, u64)>) -> Self {
         Self { share, kept, warm_up: slots.saturating_mul(WARM_UP_USES_PER_SLOT), uses: ExpertUses::default() }
     }
@@ -77,15 +77,15 @@ impl Drop for ExpertMeter {
 }
 
 impl LoadOptions {
-    /// Where uses of experts are kept; `None` if nothing is.
+    /// The cache on disk for uses of experts; `None` if nothing is kept.
     fn expert_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
         let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
         let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
         self.learn.cache(has_simulated).filter(|_| is_worth)
     }
 
-    /// How often a cache of experts holds the expert: as this model's own texts have shown, or else those of earlier
-    /// programs; `None` if none were seen.
+    /// The hit rates of a cache of experts, measured with this model's own texts, or else with texts of earlier
+    /// programs; `None` if no texts were measured.
     pub(super) fn expert_hits(&self, machine: &Machine, file_bytes: u64) -> Option<ExpertHits> {
         let known = || self.expert_cache(machine, file_bytes)?.expert_use((&self.path, file_bytes));
         let locality = self.expert_locality.or_else(|| Some(known()?.locality()));
@@ -100,7 +100,7 @@ mod tests {
     use crate::machine::MeasurementCache;
 
     #[test]
-    fn a_meter_leaves_the_first_uses_out_and_keeps_what_it_has_seen() {
+    fn a_meter_ignores_the_first_uses_and_stores_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.gguf");
         let cache = MeasurementCache::at(folder.path());
@@ -110,7 +110,7 @@ mod tests {
             meter.add(ExpertUses { hits: 0, misses: WARM_UP_USES_PER_SLOT });
         }
         assert_eq!(meter.locality(), None);
-        // A quarter of the experts and three of four uses: (0.75 / 0.25 - 1) / 0.25.
+        // The cache has a quarter of the experts and serves three of four uses: (0.75 / 0.25 - 1) / 0.25.
         meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });
         assert!((meter.locality().unwrap() - 8.0).abs() < 1e-9);
         drop(meter);
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn the_larger_the_cache_the_longer_its_first_misses_do_not_count() {
-        // While it fills, each cache misses as often as it holds experts; then nine of ten uses hit.
+    fn more_first_misses_are_ignored_for_a_larger_cache() {
+        // While a cache fills, it has one miss for each of its slots; after that, nine of ten uses hit.
         let learned = |slots: u64| {
             let mut meter = ExpertMeter::new(0.25, slots, None);
             for _ in 0..WARM_UP_USES_PER_SLOT {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learned_outlives_a_placement_without_a_cache() {
+    fn a_learned_locality_outlives_a_placement_without_a_cache() {
         let counters = GenerationCounters::default();
         let mut meter = ExpertMeter::new(0.25, 0, None);
         meter.add(ExpertUses { hits: 3 * MIN_USES, misses: MIN_USES });
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(counters.expert_locality(), learned);
         counters.experts_metered_by(None);
         assert_eq!(counters.expert_locality(), learned);
-        // A new cache that has seen too few uses has the last one's locality.
+        // Until a new cache has seen enough uses, the locality of the last cache counts.
         let empty = ExpertMeter::new(0.5, 0, None);
         counters.experts_metered_by(Some(empty));
         assert_eq!(counters.expert_locality(), learned);

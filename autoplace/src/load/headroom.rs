@@ -1,5 +1,5 @@
-//! Measures the memory that a load took beside llama.cpp's buffers. In: the free bytes before the load, after it, and
-//! after the warm-up. Out: the bytes of driver and pools, which are also kept in the user's cache for the next plan.
+//! Measures the memory that a load took in addition to llama.cpp's buffers. In: the free bytes before the load, after
+//! the load, and after the warm-up. Out: the bytes of driver and pools, which the user's cache keeps for the next plan.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::memory::{ContextSizes, Footprint, Headroom, PeakSizes};
 use crate::profile::ModelProfile;
 use crate::sync::lock;
 
-/// The reports of the plan's GPUs, in order. The bytes of driver and pools are kept in `learn`.
+/// The reports of the plan's GPUs, in order. Also stores the bytes of driver and pools in `learn`.
 pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Folder) -> Vec<GpuReport> {
     let Prepared { plan, machine, work } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
@@ -28,7 +28,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
         let gpu = gpu_of(machine, placement);
         let footprints = [&run.at_first, &run.reserved, &run.allocated];
         let [at_first, reserved, allocated] = footprints.map(|footprint| footprint.gpus.get(index).copied());
-        let [loaded, used] = [&run.loaded, &run.used].map(|it| it.get(index).copied().flatten());
+        let [loaded, used] = [&run.loaded, &run.used].map(|readings| readings.get(index).copied().flatten());
         let unreliable = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
             unreliable(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
@@ -42,7 +42,8 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
             (None, None) => Err(NotLearnedReason::NotReported),
             (None, Some(gpu)) => {
                 let work = if index == last { &work.with_output } else { &work.blocks };
-                let [reserved, allocated] = [reserved, allocated].map(|it| it.map(|it| it.total()));
+                let [reserved, allocated] =
+                    [reserved, allocated].map(|account| account.map(|footprint| footprint.total()));
                 learned(gpu, work, machine.wsl, [before.free, loaded, used, reserved, allocated])
             }
         };
@@ -83,7 +84,7 @@ fn learned(
     of_readings(readings, work, table.driver.saturating_add(table.growth))
 }
 
-/// Keeps the measurement unless the cache already covers it.
+/// Stores the measurement unless the cache already covers it.
 fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else { return };
     let build = build_name();
@@ -97,8 +98,8 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     }
 }
 
-/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. It equals the smallest margin
-/// of [`Headroom::Default`](crate::memory::Headroom::Default).
+/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. The number equals the
+/// smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default).
 const JITTER: u64 = mib(64);
 
 /// A multiple of the table of known drivers and pools above which another program must have taken the memory.
@@ -113,7 +114,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Takes the readings. Call right before the load.
+    /// Takes the readings. Must be called right before the load.
     pub(super) fn now(devices: &[Device]) -> Vec<Self> {
         devices.iter().zip(free(devices)).map(|(device, free)| Self { is_first: is_first(device), free }).collect()
     }
@@ -134,7 +135,7 @@ impl Work {
     }
 }
 
-/// Whether no model of this process has used this device. Simulated devices keep no code loaded, so every model counts
+/// Whether no model of this process has used this device before. Simulated devices load no code, so every model counts
 /// as their first.
 fn is_first(device: &Device) -> bool {
     static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -142,7 +143,7 @@ fn is_first(device: &Device) -> bool {
     is_simulated(&name) || lock(&USED).insert(name)
 }
 
-/// The reason why this GPU cannot be measured, whatever its readings. `programs` are those on it now.
+/// The reason why this GPU cannot be measured at all. `programs` are the programs that use it now.
 fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedReason> {
     match gpu.kind {
         GpuKind::Remote => Some(NotLearnedReason::Remote),
@@ -158,8 +159,8 @@ fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedRe
 }
 
 /// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
-/// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
-/// `table` is the known maximum of drivers and pools.
+/// load, free after the reservation, free after the warm-up, allocated after the reservation, allocated after the
+/// warm-up. `table` is the known maximum of drivers and pools.
 fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, NotLearnedReason> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(NotLearnedReason::NotReported);
@@ -190,11 +191,11 @@ mod tests {
     const MISSING: u64 = u64::MAX;
 
     #[test]
-    fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
+    fn driver_bytes_come_with_the_load_and_growth_comes_after_it() {
         let disturbed = Err(NotLearnedReason::Disturbed);
         let missing = Err(NotLearnedReason::NotReported);
         let most = 4 * 100 + 64;
-        // MiB before, loaded, used, reserved, allocated; then driver and growth.
+        // Each case: MiB before, loaded, used, reserved and allocated; then the MiB of driver and growth.
         let cases = [
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // A part of the growth is a buffer that llama.cpp counts.
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_learned_beside_other_programs_nor_of_memory_that_is_not_the_cards_own() {
+    fn nothing_is_learned_beside_other_programs_or_from_shared_memory() {
         let program = |pid, bytes| GpuProcess::new(pid).bytes(mib(bytes));
         let mut gpu = Gpu::new("card");
         gpu.processes = Some(vec![program(1, 50), program(2, 60)]);

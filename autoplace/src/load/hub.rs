@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::sync::lock;
 use crate::worker::Isolation;
 
-/// Receives the fetched and the total bytes.
+/// A callback with the fetched and the total bytes.
 type Callback = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + Send>;
 
 /// The hub, the preference and the permission for a model that is requested by name.
@@ -36,8 +36,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the preference among a hub's files. The choice is made by arithmetic for the machine and the request,
-    /// and for the model alone. Default: [`Preference::Auto`].
+    /// Sets the preference among a hub's files. The choice is computed from the machine and the request. The companions
+    /// of the model have no influence on the choice. Default: [`Preference::Auto`].
     pub fn preference(mut self, preference: Preference) -> Self {
         self.source.preference = preference;
         self
@@ -50,8 +50,8 @@ impl ModelBuilder {
     }
 
     /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
-    /// bytes. It may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress) reports
-    /// only the load.
+    /// bytes. The callback may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress)
+    /// reports only the load.
     pub fn fetch_progress(mut self, callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static) -> Self {
         self.source.progress = Some(Mutex::new(Box::new(callback)));
         self
@@ -77,7 +77,7 @@ impl Source {
         Ok(())
     }
 
-    /// The machine of the load, and whether missing rates may be measured here.
+    /// The machine of the load, and whether this process may measure missing rates.
     fn machine(&self, options: &LoadOptions, isolation: &Isolation) -> Result<(Machine, bool), Error> {
         let isolation = options.servers.isolation(isolation.clone())?;
         // A saved plan may use fewer devices, but its file was chosen for all of them.
@@ -85,7 +85,7 @@ impl Source {
         Ok(match (&options.machine, isolation) {
             (Some(machine), _) => (machine.clone(), false),
             (None, Isolation::None) => (asked.machine(false)?, options.learn.cache(false).is_some()),
-            // Looking at devices takes memory on them and can end the process, so the worker does it.
+            // Detecting devices takes memory on them and can end the process, so the worker does it.
             (None, Isolation::Process(process)) => (remote::machine_in(&process, asked)?, false),
         })
     }
@@ -105,12 +105,12 @@ impl Source {
         }?;
         let chosen = pick.chosen()?;
         options.notes =
-            [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
+            [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|reason| format!("{name}: {reason}")).collect();
         options.path = self.here_or_fetched(&name, hub, chosen, pick.cached.clone())?;
         Ok(())
     }
 
-    /// Chooses the projector beside the model, whose file is known by now.
+    /// Chooses the projector beside the model. The model's file is known by now.
     fn place_projector(
         &self,
         name: &str,
@@ -127,7 +127,7 @@ impl Source {
         Ok(())
     }
 
-    /// The cached file, or the fetched one where that is allowed.
+    /// The cached file, or the fetched file if fetching is allowed.
     fn here_or_fetched(
         &self,
         name: &Name,

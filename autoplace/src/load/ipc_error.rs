@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Error;
 use crate::worker;
 
-/// An error as a whole message.
+/// An error as the only content of a message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(
     serialize = "E: Serialize + DeserializeOwned + Debug + Display",
@@ -32,12 +32,13 @@ where
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
     // Serde numbers variants in two ways if one is skipped before others.
-    let arrives = |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|it| it.to_string() == error.to_string());
+    let arrives =
+        |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|decoded| decoded.to_string() == error.to_string());
     debug_assert!(encoded.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
     encoded.serialize(to)
 }
 
-/// Decodes an error of this room or of a later one.
+/// Decodes an error of this room or of a later room.
 pub(crate) fn deserialize<'de, E, D>(from: D) -> Result<E, D::Error>
 where
     E: DeserializeOwned + From<Error>,

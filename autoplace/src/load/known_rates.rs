@@ -1,4 +1,4 @@
-//! The rates of a load's devices: the kept ones, and the missing ones that its model needs.
+//! The rates of a load's devices: the stored rates, and new measurements of missing rates that the model needs.
 
 use llama_sys::Backend;
 
@@ -10,15 +10,15 @@ use crate::machine::{GpuKind, Machine, looks_quiet};
 use crate::profile::ModelProfile;
 
 impl LoadOptions {
-    /// This machine with the known rates of its devices, for the threads of this load. Rates that this model needs and
-    /// that are missing are measured now and kept with their conditions. Nothing is measured if nothing is kept, if the
-    /// model is small, if the machine was described by the caller, or if it has simulated GPUs. Disturbed rates are
+    /// This machine with the known rates of its devices, for the threads of this load. Missing rates that this model
+    /// needs are measured now and stored with their conditions. Nothing is measured if measurements are not stored, if
+    /// the model is small, if the caller described the machine, or if it has simulated GPUs. Disturbed rates are
     /// measured again if the machine is quiet now.
     pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
-        // The rates of another machine are neither known nor kept, because its link may change.
+        // The rates of another machine are neither read nor stored, because its link may change.
         let has_remote = machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote);
         if profile.file_bytes < MIN_MODEL_BYTES && !has_remote {
             return machine;
@@ -35,7 +35,8 @@ impl LoadOptions {
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),
-            // A small model is read partly from the caches, and the same number of bytes of its matrices is too.
+            // A small model is read partly from the processor's caches. A measurement over the same number of bytes has
+            // the same effect.
             working_set: Some(WORKING_SET.min(profile.file_bytes)),
             missing: true,
             disturbed: looks_quiet(),

@@ -1,10 +1,10 @@
 //! Leases: one load at a time reads the free memory of a GPU, plans with it and takes it.
 //!
 //! Two loads that read the free memory before either has taken it count the same bytes twice. So a load locks a file
-//! for each GPU of the machine before it reads, unlocks the GPUs that its plan does not use, and keeps the others
-//! locked until it has taken their memory or failed. Other loads wait; after their patience, a locked GPU counts as
-//! full. A lock belongs to the open file and not to the process (flock, LockFileEx), so the threads of one process see
-//! each other too.
+//! for each GPU of the machine before it reads the free memory. After planning, the load unlocks the GPUs that the plan
+//! does not use. The others stay locked until the load has taken their memory or failed. Other loads wait. When their
+//! patience is over, a locked GPU counts as full. A lock belongs to the open file and not to the process (flock,
+//! LockFileEx), so it also separates the threads of one process.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -22,15 +22,15 @@ use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 use crate::private::{create, is_of, of_file};
 
-/// Default patience: about the time to read a model of 100 GB from a hard disk. A load that does not wait puts layers
-/// on the host, and they stay there.
+/// Default patience: about the time to read a model of 100 GB from a hard disk. The patience is long because a load
+/// that does not wait puts layers on the host for good.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Leases {
-    /// The folder of the leases, created if missing, which is this user's alone; `None` without leases.
+    /// The folder of the leases, created if missing. The folder belongs to this user alone. `None` without leases.
     pub(super) fn private_folder(&self) -> io::Result<Option<PathBuf>> {
         match &self.folder {
             Folder::Nowhere => Ok(None),
@@ -60,8 +60,9 @@ impl Leases {
 }
 
 impl LoadOptions {
-    /// The [machine](Self::machine) under a lease, while no other load reads, plans and takes. GPUs that other loads
-    /// keep have no free memory. The machine is read once to know its GPUs, and again after they are locked.
+    /// The [machine](Self::machine) under a lease, so that no other load reads, plans or takes memory meanwhile. GPUs
+    /// that other loads keep locked count as full. The machine is read once to find its GPUs, and again after they are
+    /// locked.
     ///
     /// A load must drop its present lease first, because it would wait for itself.
     pub(super) fn leased_machine(&self, again: bool, progress: &Progress) -> Result<(Machine, Lease), Error> {
@@ -83,7 +84,8 @@ impl LoadOptions {
 
 const WAITING: LoadProgress = LoadProgress { stage: Stage::Wait, done: 0.0 };
 
-/// Locks this file. `None` if another load keeps it for too long. Interrupted if the progress callback cancels.
+/// Locks this file. `None` if another load keeps it locked for too long. The error is `Interrupted` if the progress
+/// callback cancels.
 fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
     let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = options.map_err(|error| of_file(path, &error))?;
@@ -102,13 +104,12 @@ fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Resul
     }
 }
 
-/// The GPUs that one load reads and takes alone. Drop the lease after the memory is taken, or after a failure, from any
-/// thread.
+/// The locked GPUs of one load. The lease is dropped after the memory is taken or after a failure, in any thread.
 #[derive(Debug, Default)]
 #[must_use = "others read what is free once it is dropped"]
 pub(super) struct Lease {
     locks: Vec<(String, Lock)>,
-    /// GPUs that other loads keep.
+    /// GPUs that other loads keep locked.
     busy: Vec<String>,
     /// The reason why other loads cannot see all memory of this one; `None` if they can.
     pub(super) unleased: Option<String>,
@@ -128,7 +129,7 @@ impl Lease {
         machine
     }
 
-    /// Releases the GPUs of the machine that this plan does not use.
+    /// Unlocks the GPUs of the machine that this plan does not use.
     pub(super) fn hold(mut self, plan: &Plan, machine: &Machine) -> Self {
         let beside = plan.companions.iter().map(|one| &one.device);
         let devices: Vec<_> = plan.gpus().map(|gpu| &gpu.device).chain(beside).collect();
@@ -149,7 +150,7 @@ impl Lease {
 struct Lock(File);
 
 impl Drop for Lock {
-    /// Unlocks explicitly, because a child process that is being started holds a copy of the handle until it runs.
+    /// Unlocks explicitly, because a child process that is being started has a copy of the handle until it runs.
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "a lease stays locked until its file is closed");
@@ -157,8 +158,8 @@ impl Drop for Lock {
     }
 }
 
-/// The name of a GPU that is the same in every process. A card may be `CUDA0` in one, and `Vulkan1` or `CUDA1` in
-/// another. `None` for a hypothetical GPU, or for one that is simulated in this process.
+/// The name of a GPU that is the same in every process. The same card may be `CUDA0` in one process, and `Vulkan1` or
+/// `CUDA1` in another. `None` for a hypothetical GPU, and for a GPU that is simulated in this process.
 fn key(gpu: &Gpu) -> Option<String> {
     let device = gpu.device.as_deref()?;
     let card = || gpu.pci_id.map(|id| id.to_string());
@@ -221,12 +222,12 @@ mod tests {
 
     /// The options of a load on the machine with these cards, with this patience.
     fn options(folder: &Path, cards: &[u8], patience: Duration) -> LoadOptions {
-        let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
+        let machine = cards.iter().fold(Machine::new(Host::new(1)), |machine, &bus| machine.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
         LoadOptions { machine: Some(machine), leases, ..LoadOptions::default() }
     }
 
-    /// The machine as a load with this patience sees it.
+    /// The machine that a load with this patience plans for, and its lease.
     fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
         options(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
     }
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_that_a_plan_does_not_use_are_let_go_of() {
+    fn cards_that_a_plan_does_not_use_are_unlocked() {
         let folder = tempfile::tempdir().unwrap();
         let device = plan().gpus().next().unwrap().device.clone().unwrap();
         let bus: u8 = device.strip_prefix("CUDA").unwrap().parse().unwrap();
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_known_by_what_is_the_same_in_every_process() {
+    fn a_card_has_the_same_key_in_every_process() {
         let address = PciId::new(0, 0xc1, 0, 0);
         let card = Gpu::new("card").pci_id(address);
         let remote = Gpu::new("10.0.0.2:50052").kind(GpuKind::Remote).backend("RPC");

@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::MeasurementCache;
 
-/// Coordinates the loads of one user, in this process and in others, so that no two count the same free bytes of a GPU.
+/// Coordinates the loads of one user, in this process and in others, so that no two loads count the same free bytes of
+/// a GPU.
 ///
 /// A lease is a locked file. The operating system unlocks it when the process ends, however it ends. If the folder does
 /// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
 /// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
 ///
 /// A load sees only loads of the same user and folder, on this machine and in the same container. The host's memory is
-/// not leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
+/// not leased. A [simulated](llama_sys::sim) GPU differs from process to process, and is leased only if it has a PCI
 /// address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
@@ -24,10 +25,10 @@ pub struct Leases {
     pub(super) makes_room: bool,
 }
 
-/// A place to keep files.
+/// The folder for files of one purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Folder {
-    /// The user's own folder for the purpose.
+    /// The user's default folder for this purpose.
     #[default]
     User,
     At(PathBuf),
@@ -46,7 +47,7 @@ impl Leases {
         Self { folder: Folder::At(folder.into()), patience: None, makes_room: false }
     }
 
-    /// No leases: the load neither sees others nor is seen by them.
+    /// No leases: this load and other loads ignore each other.
     pub const fn none() -> Self {
         Self { folder: Folder::Nowhere, patience: None, makes_room: false }
     }
@@ -58,8 +59,8 @@ impl Leases {
         self
     }
 
-    /// Sets whether other processes are told that this one unloads idle models when others lack memory, as a pool does.
-    /// Default: no.
+    /// Sets whether the notices to other processes say that this process unloads idle models when others lack memory,
+    /// as a pool does. Default: no.
     pub const fn makes_room(mut self, makes_room: bool) -> Self {
         self.makes_room = makes_room;
         self

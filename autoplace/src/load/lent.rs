@@ -113,7 +113,8 @@ impl LentWorker {
         self.heard(answer)
     }
 
-    /// A message that is too long was not sent. After any other error the worker is gone.
+    /// Records the worker's death if `heard` is an error. The exception is a message that was too long: it was not
+    /// sent, so the worker still runs.
     pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })
@@ -131,7 +132,8 @@ impl LentWorker {
         self.worker = Err(death);
     }
 
-    /// Starts a worker in place of a dead one. The new one may die too. If none can start, the next caller tries again.
+    /// Starts a worker in place of a dead one. The new worker may die too. If no worker can start, the next caller
+    /// tries again.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");

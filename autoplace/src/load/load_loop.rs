@@ -1,5 +1,6 @@
 //! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
-//! runs short, everything is released, and the next attempt uses the memory then free and the lesson of the failure.
+//! runs short, everything is released. The next attempt plans with the memory that is free by then, and with the limits
+//! that the failure has taught.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,7 +29,8 @@ use crate::profile::ModelProfile;
 pub(super) enum FirstAttempt {
     /// The saved plan, or a new one for the described or detected machine.
     Fresh,
-    /// This plan, or a new one for the memory free now, because time has passed since the machine was described.
+    /// This plan, or a new plan for the memory that is free now, because time has passed since the machine was
+    /// described.
     Again(Option<Box<Plan>>),
 }
 
@@ -43,7 +45,7 @@ pub(super) struct LoadLoop<'a> {
     ceilings: MemoryCeilings,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
     must_differ: bool,
-    /// Live tokens, by which a new plan with two placements is loaded.
+    /// Number of live tokens. If a new plan has two placements, this number selects one of them.
     depth: u32,
 }
 
@@ -55,7 +57,8 @@ impl<'a> LoadLoop<'a> {
         first: FirstAttempt,
         progress: Progress,
     ) -> Result<Self, Error> {
-        // The matrices of a classification head (llama-arch.cpp). Every such model has at least the last one.
+        // The matrices of a classification head (llama-arch.cpp). Every model with such a head has at least the last
+        // matrix.
         let has_head = || ["cls.weight", "cls.output.weight"].iter().any(|name| header.tensor(name).is_some());
         match options.request.params.embeddings {
             Some(Pooling::Model) if profile.hparams.pooling.is_none() => {
@@ -112,7 +115,7 @@ impl<'a> LoadLoop<'a> {
 
     /// Reads the free memory, plans, and leases the GPUs of the plan.
     pub(super) fn prepare(&mut self) -> Result<(Prepared, Lease), Error> {
-        // The callback is called from the first moment on: a driver may take seconds to start.
+        // The first call of the callback comes at once, because a driver may take seconds to start.
         self.enter(Stage::Plan)?;
         if !self.tried.is_empty() {
             return self.prepare_again();
@@ -150,8 +153,8 @@ impl<'a> LoadLoop<'a> {
         self.enter(Stage::Measure)?;
         let machine = self.options.measured(machine, &self.header, &self.profile);
         self.enter(Stage::Plan)?;
-        // No advice for a moved model: it continues in its old placement, its texts wait, and no user would read the
-        // advice.
+        // A model that is being moved gets no advice: its texts wait, it continues in its old placement, and no user
+        // would read the advice.
         let plan = match again {
             true => self.plan(&machine)?,
             false => self.options.plan_or_advice(&self.header, &self.profile, &machine)?,
@@ -159,7 +162,7 @@ impl<'a> LoadLoop<'a> {
         Ok((plan.for_depth(self.depth), machine, lease))
     }
 
-    /// Plans again after a failure. The plan must differ from those that failed although there was room.
+    /// Plans again after a failure. The new plan must differ from plans that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
         let (machine, lease) = self.options.leased_machine(true, &self.progress)?;
         loop {
@@ -184,11 +187,11 @@ impl<'a> LoadLoop<'a> {
     }
 
     fn prepared(&self, mut plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
-        // A given plan may have them already.
+        // A saved plan may have these notes already.
         let new = self.options.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
         plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
-        // The sizes of a plan are valid for llama.cpp.
+        // A plan's sizes are always valid for llama.cpp, so the default is never used.
         let work = plan.context.sizes().map(|sizes| Work::new(&self.profile, &sizes)).unwrap_or_default();
         (Prepared { plan, machine, work }, lease)
     }
@@ -270,7 +273,7 @@ impl<'a> LoadLoop<'a> {
         self.given_up(error)
     }
 
-    /// The error of a load that is not tried again: that of the only attempt, or the list of all.
+    /// The error of a load that is not tried again: the error of the only attempt, or the list of all attempts.
     fn given_up(&mut self, error: Error) -> Error {
         if self.tried.len() < 2 {
             return error;
@@ -319,8 +322,8 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed: the one in the error (a GPU or a buffer type of the host), the host for other host memory,
-/// or, for a failed computation, the GPU with the least memory left.
+/// The device that failed. This is the device in the error (a GPU or a buffer type of the host), the host if other host
+/// memory was refused, or, after a failed computation, the GPU with the least memory left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());
@@ -328,7 +331,8 @@ fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Some((buffer_type, _)) = refused(error) {
         return Some(buffer_type.to_owned());
     }
-    if matches!(error, Error::Native(error) if error.failure().is_some_and(|it| it.cause == FailureCause::HostMemory)) {
+    if matches!(error, Error::Native(error) if error.failure().is_some_and(|failure| failure.cause == FailureCause::HostMemory))
+    {
         return Some(HOST.to_owned());
     }
     plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions))?.device.clone()
@@ -343,7 +347,8 @@ fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> A
     AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
-/// Maximum memory that the driver and pools of a GPU are known to take. A failed computation may have lacked that much.
+/// Maximum memory that the driver and pools of a GPU are known to take. A failed computation may have lacked this
+/// amount.
 fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
     let Prepared { machine, work, .. } = prepared;
     let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));

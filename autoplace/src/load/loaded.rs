@@ -30,7 +30,7 @@ pub(super) struct Loaded {
     pub(super) times: Option<LoadTimes>,
 }
 
-/// The failure of a plan, and the stage that it reached.
+/// The failure of an attempt, and the stage that it reached.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) stage: Stage,
@@ -52,18 +52,18 @@ pub(super) struct Native {
     /// The projector for images and sound.
     pub(super) media: Option<Arc<MediaEncoder>>,
     pub(super) verify: Verify,
-    /// Tells other processes that the model is loaded.
+    /// The notice to other processes that the model is loaded.
     pub(super) said: Option<Arc<LoadedNotice>>,
 }
 
-/// The loaded drafters, lent together with the model's context.
+/// The loaded drafters, which are lent together with the model's context.
 #[derive(Debug, Default)]
 pub(crate) struct Drafts {
     pub(crate) model: Option<Draft>,
     pub(crate) heads: Option<Heads>,
 }
 
-/// A context that drafts, with its record for each sequence.
+/// The context of a drafter, with its record of each sequence.
 #[derive(Debug)]
 pub(crate) struct Drafter<T> {
     pub(crate) context: Context,
@@ -78,7 +78,7 @@ pub(crate) type Draft = Drafter<Vec<Token>>;
 /// The main model's own block for multi-token prediction.
 pub(crate) type Heads = Drafter<Followed>;
 
-/// The tokens of a sequence that the block follows.
+/// The block's record of a sequence that it follows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Followed {
     /// Position of the first known token. Earlier tokens were computed while the block did not follow.
@@ -86,8 +86,8 @@ pub(crate) struct Followed {
     pub(crate) tokens: Vec<Token>,
     /// Number of known tokens that the context holds.
     pub(crate) computed: usize,
-    /// Hidden states for the tokens that the context does not hold yet, in order. At the end there may be one more, for
-    /// the next token.
+    /// Hidden states for the tokens that the context does not hold yet, in order. There may be one more state at the
+    /// end, for the next token.
     pub(crate) hidden: Vec<f32>,
 }
 

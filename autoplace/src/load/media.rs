@@ -1,8 +1,7 @@
-//! Pictures and sounds of a loaded model: media flow in; tokens and encoded rows flow out.
+//! Encodes the pictures and sounds of a loaded model. In: media. Out: tokens and encoded rows.
 //!
-//! A [`MediaEncoder`] is the projector beside the native model. Prepared and encoded media are found by the hash of
-//! their pixels or samples ([`MediaTable`]), so that a later turn, or another text, need neither prepare nor encode a
-//! medium again.
+//! A [`MediaEncoder`] is the projector beside the native model. A [`MediaTable`] keeps prepared and encoded media by
+//! the hash of their pixels or samples, so that later turns and other texts need not prepare or encode them again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,11 +14,11 @@ use crate::chat::Media;
 use crate::store::MediaRows;
 use crate::sync::lock;
 
-/// Media that were prepared and not encoded, whose scaled pixels are kept until they are. A picture of some tiles takes
-/// about 40 MiB.
+/// Maximum number of prepared media whose scaled pixels wait for the encoder. A picture of some tiles takes about
+/// 40 MiB.
 const MAX_PENDING: usize = 4;
 
-/// Most media of which the tokens are known. Each takes some hundred bytes beside its rows.
+/// Maximum number of media whose tokens are known. Each takes some hundred bytes beside its rows.
 const MAX_KNOWN: usize = 10_000;
 
 /// The projector of a loaded model.
@@ -27,7 +26,7 @@ const MAX_KNOWN: usize = 10_000;
 pub(crate) struct MediaEncoder {
     projector: Mutex<Projector>,
     sample_rate: Option<u32>,
-    /// What the projector has allocated.
+    /// The bytes that the projector has allocated.
     pub(super) bytes: Vec<ProjectorBytes>,
 }
 
@@ -36,13 +35,13 @@ pub(crate) struct MediaEncoder {
 pub(crate) struct PreparedMedia {
     pub(crate) hash: [u8; 32],
     pub(crate) parts: Vec<PreparedPart>,
-    /// Tokens at its beginning that say it is the first picture of its prompt ([`number`]); 0 where a projector does
-    /// not number pictures.
+    /// Number of tokens at the beginning that number the picture, as the first of its prompt ([`number`]); 0 where a
+    /// projector does not number pictures.
     pub(crate) numbered: usize,
     work: Mutex<Work>,
 }
 
-/// The text that numbers a picture of a prompt, counted from 0 (mtmd.cpp, `add_media`, `use_image_id`).
+/// The text with the number of a picture in its prompt, from 0 (mtmd.cpp, `add_media`, `use_image_id`).
 pub(crate) fn number(index: usize) -> String {
     format!("<image_id>{index}</image_id>")
 }
@@ -50,7 +49,7 @@ pub(crate) fn number(index: usize) -> String {
 /// A part of a picture or a sound in a prompt.
 #[derive(Debug)]
 pub(crate) enum PreparedPart {
-    /// Tokens that the model was trained with around the rows.
+    /// Tokens to put around the rows, as in the model's training.
     Tokens(Vec<Token>),
     /// Rows that an encoder computes.
     Rows(Rows),
@@ -61,27 +60,51 @@ pub(crate) enum PreparedPart {
 pub(crate) struct Rows {
     /// Index among llama.cpp's chunks.
     chunk: usize,
-    /// Number of rows. Each takes a cell of the KV cache.
+    /// Number of rows. Each row takes a cell of the KV cache.
     pub(crate) len: usize,
     /// Number of positions: the next part begins this many positions later.
     pub(crate) n_positions: usize,
     /// Whether each row attends to all others, so that all are computed at once.
     pub(crate) is_non_causal: bool,
-    /// The positions of all rows if the first is at 0, and how much each is later if the first is one later.
+    /// For each position of the rows: its value if the first row is at 0, and its increase if the first row is one
+    /// later.
     positions: Vec<(Position, Position)>,
 }
 
+/// Axes of a position with M-RoPE: time, height, width, and a fourth that few models use.
+const AXES: usize = 4;
+
 impl Rows {
-    /// The positions of all rows, where the first is at `first`: one number for each, or four with M-RoPE.
-    pub(crate) fn positions(&self, first: Position) -> Vec<Position> {
-        self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect()
+    /// The positions of all rows, where the first is at `first`: one value for each, or four with M-RoPE. `number` is
+    /// that of the image in its prompt, counted from 0.
+    pub(crate) fn positions(&self, first: Position, number: usize) -> Vec<Position> {
+        let mut positions: Vec<Position> = self.positions.iter().map(|(at_0, step)| at_0 + first * step).collect();
+        if self.is_numbered() {
+            let number = Position::try_from(number).unwrap_or(Position::MAX);
+            for (position, (_, step)) in positions.iter_mut().zip(&self.positions).skip(AXES - 1).step_by(AXES) {
+                if *step == 0 {
+                    *position = number;
+                }
+            }
+        }
+        positions
+    }
+
+    /// Whether the fourth axis of the rows is the number of their image, as in HunyuanVL (mtmd.cpp,
+    /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position of a token of text.
+    /// Other models give all rows of an image, or of a tile, the same kind of value on that axis.
+    fn is_numbered(&self) -> bool {
+        let is_with_axes = self.positions.len() == self.len * AXES;
+        is_with_axes
+            && self.positions[AXES - 1].1 == 1
+            && self.positions.iter().skip(AXES - 1).step_by(AXES).any(|axis| *axis == (0, 0))
     }
 }
 
-/// The computed parts of a medium.
+/// The results for one medium.
 #[derive(Debug)]
 struct Work {
-    /// Scaled pixels, until all rows are encoded.
+    /// The scaled pixels, kept until all rows are encoded.
     chunks: Option<MediaChunks>,
     /// The rows of each chunk.
     rows: Vec<Option<Arc<Vec<f32>>>>,
@@ -90,13 +113,13 @@ struct Work {
 }
 
 impl PreparedMedia {
-    /// Bytes of its rows.
+    /// Bytes of the encoded rows.
     fn bytes(&self) -> u64 {
         let work = lock(&self.work);
         work.rows.iter().flatten().map(|rows| size_of_val(&***rows) as u64).sum()
     }
 
-    /// Number of its tokens and rows in a prompt.
+    /// Number of tokens and rows in a prompt.
     pub(crate) fn tokens(&self) -> usize {
         let of = |part: &PreparedPart| match part {
             PreparedPart::Tokens(tokens) => tokens.len(),
@@ -105,7 +128,7 @@ impl PreparedMedia {
         self.parts.iter().map(of).sum()
     }
 
-    /// Forgets its rows, which are encoded again if a text needs them. Returns their bytes.
+    /// Forgets the encoded rows and returns their bytes. If a text needs the rows, they are encoded again.
     fn forget_rows(&self) -> u64 {
         let bytes = self.bytes();
         let mut work = lock(&self.work);
@@ -115,8 +138,8 @@ impl PreparedMedia {
     }
 }
 
-/// Which rows of which pictures and sounds a text has, and where. The number of a row among the tokens has 31 bits of a
-/// hash; texts are compared by the whole hashes here too.
+/// The rows of pictures and sounds in a text, with their places. A row's token has only 31 bits of a hash, so texts are
+/// also compared by the whole hashes here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks(Option<Arc<[MediaRows]>>);
 
@@ -135,8 +158,8 @@ impl Marks {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The first index at which one of the texts has rows that the other does not have there; `usize::MAX` if there is
-    /// none.
+    /// The first index at which only one of the texts has rows, or the texts have different rows; `usize::MAX` if there
+    /// is none.
     pub(crate) fn first_difference(&self, other: &Self) -> usize {
         let (ours, theirs) = (self.all(), other.all());
         let same = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
@@ -209,8 +232,8 @@ impl MediaEncoder {
         Ok(table.add(PreparedMedia { hash, parts, numbered, work }))
     }
 
-    /// The number of tokens and rows of a picture by its size alone, before it is scaled. `None` for a sound, and where
-    /// mtmd cannot tell.
+    /// The number of tokens and rows of a picture, computed from its size before it is scaled. `None` for a sound, and
+    /// if mtmd cannot compute the number.
     pub(crate) fn count(&self, media: &Media) -> Option<usize> {
         let (width, height, _) = media.rgb()?;
         let projector = lock(&self.projector);
@@ -218,7 +241,7 @@ impl MediaEncoder {
         (0..chunks.len()).map(|index| Some(chunks.get(&projector, index).ok()?.len())).sum()
     }
 
-    /// The rows of a prepared medium, and whether they were encoded for this call.
+    /// The rows of a prepared medium, and whether this call encoded them.
     pub(crate) fn encode(
         &self,
         media: &Media,
@@ -246,7 +269,7 @@ impl MediaEncoder {
             return projector.tokenize(&[MediaPart::Image { width, height, rgb }], false);
         }
         let Some(rate) = self.sample_rate else {
-            // llama.cpp's refusal names the file.
+            // The projector takes no sound. llama.cpp's error for this names the file.
             return projector.tokenize(&[MediaPart::Sound(&[])], false);
         };
         let samples = media.samples_at(rate).unwrap_or_else(|| Ok(Vec::new()));
@@ -255,7 +278,7 @@ impl MediaEncoder {
     }
 }
 
-/// The media that a model has seen, least recently used first. It outlives a re-placement.
+/// The media that a model has seen, least recently used first. The table stays when the model is re-placed.
 #[derive(Debug, Default)]
 pub(crate) struct MediaTable {
     known: Mutex<VecDeque<Arc<PreparedMedia>>>,
@@ -264,13 +287,13 @@ pub(crate) struct MediaTable {
 impl MediaTable {
     pub(crate) fn find(&self, hash: &[u8; 32]) -> Option<Arc<PreparedMedia>> {
         let mut known = lock(&self.known);
-        let at = known.iter().rposition(|it| it.hash == *hash)?;
+        let at = known.iter().rposition(|medium| medium.hash == *hash)?;
         let found = known.remove(at)?;
         known.push_back(Arc::clone(&found));
         Some(found)
     }
 
-    /// Adds a medium, unless another thread has added it since.
+    /// Adds a medium, unless another thread has added it meanwhile.
     fn add(&self, prepared: PreparedMedia) -> Arc<PreparedMedia> {
         if let Some(found) = self.find(&prepared.hash) {
             return found;
@@ -280,21 +303,21 @@ impl MediaTable {
         added
     }
 
-    /// Makes a medium the most recently used one, also if the table has forgotten it while a text runs about it.
+    /// Makes a medium the most recently used one. Adds it again if the table forgot it while a text still used it.
     fn hold(&self, medium: &Arc<PreparedMedia>) {
         let mut known = lock(&self.known);
-        known.retain(|it| !Arc::ptr_eq(it, medium));
+        known.retain(|other| !Arc::ptr_eq(other, medium));
         known.push_back(Arc::clone(medium));
         while known.len() > MAX_KNOWN
             && let Some(gone) = known.pop_front()
         {
-            // A running text may know it still.
+            // A running text may still use it.
             gone.forget_rows();
         }
         let mut pending = 0;
-        for it in known.iter().rev() {
+        for medium in known.iter().rev() {
             // A medium that is being encoded keeps its pixels.
-            if let Ok(mut work) = it.work.try_lock()
+            if let Ok(mut work) = medium.work.try_lock()
                 && work.chunks.is_some()
             {
                 pending += 1;
@@ -303,18 +326,18 @@ impl MediaTable {
         }
     }
 
-    /// Counts the rows of a medium among those that are kept, and forgets rows, of the least recently used media first,
-    /// until all take at most `limit` bytes. Rows of running texts count too: they are encoded again if they are needed
-    /// again. So at most the rows of the part that is being computed are in memory beside `limit`.
+    /// Keeps the rows of a medium, and forgets the rows of the least recently used media until all rows take at most
+    /// `limit` bytes. Rows of running texts count too: if a text needs them again, they are encoded again. Beside
+    /// `limit` only the rows of the part that is being computed are in memory.
     pub(crate) fn keep_within(&self, medium: &Arc<PreparedMedia>, limit: u64) {
         self.hold(medium);
         let known = lock(&self.known);
-        let mut bytes: u64 = known.iter().map(|it| it.bytes()).sum();
-        for it in known.iter() {
+        let mut bytes: u64 = known.iter().map(|medium| medium.bytes()).sum();
+        for medium in known.iter() {
             if bytes <= limit {
                 break;
             }
-            bytes = bytes.saturating_sub(it.forget_rows());
+            bytes = bytes.saturating_sub(medium.forget_rows());
         }
     }
 }
@@ -327,7 +350,7 @@ mod tests {
     use crate::store::MediaRows;
     use crate::sync::lock;
 
-    /// A medium of two parts, each with rows of 400 bytes that are encoded.
+    /// A medium of two parts, each with 400 bytes of encoded rows.
     fn medium(number: u8) -> PreparedMedia {
         let part = |chunk| {
             let (positions, n_positions) = (Vec::new(), 1);
@@ -341,14 +364,14 @@ mod tests {
     #[test]
     fn rows_of_running_texts_count_among_those_that_are_kept() {
         let table = MediaTable::default();
-        // Running texts hold all of them.
+        // Running texts hold all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
-        let bytes = || running.iter().map(|it| it.bytes()).collect::<Vec<_>>();
+        let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
         table.keep_within(&running[0], 2000);
         assert_eq!(bytes(), [800, 0, 0, 0, 0, 0, 0, 800]);
         assert_eq!(lock(&running[1].work).left, 2, "both parts are to be encoded again");
-        // All media stay known, so that the next text need not prepare them.
+        // All media stay in the table, so that the next text need not prepare them.
         assert!((0..8).all(|number| table.find(&[number; 32]).is_some()));
         table.keep_within(&running[3], 0);
         assert_eq!(bytes(), [0; 8]);

@@ -1,8 +1,8 @@
-//! The projector (mmproj), loaded beside the model in the room that the plan left for it; and projectors that lie
-//! beside a model's file.
+//! Loads the projector (mmproj) beside the model, in the memory that the plan reserves for it. Also finds projectors in
+//! the folder of a model's file.
 //!
-//! In: a model that is loaded and judged, and its plan. Out: the same with a [`MediaEncoder`], whose bytes are compared
-//! with the plan. If memory runs short, both are released and planned again.
+//! In: a model that is loaded and judged, and its plan. Out: the same model with a [`MediaEncoder`], whose bytes are
+//! compared with the plan. If memory runs short, both are released and planned again.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ impl LoadOptions {
         let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let before = free(&devices);
-        let params = self.projector_params(devices.first().cloned(), &plan.context, &prepared.machine);
+        let image_max_tokens = self.largest_image(path).map_err(Failure::at(Stage::Check))?;
+        let params = self.projector_params(devices.first(), image_max_tokens, &plan.context, &prepared.machine);
         let encoder = match MediaEncoder::load(&loaded.native.model, path, &params) {
             Ok(encoder) => encoder,
             Err(error) => {
@@ -67,23 +68,44 @@ impl LoadOptions {
         let note = self.judge_companion(planned, plan, taken)?;
         let report = Arc::make_mut(&mut loaded.placed.report);
         report.notes.push(note);
+        if let Some(tokens) = image_max_tokens.filter(|_| self.image_max_tokens.is_none()) {
+            let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            report.notes.push(format!(
+                "{file} would take images of {MAX_TOKENS_OF_YOUTU} tokens: images are scaled to {tokens} unless \
+                 --image-max-tokens says another number"
+            ));
+        }
         report.projector = Some(allocated);
         loaded.native.media = Some(Arc::new(encoder));
         Ok(loaded)
     }
 
-    fn projector_params(&self, device: Option<Device>, context: &ContextParams, machine: &Machine) -> ProjectorParams {
+    fn projector_params(
+        &self,
+        device: Option<&Device>,
+        image_max_tokens: Option<u32>,
+        context: &ContextParams,
+        machine: &Machine,
+    ) -> ProjectorParams {
         ProjectorParams {
-            device,
+            device: device.cloned(),
             n_threads: self.threads_on(machine),
             flash_attention: native::context(context).flash_attention,
             image_min_tokens: None,
-            image_max_tokens: self.image_max_tokens,
+            image_max_tokens,
         }
     }
 
-    /// The projector of this load as a companion of its plan, with the bytes that llama.cpp counts for it on each GPU
-    /// of the machine that is here, and on the host.
+    /// Maximum number of tokens of an image, if it is not the one that llama.cpp takes from the projector's file.
+    fn largest_image(&self, path: &Path) -> Result<Option<u32>, super::Error> {
+        match self.image_max_tokens {
+            None => Ok(default_largest_image(&Header::open(path)?)?),
+            tokens => Ok(tokens),
+        }
+    }
+
+    /// The projector of this load as a companion of its plan. llama.cpp counts its bytes for each GPU of the machine
+    /// that is present in this process, and for the host.
     pub(super) fn projector(&self, header: &Header, machine: &Machine) -> Result<Option<Companion>, super::Error> {
         let Some(path) = &self.mmproj else { return Ok(None) };
         if !llama_sys::has_media() {
@@ -95,21 +117,21 @@ impl LoadOptions {
         }
         let mmproj = Companion::mmproj(&of_projector).map_err(crate::plan::Error::from)?;
         mmproj.compatible_with(header).map_err(crate::plan::Error::from)?;
-        let mut mmproj = mmproj.max_image_tokens(self.image_max_tokens.unwrap_or(0));
+        let image_max_tokens = self.largest_image(path)?;
+        let mut mmproj = mmproj.max_image_tokens(image_max_tokens.unwrap_or(0));
         let present = Backend::init()?.devices();
         let here = |gpu: &Gpu| named(&present, gpu.device.as_deref()).cloned();
         let gpus = machine.gpus.iter().filter_map(|gpu| Some(Some(here(gpu)?)));
         let largest = of_projector.tensors().map(Tensor::bytes).max().unwrap_or(0);
         for device in gpus.chain([None]) {
-            let params = self.projector_params(device, &self.request.params, machine);
+            let params = self.projector_params(device.as_ref(), image_max_tokens, &self.request.params, machine);
             match MediaMemory::ask(path, &params) {
                 Ok(memory) => {
                     let name = params.device.as_ref().map(Device::name);
                     let bytes = counted(&memory.bytes, params.device.as_ref(), largest);
                     mmproj = mmproj.counted(name.as_deref(), self.request.params.flash_attn, bytes);
                 }
-                // The bound stands in for a device that cannot be asked. The load itself says what is wrong with the
-                // file.
+                // The bound replaces llama.cpp's count. If something is wrong with the file, the load reports it.
                 Err(error) => tracing::warn!("llama.cpp does not count the projector's bytes: {error}"),
             }
         }
@@ -117,8 +139,9 @@ impl LoadOptions {
     }
 }
 
-/// The bytes of a projector on this device, or on the host alone. Beside a GPU, each tensor of up to `largest` bytes
-/// passes through the host's memory, before the host's buffers are used (clip.cpp, `load_tensors`).
+/// The bytes of a projector on this device, or on the host alone. On its way to a GPU, each tensor passes through the
+/// host's memory; the largest tensor has `largest` bytes. This happens before the host's compute buffers are used
+/// (clip.cpp, `load_tensors`).
 fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> CompanionBytes {
     let mut counted = CompanionBytes::default();
     for bytes in bytes {
@@ -134,24 +157,40 @@ fn counted(bytes: &[ProjectorBytes], device: Option<&Device>, largest: u64) -> C
     counted
 }
 
-/// Why the rows of an image depend on the tokens before it. Images are prepared apart from their prompts, so that a
-/// known one is used again anywhere. DeepSeek 4 gets padding, so that its text model compresses whole groups of four
-/// tokens (mtmd.cpp, `lead_pad`).
+/// The reason why a projector is not supported: the rows of an image depend on the tokens before it. Here, images are
+/// prepared without their prompts, so that they can be reused anywhere. DeepSeek 4 pads images so that its text model
+/// compresses whole groups of four tokens (mtmd.cpp, `lead_pad`).
 fn rows_by_place(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
-    let projector = header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?);
     let reason = || "its images have padding by their place in the prompt, which is not done yet".to_owned();
-    Ok((projector == Some("deepseek4v")).then(reason))
+    Ok((projector_type(header)? == Some("deepseek4v")).then(reason))
+}
+
+/// The limit that llama.cpp sets for Youtu-VL (clip.cpp, `load_hparams`): images of 8,000 by 8,000 pixels.
+const MAX_TOKENS_OF_YOUTU: u32 = 62_500;
+
+/// The limit of most projectors that take images of any size, such as Qwen's.
+const MAX_TOKENS: u32 = 4096;
+
+/// Our own limit of an image's tokens, where llama.cpp's would make a load reserve gigabytes for images that hardly any
+/// context has room for.
+fn default_largest_image(header: &Header) -> Result<Option<u32>, crate::gguf::Error> {
+    Ok((projector_type(header)? == Some("youtuvl")).then_some(MAX_TOKENS))
+}
+
+/// The kind of the encoder of images.
+fn projector_type(header: &Header) -> Result<Option<&str>, crate::gguf::Error> {
+    Ok(header.str("clip.vision.projector_type")?.or(header.str("clip.projector_type")?))
 }
 
 /// Encoders whose rows are stacked (clip-model.h, `audio_has_stack_frames`).
 const STACKED: [&str; 3] = ["ultravox", "voxtral", "meralion"];
 
-/// Frames of a sound that are encoded at once: 30 seconds. The encoder makes one row of two.
+/// Number of frames of a sound that are encoded at once, which are 30 seconds. The encoder makes one row of two frames.
 const FRAMES: u32 = 3000;
 
-/// Why an encoder makes another number of rows than llama.cpp counts, which ends the process (clip.cpp,
-/// `clip_encode`: "Invalid number of output tokens"). The graph stacks rows and rounds up
-/// (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
+/// The reason why a projector is not supported: its encoder makes another number of rows than llama.cpp counts.
+/// llama.cpp would then end the process (clip.cpp, `clip_encode`: "Invalid number of output tokens"). The graph stacks
+/// rows and rounds up (`clip_graph::build_stack`); the count stacks frames and halves them (`clip_n_output_tokens`).
 fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     let projector = header.str("clip.audio.projector_type")?.or(header.str("clip.projector_type")?);
     let stack = header.u32("clip.audio.projector.stack_factor")?.unwrap_or(0);
@@ -164,8 +203,9 @@ fn unequal_rows(header: &Header) -> Result<Option<String>, crate::gguf::Error> {
     Ok((made != counted).then(reason))
 }
 
-/// The projector that lies beside a model: a file `*mmproj*.gguf` in its folder that llama.cpp would take for it, the
-/// largest of several that is not of F32. `None` if there is none, or the folder cannot be read.
+/// The projector in the folder of a model's file: a file `*mmproj*.gguf` that llama.cpp would choose for this model. Of
+/// several, it is the largest one whose type is not F32. `None` if there is no such file, or if the folder cannot be
+/// read.
 pub fn mmproj_beside(model: impl AsRef<Path>) -> Option<PathBuf> {
     let model = model.as_ref();
     let header = Header::open(model).ok()?;
@@ -193,7 +233,7 @@ mod tests {
     use test_support::synthetic::mmproj;
 
     #[test]
-    fn a_projector_whose_rows_llama_cpp_counts_wrongly_is_known_before_it_is_loaded() {
+    fn a_projector_with_miscounted_rows_is_found_before_it_is_loaded() {
         let reason = |name: &str| unequal_rows(&mmproj::named(name).header().unwrap()).unwrap();
         let ultravox = reason("Ultravox 0.5").unwrap();
         assert!(ultravox.contains("stack_factor` 8") && ultravox.ends_with("188 rows and counts 187"), "{ultravox}");

@@ -1,4 +1,4 @@
-//! Loading: a [`Model`] where its plan says, with the one context that the plan made room for.
+//! Loads a [`Model`] according to its plan, with the single context for which the plan has room.
 //!
 //! ```no_run
 //! use autoplace::Model;

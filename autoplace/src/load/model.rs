@@ -37,7 +37,7 @@ pub struct Model {
 struct Inner {
     options: LoadOptions,
     process: Process,
-    /// Locked for reading while the native model is held or its context taken; for writing while the model is
+    /// Locked for reading while the native model is in use or its context is taken, and for writing while the model is
     /// re-placed.
     in_place: RwLock<()>,
     placed: RwLock<Arc<Placed>>,
@@ -49,8 +49,8 @@ struct Inner {
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
-    /// The vocabulary as constraints need it, read on first use. It holds nothing of the loaded model, so it stays when
-    /// the model is re-placed.
+    /// The vocabulary in the form for constraints, read on first use. This vocabulary does not refer to the loaded
+    /// model, so it stays when the model is re-placed.
     #[cfg(feature = "constraints")]
     vocabulary: OnceLock<Arc<Vocabulary>>,
 }
@@ -110,14 +110,14 @@ impl Model {
         self.remote()?.id()
     }
 
-    /// How the model's worker processes died so far, the oldest first; at most the last 16. Empty for a model in this
-    /// process. With [`OnDeath::Resume`](crate::OnDeath::Resume) texts go on in another worker, so that only this list
-    /// and [`Statistics::worker_deaths`](crate::generate::Statistics::worker_deaths) show that one died.
+    /// The causes of death of the model's worker processes so far, the oldest first; at most the last 16. Empty for a
+    /// model in this process. With [`OnDeath::Resume`](crate::OnDeath::Resume), texts continue in another worker, so a
+    /// death shows only in this list and in [`Statistics::worker_deaths`](crate::generate::Statistics::worker_deaths).
     pub fn worker_deaths(&self) -> Vec<worker::Error> {
         self.remote().map(Remote::deaths).unwrap_or_default()
     }
 
-    /// The plan that the model was loaded by: the place of every byte, and the reasons. Its `Display` is a table.
+    /// The plan by which the model was loaded: the place of every byte, and the reasons. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)
     }
@@ -135,7 +135,7 @@ impl Model {
         Ok(self.inner.header.get_or_init(|| header))
     }
 
-    /// The machine as the plan saw it.
+    /// The machine for which the plan was made.
     pub fn machine(&self) -> Arc<Machine> {
         Arc::clone(&self.placed().machine)
     }
@@ -146,8 +146,8 @@ impl Model {
         Arc::clone(&self.placed().report)
     }
 
-    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. They include the growth of
-    /// compute buffers during the warm-up. They exclude the buffer of logits. A mapped file counts with the data of its
+    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. The numbers include the growth of
+    /// compute buffers during the warm-up, but not the buffer of logits. A mapped file counts with the data of its
     /// weights.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();
@@ -155,9 +155,9 @@ impl Model {
         Footprints::new(gpus.collect(), report.host.allocated)
     }
 
-    /// How often generated tokens used an expert that the model's cache of experts held, over all placements and texts;
-    /// `None` before the first use. Of a model in a worker process, [`Statistics`](crate::generate::Statistics) of its
-    /// texts have it.
+    /// How often generated tokens used an expert that was in the model's cache of experts, over all placements and
+    /// texts; `None` before the first use, and for a model in a worker process. For such a model, the
+    /// [`Statistics`](crate::generate::Statistics) of its texts have these numbers.
     pub fn expert_uses(&self) -> Option<ExpertUses> {
         Some(self.counters().expert_uses()).filter(|uses| uses.total() > 0)
     }
@@ -182,7 +182,7 @@ impl Model {
         self.with_native(Clone::clone)
     }
 
-    /// Gives `read` the native model, which is not re-placed during the call.
+    /// Calls `read` with the native model. The model is not re-placed during the call.
     pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
         if self.is_in_worker() {
             return Err(worker::Error::Elsewhere { what: "the native model" }.into());
@@ -191,7 +191,7 @@ impl Model {
         Ok(read(&self.slot()?.native().ok_or(Error::NotLoaded)?))
     }
 
-    /// Gives `read` the vocabulary. For a model in a worker, the vocabulary is read from the file into this process on
+    /// Calls `read` with the vocabulary. For a model in a worker, this process reads the vocabulary from the file on
     /// first use, without any GPU.
     pub(crate) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
         if !self.is_in_worker() {
@@ -214,7 +214,7 @@ impl Model {
         &self.inner.options
     }
 
-    /// Requests for the thread that generates.
+    /// The requests to re-place the model, for the thread that generates.
     pub(crate) fn requests(&self) -> &Requested {
         &self.inner.requested
     }
@@ -241,7 +241,7 @@ impl Model {
         *placed = Arc::new(Placed { plan: Arc::new(plan), ..Placed::clone(&placed) });
     }
 
-    /// Adds the move to the report of the load that ended the move.
+    /// Adds the move to the report of its load.
     pub(crate) fn has_moved(&self, moved: DepthMove) {
         let placed = self.placed();
         let report = LoadReport { moved: Some(moved), ..LoadReport::clone(&placed.report) };
@@ -271,7 +271,7 @@ impl Model {
         self.inner.options.checkpoints.min(self.left_of_host())
     }
 
-    /// Bytes of host memory that the plan may take and does not.
+    /// Bytes of host memory that the plan could take but does not.
     pub(super) fn left_of_host(&self) -> u64 {
         let plan = self.placement();
         let shared: u64 = plan.gpus().map(|gpu| gpu.of_host).sum();
@@ -299,12 +299,12 @@ impl Model {
     }
 
     /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must hold only
-    /// one.
+    /// one such guard.
     pub(super) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
         self.inner.in_place.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps all others from the native model and its context while the guard lives.
+    /// Blocks all other users of the native model and its context while the guard lives.
     pub(crate) fn replacing(&self) -> RwLockWriteGuard<'_, ()> {
         self.inner.in_place.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -313,7 +313,7 @@ impl Model {
         &self.inner.counters
     }
 
-    /// The vocabulary as constraints need it. `read` reads it on first use.
+    /// The vocabulary in the form for constraints. `read` reads it on first use.
     #[cfg(feature = "constraints")]
     pub(crate) fn vocabulary<E>(
         &self,
@@ -341,7 +341,7 @@ impl LoadOptions {
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         model.counters().said_in(said.as_ref());
-        // The slot alone keeps the notice.
+        // Only the slot keeps the notice.
         drop(said);
         let report = model.report();
         model.counters().paced_by(&report.threads);

@@ -27,7 +27,7 @@ impl LoadOptions {
     fn move_cache(&self, machine: &Machine, file_bytes: u64) -> Option<MeasurementCache> {
         let has_simulated = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref()).any(is_simulated);
         let cache = self.learn.cache(has_simulated)?;
-        // The times of a small model are those of everything beside its weights, and nobody waits for its moves.
+        // The times of a small model contain little time for its weights, and its moves are short anyway.
         let is_worth = self.learn.is_stated() || file_bytes >= MIN_MODEL_BYTES;
         is_worth.then_some(cache)
     }
@@ -42,7 +42,7 @@ impl LoadOptions {
     /// Keeps the times of a load or a move.
     fn keep_move_rates(&self, machine: &Machine, plan: &Plan, rates: impl FnOnce(&MoveRates) -> MoveRates) {
         let file_bytes = plan.model.file_bytes;
-        // A warm-up other than the default takes a different time, and the next program may use the default.
+        // Another warm-up than the default takes a different time, and the next program may use the default.
         let is_usual = self.verify == Verify::Quick && plan.gpus().next().is_some();
         let Some(cache) = self.move_cache(machine, file_bytes).filter(|_| is_usual) else { return };
         let file = (self.path.as_path(), file_bytes);

@@ -1,7 +1,7 @@
 //! Times the stages of a load, and turns the times into rates of the model's file: bytes per second of a warm and of a
 //! cold file, and the time of the rest.
 //!
-//! A load on the host alone teaches nothing, because the file is mapped there and not read.
+//! A load on the host alone yields no rates, because the file is mapped there and not read.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use super::cached::cached_share;
 use crate::gguf::{Header, Shard};
 use crate::machine::{ConditionsWatch, MoveFigure, MoveRates, RateConditions};
 
-/// A file of which at least this share is in the page cache is read without the disk, as far as a move is concerned.
+/// Share of a file in the page cache from which a move counts as one without the disk.
 const WARM: f64 = 0.95;
-/// A file of which at most this share is in the page cache measures the disk.
+/// Share of a file in the page cache up to which a load measures the disk.
 const COLD: f64 = 0.5;
 /// Bytes per second of the cached part of a cold file, if no warm load was measured.
 const UNKNOWN_WARM: f64 = 2e9;
@@ -20,12 +20,12 @@ const UNKNOWN_WARM: f64 = 2e9;
 pub(super) struct LoadClock {
     watch: ConditionsWatch,
     begun: Instant,
-    /// Bytes of the file, and the cached ones of them; `None` if the system does not tell.
+    /// Bytes of the file, and its bytes in the page cache; `None` if the system does not report them.
     file: (u64, Option<u64>),
     weights: Option<Duration>,
 }
 
-/// A load's time for the weights, with the conditions of the whole load.
+/// The times of a load for the weights and for the rest, with the conditions of the whole load.
 #[derive(Debug, Clone)]
 pub(super) struct LoadTimes {
     weights: Duration,
@@ -34,7 +34,7 @@ pub(super) struct LoadTimes {
     conditions: RateConditions,
 }
 
-/// Bytes of the model's file, and those of them that are in the page cache; `None` if the system does not tell.
+/// Bytes of the model's file, and its bytes in the page cache; `None` if the system does not report them.
 pub(super) fn cached_bytes(header: &Header) -> (u64, Option<u64>) {
     let shards = header.shards();
     let cached = shards.iter().map(|shard| Some(shard.file_bytes() as f64 * cached_share(shard.path())?));
@@ -43,17 +43,17 @@ pub(super) fn cached_bytes(header: &Header) -> (u64, Option<u64>) {
 }
 
 impl LoadClock {
-    /// Begins before the weights are loaded.
+    /// Starts the clock, before the weights are loaded.
     pub(super) fn begin(header: &Header) -> Self {
         Self { watch: ConditionsWatch::begin(), begun: Instant::now(), file: cached_bytes(header), weights: None }
     }
 
-    /// The weights are loaded.
+    /// Records that the weights are loaded.
     pub(super) fn weights_loaded(&mut self) {
         self.weights = Some(self.begun.elapsed());
     }
 
-    /// The warm-up has ended.
+    /// Stops the clock, after the warm-up.
     pub(super) fn end(self) -> Option<LoadTimes> {
         let (weights, conditions) = (self.weights?, self.watch.so_far());
         Some(LoadTimes { weights, rest: self.begun.elapsed().saturating_sub(weights), file: self.file, conditions })

@@ -1,5 +1,5 @@
-//! Translates our parameters into llama.cpp's structs. The probe and the load share this code, so that the probe
-//! measures exactly the load.
+//! Translates our parameters into llama.cpp's structs. The probe and the load share this code, so that the probe counts
+//! exactly the bytes of the load.
 
 use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 
@@ -41,8 +41,8 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// The parameters of the second context for multi-token prediction. It takes as many tokens of a text as one graph, and
-/// drafts one token of each sequence at a time.
+/// The parameters of the second context for multi-token prediction. This context computes up to one graph of a text's
+/// tokens at once, and drafts one token of each sequence at a time.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     let n_batch = match params.n_ubatch {
         0 => params.n_batch,
@@ -53,7 +53,7 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
         n_outputs_max: params.n_seq_max,
         mtp: llama_sys::Mtp::Heads,
         n_rs_seq: 0,
-        // The plan has bytes for one cache.
+        // The plan has room for only one cache of experts.
         moe_cache_size: 0,
         ..context(params)
     }
@@ -86,8 +86,8 @@ pub(crate) fn load_mode<'a>(
     }
 }
 
-/// The tensor overrides for llama.cpp, expanded to the tensor names of this header. A place on the host becomes the
-/// CPU's memory, where weights may be repacked.
+/// The tensor overrides for llama.cpp, expanded to the tensor names of this header. An override for the host names the
+/// CPU's buffer type, in which weights may be repacked.
 pub(crate) fn overrides(
     split: &Split,
     header: &Header,

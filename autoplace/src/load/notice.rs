@@ -1,7 +1,8 @@
-//! Notices of one process to others of the same user: small files in the folder of the leases.
+//! Notices from one process to the other processes of the same user: small files in the folder of the leases.
 //!
-//! A notice has two files: one with its content, and one that its process keeps locked. The operating system unlocks it
-//! when the process ends, however it ends: a notice whose lock can be had is old, and is removed by whoever finds it.
+//! A notice has two files: one with its content, and one that its process keeps locked. The operating system unlocks
+//! that file when the process ends, however it ends. So a notice whose lock is free is old, and the next reader removes
+//! it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes of the longest content that is read, and the most notices.
+/// Maximum bytes of a content that is read, and maximum number of notices.
 const MAX_BYTES: u64 = 64 << 10;
 const MAX_NOTICES: usize = 1024;
 
@@ -38,7 +39,7 @@ impl Notice {
         Ok(notice)
     }
 
-    /// Replaces the content. Others find the whole content, old or new.
+    /// Replaces the content. Other processes read either the whole old content or the whole new one.
     pub(super) fn rewrite(&self, content: &impl Serialize) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let content = serde_json::to_vec(content).map_err(io::Error::other)?;
@@ -50,13 +51,13 @@ impl Notice {
 impl Drop for Notice {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // A child process that is being started may hold a copy of the handle.
+        // Unlocks explicitly, because a child process that is being started may have a copy of the handle.
         let _ = self.lock.unlock();
         let _ = fs::remove_file(&self.lock_path);
     }
 }
 
-/// The notices in a folder. Whatever cannot be read is left out.
+/// The notices in a folder. Unreadable ones are left out.
 pub(super) fn read<T: DeserializeOwned>(folder: &Path) -> Vec<T> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json" || ending == "new"));
@@ -95,7 +96,7 @@ mod tests {
         notice.rewrite(&"there").unwrap();
         assert_eq!(read::<String>(folder), ["there"]);
         notice.rewrite(&"here").unwrap();
-        // Files that a killed process has left: their lock is free, or missing.
+        // Files of a killed process: their lock is free, or missing.
         for (name, has_lock) in [("1-0", true), ("2-0", false)] {
             let left = folder.join(format!("{name}.json"));
             fs::write(&left, "\"old\"").unwrap();
@@ -109,7 +110,7 @@ mod tests {
         fs::write(&unfinished, "\"ol").unwrap();
         assert_eq!(read::<String>(folder), ["here"]);
         assert!(!unfinished.exists());
-        // Another content than the reader's is left out, and stays.
+        // If the content has another type than the reader expects, it is left out, and the file stays.
         assert_eq!(read::<u32>(folder), Vec::<u32>::new());
         assert_eq!(read::<String>(folder), ["here"]);
         drop(notice);
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn a_notice_that_cannot_be_written_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        // Where the notices would be put, there is a folder.
+        // Each path for a notice is taken by a folder.
         for number in 0..1000 {
             let name = format!("{}-{number}.json", std::process::id());
             fs::create_dir_all(folder.path().join(name).join("taken")).unwrap();

@@ -26,11 +26,11 @@ use crate::worker;
 /// Default number of tokens per draft.
 const DRAFT_MAX: u32 = 8;
 
-/// Default limit of checkpoints in bytes. It is enough for two checkpoints of gemma-3-27b, and for dozens or hundreds
-/// of models with smaller windows or states.
+/// Default limit of checkpoints in bytes. This is enough for two checkpoints of gemma-3-27b, or for dozens or hundreds
+/// of checkpoints of models with smaller windows or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
-/// Default bytes for encoded images and sounds: about 100 images of 256 rows for a model of 2560 numbers a row.
+/// Default bytes for encoded images and sounds: about 100 images of 256 rows, with 2560 numbers in each row.
 const MEDIA_CACHE: u64 = 256 << 20;
 
 /// The options of a load.
@@ -45,7 +45,7 @@ pub(crate) struct LoadOptions {
     pub(super) mtp: bool,
     /// The projector for images and sound.
     pub(super) mmproj: Option<PathBuf>,
-    /// The most tokens of an image, where the projector takes images of any size.
+    /// Maximum number of tokens per image, for projectors that take images of any size.
     pub(super) image_max_tokens: Option<u32>,
     /// Maximum bytes of host memory for encoded images and sounds.
     pub(super) media_cache: u64,
@@ -73,10 +73,10 @@ pub(crate) struct LoadOptions {
     pub(super) attempts: u32,
     /// Folder for measurements of GPUs. Measurements of simulated GPUs are not kept in the user's own folder.
     pub(super) learn: Folder,
-    /// Notes at the beginning of the plan, about the choice of its file.
+    /// Notes about the choice of the model's file, for the beginning of the plan.
     pub(super) notes: Vec<String>,
-    /// How soon the loaded model's texts use experts again, as its cache of experts has shown. It replaces the locality
-    /// that earlier programs have seen.
+    /// The locality that the loaded model's cache of experts has measured: how soon texts use experts again. This
+    /// locality replaces the one that earlier programs measured.
     pub(super) expert_locality: Option<f64>,
 }
 
@@ -86,7 +86,7 @@ impl LoadOptions {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
             media_cache: MEDIA_CACHE,
-            // One attempt for the plan, one for memory that was taken since, and two in reserve.
+            // One attempt for the plan, one for memory that was taken meanwhile, and two in reserve.
             attempts: 4,
             ..Self::default()
         }
@@ -117,7 +117,7 @@ impl LoadOptions {
         let machine = match &self.machine {
             Some(machine) if again => bounded_by_now(machine.clone()),
             Some(machine) => Ok(machine.clone()),
-            // Asking a CUDA device for its memory creates a driver context there, which is wasted if no layer may go to
+            // Reading the memory of a CUDA device creates a driver context there, which is wasted if no layer may go to
             // the device.
             None if is_on_host => Ok(Machine::new(Host::detect().0)),
             None => detect(),
@@ -135,7 +135,7 @@ impl LoadOptions {
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
     }
 
-    /// Whether a companion of the plan is loaded: its file is known.
+    /// Whether a companion of the plan will be loaded, because its file is known.
     pub(super) fn is_loaded(&self, companion: &PlannedCompanion) -> bool {
         match companion.role {
             CompanionRole::Draft => self.draft.is_some(),
@@ -152,7 +152,7 @@ impl LoadOptions {
         Cow::Owned(Self { request: self.request.clone().with_room_for(tokens), ..self.clone() })
     }
 
-    /// The options after a worker has died, perhaps from a lost connection.
+    /// The options for another load after a worker has died, perhaps from a lost connection.
     pub(super) fn after_a_death(&self) -> Self {
         let mut options = self.clone();
         options.servers.may_be_gone = true;
@@ -230,7 +230,7 @@ impl LoadOptions {
         }
     }
 
-    /// Tries the changes with which more of the model would be on GPUs.
+    /// Tries changes that would put more of the model on GPUs.
     pub(super) fn advice(mut self) -> Result<Advice, Error> {
         if !self.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "what plans for other machines" }.into());
@@ -267,17 +267,17 @@ impl LoadOptions {
 
 /// How far a load computes to verify itself.
 ///
-/// Drivers and pools take memory at the first computation, which no breakdown counts. A warm-up makes them take it
-/// while the load can still back off.
+/// Drivers and pools take memory at the first computation, and no breakdown counts this memory. With a warm-up, they
+/// take it while the load can still back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
     /// Computes nothing. Compares llama.cpp's own account with the plan.
     Off,
-    /// Computes the largest batch and one token after it; with several sequences, also one of them alone. Reserves
-    /// compute buffers for some numbers of tokens; others may take a little more, from the headroom. Computes nothing
-    /// if the plan uses no GPU.
+    /// Computes the largest batch and one token after it; with several sequences, also one sequence alone. Reserves
+    /// compute buffers for some numbers of tokens; other numbers may take a little more memory, from the headroom.
+    /// Computes nothing if the plan uses no GPU.
     #[default]
     Quick,
     /// Computes the whole context up to its last position, which takes as long as a prompt of `n_ctx` tokens. Reserves
@@ -290,12 +290,12 @@ pub enum Verify {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release the load, leave the difference free, and plan again. Keep the load if the new plan is the same, because
-    /// there is more room than the plan needs.
+    /// Release the load, leave the difference free, and plan again. If the new plan is the same, there is more room
+    /// than the plan needs, and the load is kept.
     #[default]
     BackOff,
     /// Release the load and fail with [`Error::Difference`](super::Error::Difference).
     Fail,
-    /// Keep the load. The report says so.
+    /// Keep the load, and mention the difference in the report.
     Accept,
 }

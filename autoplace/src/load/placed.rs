@@ -1,4 +1,4 @@
-//! The state before a load, and the placement after it.
+//! The inputs of a load, and the placement that results from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::plan::Plan;
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) plan: Plan,
-    /// The machine with its free bytes. After earlier attempts the plan may count fewer.
+    /// The machine with its free bytes. After failed attempts, the plan may count fewer bytes as free.
     pub(super) machine: Machine,
     pub(super) work: Work,
 }
 
-/// The placement of a model, here or in a worker.
+/// The placement of a model, in this process or in a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Placed {
     pub(super) plan: Arc<Plan>,

@@ -1,5 +1,5 @@
-//! The models that this user has loaded on this machine, and the memory that pools lack: each load, and each pool that
-//! lacks memory, tells the user's other processes.
+//! Notices between the processes of a user: about the models that are loaded on this machine, and about memory that
+//! pools lack.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -28,35 +28,35 @@ pub(crate) fn is_worker_from_now_on() {
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// A model that a process of this user has loaded: [`loaded_models`].
+/// A model that a process of this user has loaded. See [`loaded_models`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadedModel {
     /// The model's name, from its header.
     pub name: String,
-    /// Its first file.
+    /// The model's first file.
     pub path: Option<PathBuf>,
-    /// The process that holds it.
+    /// The process in which the model is loaded.
     pub process: u32,
     /// The application's process, if `process` is its worker.
     pub application: Option<u32>,
     /// The name of the program's executable.
     pub program: String,
-    /// When it was loaded, or re-placed.
+    /// The time when the model was loaded or last re-placed.
     pub since: SystemTime,
     /// Layers on GPUs, and all layers.
     pub layers: (u32, u32),
-    /// The bytes on each device: weights, cache, compute buffers and companions, and on the host the limit of the
-    /// prompt store. The host is the last one.
+    /// The bytes on each device, with the host at the end: weights, cache, compute buffers and companions. On the host,
+    /// they include the limit of the prompt store.
     pub devices: Vec<DeviceBytes>,
-    /// Predicted tokens per second; `None` for a model without a predicted speed, such as one for vectors.
+    /// Predicted tokens per second; `None` for a model without a predicted speed, such as an embedding model.
     pub tokens_per_second: Option<f64>,
-    /// Measured tokens per second of its last texts that generated alone, without their prompts; `None` before the
-    /// end of the first such text.
+    /// Measured tokens per second of the model's last texts that generated alone, without their prompts; `None` before
+    /// the end of the first such text.
     pub measured_tokens_per_second: Option<f64>,
-    /// Tokens of its context.
+    /// Length of the model's context in tokens.
     pub n_ctx: u32,
-    /// Whether its process unloads it for others that lack memory, when nobody uses it: a pool does.
+    /// Whether the process unloads the model if it is idle and other processes lack memory. A pool does this.
     #[serde(rename = "gives")]
     pub makes_room: bool,
 }
@@ -65,7 +65,7 @@ pub struct LoadedModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::exhaustive_structs, reason = "a name and a number")]
 pub struct DeviceBytes {
-    /// The device's name for people.
+    /// The device's display name.
     pub name: String,
     /// The bytes.
     pub bytes: u64,
@@ -110,8 +110,8 @@ const fn parent() -> Option<u32> {
 }
 
 impl Leases {
-    /// Says that a model is loaded by this plan, until the result is dropped. A failure is not one of the load: others
-    /// do not see it then.
+    /// Announces to other processes that a model is loaded by this plan, until the result is dropped. A failed
+    /// announcement does not fail the load; other processes then do not see the model.
     pub(super) fn say_loaded(&self, plan: &Plan) -> Option<LoadedNotice> {
         let folder = self.private_folder().ok()??.join(LOADED);
         let model = LoadedModel::now(plan, self.makes_room);
@@ -122,8 +122,8 @@ impl Leases {
         Some(LoadedNotice { notice, said: Mutex::new(Said { model, last }) })
     }
 
-    /// Says to the pools of this user's other processes that memory is lacked, until the result is dropped: they may
-    /// unload models that nobody uses. Whether any does is not known. `None` if nothing can be said.
+    /// Announces a lack of memory to the pools of this user's other processes, until the result is dropped. These pools
+    /// may unload idle models, but send no answer. `None` if there are no leases, or if the notice cannot be written.
     pub fn announce_lack(&self, lack: &MemoryLack) -> Option<LackNotice> {
         let folder = self.private_folder().ok()??.join(LACKING);
         let notice = Notice::write(&folder, lack);
@@ -131,30 +131,31 @@ impl Leases {
     }
 }
 
-/// Tells other processes that a model is loaded, and how fast its texts are. Dropping it withdraws the notice.
+/// The notice to other processes that a model is loaded, with the speed of its texts. Dropping this withdraws the
+/// notice.
 #[derive(Debug)]
 pub(super) struct LoadedNotice {
     notice: Notice,
     said: Mutex<Said>,
 }
 
-/// What the notice says now.
+/// The present content of the notice.
 #[derive(Debug)]
 struct Said {
     model: LoadedModel,
-    /// The totals at the last report, and its time; those of the load before the first report.
+    /// The totals and the time of the last report; before the first report, those of the load.
     last: (Generated, Instant),
 }
 
 impl LoadedNotice {
-    /// Leaves out the tokens that the model has generated before this placement.
+    /// Leaves out the tokens that the model generated before this placement.
     pub(super) fn begin(&self, total: Generated) {
         lock(&self.said).last = (total, Instant::now());
     }
 
-    /// Reports the speed of the tokens since the last report. `total`: all tokens that the model has generated. A
-    /// report allocates and writes a file, so in the middle of a text there is one after a pause only, and at the end
-    /// of the first text (`is_end`) without a pause.
+    /// Reports the speed of the tokens since the last report. `total` counts all tokens that the model has generated. A
+    /// report allocates memory and writes a file, so there must be a pause after the last one. Only the end of the
+    /// first text (`is_end`) is reported without a pause.
     pub(super) fn say_speed(&self, total: Generated, is_end: bool) {
         let mut said = lock(&self.said);
         let (before, at) = said.last;
@@ -177,26 +178,26 @@ impl LoadedNotice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::exhaustive_structs, reason = "callers make it")]
 pub struct MemoryLack {
-    /// Identifies the pool that asks, on this machine.
+    /// Identifies the pool on this machine.
     pub pool: String,
-    /// The bytes that it lacks on each device, by the device's name for people.
+    /// The bytes that the pool lacks on each device.
     pub devices: Vec<DeviceBytes>,
 }
 
-/// A lack of memory that other processes can see. Dropping it withdraws the notice.
+/// The notice about a lack of memory, which other processes can read. Dropping this withdraws the notice.
 #[derive(Debug)]
 #[must_use = "the notice is withdrawn when this is dropped"]
 pub struct LackNotice(#[allow(dead_code, reason = "it is held")] Notice);
 
-/// The models that processes of this user have loaded now, the oldest first: of this program and of all others that use
-/// this library with the same folder of [leases](Leases).
+/// The models that processes of this user have loaded now, the oldest first. They include models of this program and of
+/// all other programs that use this library with the same folder of [leases](Leases).
 pub fn loaded_models(leases: &Leases) -> Vec<LoadedModel> {
     let mut models: Vec<LoadedModel> = read(leases, LOADED);
     models.sort_by_key(|model| (model.since, model.process));
     models
 }
 
-/// The lacks of memory that pools of this user say now.
+/// The lacks of memory that pools of this user announce now.
 pub fn memory_lacks(leases: &Leases) -> Vec<MemoryLack> {
     read(leases, LACKING)
 }
@@ -215,7 +216,7 @@ mod tests {
     use crate::plan::PlacementKind;
 
     #[test]
-    fn what_a_prompt_store_may_take_counts_with_the_host() {
+    fn the_limit_of_a_prompt_store_counts_with_the_host() {
         let on_host = |plan: &Plan| LoadedModel::now(plan, false).devices.last().unwrap().bytes;
         let mut stored = plan();
         let host = stored.placements.iter_mut().find(|placement| placement.kind == PlacementKind::Host).unwrap();
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!((&model.name, model.process), (&plan().model.name, std::process::id()));
         assert_eq!((model.devices.len(), model.application, model.makes_room), (plan().placements.len(), None, false));
         assert_eq!(model.measured_tokens_per_second, None);
-        // Fifty tokens in half a second.
+        // The model generated fifty tokens in half a second.
         let total = Generated { tokens: 50, time: Duration::from_millis(500), depths: 0 };
         loaded.say_speed(total, false);
         assert_eq!(loaded_models(&leases)[0].measured_tokens_per_second, None, "in the middle of a first text");
@@ -248,7 +249,7 @@ mod tests {
         assert_eq!(memory_lacks(&leases), std::slice::from_ref(&lack));
         drop((loaded, said));
         assert_eq!((loaded_models(&leases), memory_lacks(&leases)), (vec![], vec![]));
-        // Without leases nothing is announced and nothing is seen.
+        // Without leases, nothing is announced and nothing is read.
         assert!(Leases::none().say_loaded(&plan()).is_none() && Leases::none().announce_lack(&lack).is_none());
         assert_eq!(loaded_models(&Leases::none()), []);
     }

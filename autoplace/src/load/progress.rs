@@ -15,7 +15,7 @@ pub struct LoadProgress {
     pub stage: Stage,
     /// The share of the weights that is loaded, 0.0 to 1.0; of the draft's weights in [`Stage::Draft`]. llama.cpp
     /// reports after each tensor, so the share of a small model rises in leaps. While the load waits for another load,
-    /// the share is 0.0 and the callback is called again and again; during the warm-up it is 1.0.
+    /// the callback is called repeatedly with a share of 0.0. During the warm-up, the share is 1.0.
     pub done: f32,
 }
 
@@ -29,7 +29,7 @@ impl Progress {
         Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
     }
 
-    /// A callback for one load of weights by llama.cpp.
+    /// A callback with which llama.cpp reports the weights of this stage.
     pub(super) fn of_weights(&self, stage: Stage) -> Option<Box<dyn FnMut(f32) -> bool + Send>> {
         let shared = self.clone();
         self.is_some().then(|| Box::new(move |done| shared.report(LoadProgress { stage, done })) as Box<_>)

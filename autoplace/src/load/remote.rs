@@ -1,6 +1,6 @@
-//! A model in a worker process: the messages that load it, and the application's side of them.
+//! A model in a worker process: the messages that load it, and the application's side of this conversation.
 //!
-//! In: a [`LoadOptions`], sent to a worker of the room [`worker`](crate::worker). Out: the placement of the model
+//! In: a [`LoadOptions`], which is sent to a worker (room [`worker`](crate::worker)). Out: the placement of the model
 //! ([`Placed`]), or the reason for a failure. The worker's side is in `serve`.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub(super) type Request = worker::Request<Loading, (), ()>;
 /// A request to a worker about its model.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Loading {
-    /// The first message of all. `wants_progress` asks for progress reports.
+    /// The first message of all. `wants_progress` requests progress reports.
     Load {
         options: Box<LoadOptions>,
         wants_progress: bool,
@@ -42,7 +42,7 @@ pub(crate) enum Loading {
     Plan {
         options: Box<LoadOptions>,
     },
-    /// Describes the machine of a plan and ends the worker.
+    /// Describes the machine that a plan would be made for, and ends the worker.
     Look {
         options: Box<LoadOptions>,
     },
@@ -71,7 +71,7 @@ const REMEMBERED_DEATHS: usize = 16;
 struct State {
     /// The worker, or the error of its death; `None` while it is lent.
     held: Option<Result<Worker, worker::Error>>,
-    /// Access to a live worker for other threads while it is lent.
+    /// Gives other threads access to a live worker while it is lent.
     handle: Option<Handle>,
     /// Identifies the present loan.
     run: u64,
@@ -146,7 +146,8 @@ impl Remote {
         }
     }
 
-    /// Aborts the worker's computation of this run, or its next one, while it is lent. A dead worker needs no message.
+    /// Aborts the worker's present computation of this run, or the next one, while the worker is lent. A dead worker
+    /// gets no message.
     pub(super) fn abort(&self, run: u64) {
         let lent = lock(&self.state).lent(run).cloned();
         if let Some(Handle { sender, watch, .. }) = lent {
@@ -159,8 +160,8 @@ impl Remote {
         *lock(&self.state) = State::held(worker);
     }
 
-    /// Starts a worker in place of a dead one, loads the model there by the memory that is now free, and lends the
-    /// worker.
+    /// Starts a worker in place of a dead one, loads the model there with a plan for the memory that is now free, and
+    /// lends the worker.
     pub(super) fn restart(&self, options: &LoadOptions) -> Result<(Worker, Arc<Placed>), Error> {
         lock(&self.state).handle = None;
         let (worker, placed) = load_in(&self.process, options.after_a_death(), &Progress::default())?;
@@ -203,7 +204,7 @@ fn load_in(process: &WorkerProcess, options: LoadOptions, progress: &Progress) -
     loop {
         match worker.receive(DOING)? {
             Reply::Progress(progressed) => {
-                // Sent once: the worker may report more progress before it sees the cancellation.
+                // The cancellation is sent only once, although the worker may report more progress before it sees it.
                 if !cancelled && !progress.report(progressed) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;

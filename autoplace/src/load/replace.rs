@@ -1,4 +1,5 @@
-//! Re-places a loaded model, here or in a worker: by a given plan or a better one, at once or between two tokens.
+//! Re-places a loaded model, in this process or in a worker, at once or between two tokens. The plan is given, or a
+//! better one is made.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -41,14 +42,14 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of the file has
-    /// changed since the load. With [rpc-servers](super::ModelBuilder::rpc) [`worker::Error::Elsewhere`], because only
-    /// the worker connects to them and each has one client.
+    /// The errors of [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of
+    /// the file has changed since the load. With [rpc-servers](super::ModelBuilder::rpc), [`worker::Error::Elsewhere`]:
+    /// only the worker connects to the servers, and each server takes one client.
     pub fn replan(&self) -> Result<Plan, Error> {
         self.replan_for(0)
     }
 
-    /// As [`replan`](Self::replan), with at least `tokens` tokens of context where it [may
+    /// Like [`replan`](Self::replan), with at least `tokens` tokens of context if the context [may
     /// grow](crate::plan::Context::may_grow).
     pub(crate) fn replan_for(&self, tokens: u32) -> Result<Plan, Error> {
         let options = &self.options_now(tokens);
@@ -59,14 +60,14 @@ impl Model {
         options.plan(&header, &profile, &self.machine_once_released()?)
     }
 
-    /// Whether the size of the cache of experts was asked for, so that another plan has the same one.
+    /// Whether the request states the size of the cache of experts. Another plan then has the same size.
     pub(crate) fn states_moe_cache(&self) -> bool {
         let request = &self.options().request;
         request.moe_cache != MoeCache::Auto || request.params.moe_cache_size > 0
     }
 
     /// The options of another load, with room for `tokens` tokens, and with the locality that the cache of experts has
-    /// shown.
+    /// measured.
     fn options_now(&self, tokens: u32) -> Cow<'_, LoadOptions> {
         let mut options = self.options().with_room_for(tokens);
         if let Some(locality) = self.counters().expert_locality() {
@@ -93,7 +94,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`replan`](Self::replan).
+    /// The errors of [`replan`](Self::replan).
     pub fn better_plan(&self) -> Result<Option<BetterPlan>, Error> {
         Ok(self.better(self.replan()?))
     }
@@ -104,8 +105,9 @@ impl Model {
         (gain > 0.0).then_some(BetterPlan { plan, gain })
     }
 
-    /// Predicted seconds of the present plan's workload, by what texts have shown of the model's experts since the plan
-    /// was made. A new plan rests on the same. `None` if they have shown nothing, or if nothing can be predicted.
+    /// Predicted seconds of the present plan's workload, with the locality of experts that was measured since the plan
+    /// was made. A new plan uses the same locality, so the two can be compared. `None` if there is no measurement, or
+    /// if nothing can be predicted.
     fn seconds_today(&self) -> Option<f64> {
         let plan = self.placement();
         if plan.moe_cache.is_none() || self.counters().expert_locality().is_none() {
@@ -134,9 +136,9 @@ impl Model {
         }
     }
 
-    /// The machine as it would be if the model were released: the model's memory counts as free, as llama.cpp reports
-    /// it, and so does the memory of its prompt store, as far as plans leave it for the store. The driver's own memory
-    /// does not count.
+    /// The machine as it would be if the model were released. The bytes that llama.cpp reports for the model count as
+    /// free. The bytes of the prompt store count as free up to the limit that plans reserve for it. The driver's own
+    /// memory does not count as free.
     #[must_use]
     pub fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_in_worker() && self.native().is_err() {
@@ -151,22 +153,22 @@ impl Model {
         // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
         // A projector's file is read, and not mapped.
-        let of_companion = |it: &&PlannedCompanion| match it.role {
-            CompanionRole::Draft => unmapped(it.bytes.host, mapped),
-            _ => it.bytes.host.total(),
+        let of_companion = |companion: &&PlannedCompanion| match companion.role {
+            CompanionRole::Draft => unmapped(companion.bytes.host, mapped),
+            _ => companion.bytes.host.total(),
         };
         let of_companions: u64 = companions.iter().map(of_companion).sum();
         let on_host = unmapped(allocated.host, mapped).saturating_add(of_companions);
         released(machine, &on_gpus, on_host.saturating_add(self.stored(on_host)))
     }
 
-    /// Bytes of host memory that the prompt store takes now, of those that plans leave for it. `loaded` are the bytes
-    /// of the model itself that are not a mapped file.
+    /// Bytes of host memory that the prompt store takes now, at most the number that plans reserve for it. `loaded` are
+    /// the bytes of the model itself that are not a mapped file.
     fn stored(&self, loaded: u64) -> u64 {
         let Some(store) = &self.options().prompt_store else { return 0 };
         let taken = match self.worker_id() {
-            // A worker's memory beyond the model is its store's, but for some megabytes. Where the system does not tell
-            // it, the store counts as full: its plan leaves these bytes for it in any case.
+            // A worker's memory beyond the model belongs to its store, except for some megabytes. If the system does
+            // not report this memory, the store counts as full, because plans reserve these bytes for it in any case.
             Some(process) => anonymous_memory(process).map_or(u64::MAX, |bytes| bytes.saturating_sub(loaded)),
             None if store.is_opened() => store.usage().memory_bytes,
             None => 0,
@@ -180,15 +182,15 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// In these cases the model stays where it is: [`Error::Busy`] while a stream of this model lives,
-    /// [`Error::NativeHeld`] while the native model is held elsewhere, and the errors of [`replan`](Self::replan) for a
-    /// working model without another plan. Otherwise the errors of [`ModelBuilder::load`](super::ModelBuilder::load),
-    /// after which the model is unloaded: streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
+    /// With these errors, the model stays where it is: [`Error::Busy`] while a stream of this model lives,
+    /// [`Error::NativeHeld`] while other objects use the native model, and the errors of [`replan`](Self::replan) for a
+    /// working model without another plan. Any other error is one of [`ModelBuilder::load`](super::ModelBuilder::load).
+    /// The model is then unloaded, and streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_in_worker() {
             return self.replace_in_worker(plan);
         }
-        // Checked before anything is released.
+        // This check comes before anything is released.
         match plan.is_none() && self.native().is_ok() {
             true => drop(self.replan()?),
             false => drop(self.read_again()?),
@@ -199,12 +201,12 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the context, if present, and drops it. No other holder of the native model remains.
+    /// Takes the context, if present, and drops it. Fails if anything else still uses the native model.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot()?;
         match slot.take_any() {
             Ok(Some((context, contents))) => {
-                // The slot with its adapters, and the context's vocabulary.
+                // The slot, its adapters and the context's vocabulary do not count as other holders.
                 let holders = context.model().holders().saturating_sub(slot.holders().saturating_add(1));
                 if holders > 0 {
                     slot.give_back(context, contents);
@@ -218,9 +220,10 @@ impl Model {
         }
     }
 
-    /// Releases the model, whose context was lent and is dropped, and loads it again by this plan. Without a plan,
-    /// makes one for the memory that is then free, with [room for `tokens` tokens](Self::replan_for); of two placements
-    /// by depth, the one for `live` tokens. Returns the lent context. After an error the model is unloaded.
+    /// Releases the model and loads it again by this plan. The caller had borrowed the context and has dropped it.
+    /// Without a plan, this makes one for the memory that is then free, with [room for `tokens`
+    /// tokens](Self::replan_for). If the plan has two placements by depth, the placement for `live` tokens is loaded.
+    /// Returns the new context, lent to the caller. After an error, the model is unloaded.
     pub(crate) fn reload(&self, plan: Option<Plan>, (tokens, live): (u32, u32)) -> Result<Context, Error> {
         let slot = self.slot()?;
         slot.release();
@@ -249,9 +252,9 @@ impl Model {
     /// each token. An [`Engine`](crate::generate::Engine) also checks while idle. Streams, engines and embedders of a
     /// model in a worker check when they begin. A later request replaces an earlier one.
     ///
-    /// A refused request leaves the generation unchanged;
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) gives the reason, and for a model in a
-    /// worker the log.
+    /// A refused request leaves the generation unchanged.
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) gives the reason; for a model in a worker,
+    /// the log does.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }
@@ -291,7 +294,7 @@ impl Model {
         }
     }
 
-    /// [`Model::replace`] for a model in a worker.
+    /// Like [`Model::replace`], for a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "re-placing the model";
         let _replacing = self.replacing();
@@ -316,7 +319,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
             pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
         }
         if gpu.kind == GpuKind::Integrated {
-            // Bytes beyond its own pool belong to the host.
+            // Bytes beyond the GPU's own pool belong to the host.
             let of_host = held.saturating_sub(gpu.own_free().saturating_sub(own));
             host.available = with(host.available, of_host, most);
         }
@@ -324,7 +327,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
     machine
 }
 
-/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights are ordinary memory.
+/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights lie in ordinary memory.
 fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
 }
@@ -344,7 +347,8 @@ const fn with(free: u64, held: u64, total: u64) -> u64 {
     if total > 0 && sum > total { total } else { sum }
 }
 
-/// The gain of another plan over the loaded one, whose workload takes `today` seconds, or as long as it was predicted.
+/// The gain of another plan over the loaded plan. `today` is the time of the loaded plan's workload in seconds; `None`
+/// means the time that it predicted itself.
 fn gain(loaded: &Plan, today: Option<f64>, other: &Plan) -> f64 {
     match (today.or_else(|| loaded.workload_seconds()), other.workload_seconds()) {
         (Some(now), Some(then)) if then > 0.0 => now / then - 1.0,
@@ -360,14 +364,14 @@ mod tests {
     use crate::memory::Footprint;
 
     #[test]
-    fn a_plan_is_better_by_its_predicted_speed_and_by_its_layers_where_there_is_none() {
+    fn plans_are_compared_by_predicted_speed_or_else_by_layers() {
         let (loaded, mut other) = (plan(), plan());
         let faster = 1.25 * loaded.speed.as_ref().unwrap().tokens_per_second;
         other.speed.as_mut().unwrap().tokens_per_second = faster;
         assert!((gain(&loaded, None, &other) - 0.25).abs() < 1e-9);
         assert!(gain(&other, None, &loaded) < 0.0);
         assert!(gain(&loaded, None, &loaded) <= 0.0);
-        // What is known of the loaded one today counts, and not what was predicted.
+        // The time by today's knowledge counts, and not the first prediction.
         let today = loaded.workload_seconds().map(|seconds| seconds / 1.25);
         assert!(gain(&loaded, today, &other).abs() < 1e-9);
         (other.speed, other.n_gpu_layers) = (None, loaded.n_gpu_layers + 11);
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_is_free_where_it_was_and_nothing_has_more_free_than_it_has() {
+    fn released_memory_is_free_on_its_device_and_never_exceeds_the_total() {
         assert_eq!((with(3, 4, 10), with(8, 4, 10), with(8, 4, 0)), (7, 10, 12));
         let held = Footprint::new(10, 2, 1);
         assert_eq!((unmapped(held, 0), unmapped(held, 7), unmapped(held, 11)), (13, 6, 3));

@@ -21,7 +21,7 @@ pub(super) fn follow(
 ) -> Result<(Plan, Machine, Lease), Error> {
     let probe = options.adapters.probe(header)?;
     saved.check_model(header)?;
-    // The model is the same, so a different number of blocks means that the plan was edited.
+    // The model is the same, so a different number of blocks can only mean that the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
     if blocks != has {
         return Err(SavedPlanError::Invalid {
@@ -33,7 +33,7 @@ pub(super) fn follow(
     let (machine, lease) = options.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
-    // This llama.cpp may have a different version than the plan's, so its account is compared too.
+    // The plan may come from another version of llama.cpp, so the accounts are compared too.
     if changes.is_empty() {
         changes = probed(&plan, &machine, &probe)?;
     }
@@ -51,13 +51,13 @@ pub(super) fn follow(
             plan.by_depth = None;
         }
     }
-    // The present path of the model.
+    // The model may have moved since the plan was saved.
     plan.model.path.clone_from(&profile.path);
     plan.by_depth.iter_mut().for_each(|by_depth| by_depth.plan.model.path.clone_from(&profile.path));
     Ok((plan, machine, lease))
 }
 
-/// The reasons why a placement cannot be followed, by llama.cpp's present account of it.
+/// The reasons why a placement cannot be followed. They result from llama.cpp's account of it on this machine.
 fn probed(plan: &Plan, machine: &Machine, probe: &impl Probe) -> Result<Vec<MachineChange>, Error> {
     let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(machine, placement)).collect();
     let footprints = probe

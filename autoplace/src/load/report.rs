@@ -23,8 +23,8 @@ pub struct LoadReport {
     pub gpus: Vec<GpuReport>,
     /// The host.
     pub host: HostReport,
-    /// What the projector has allocated, if the model has one. What was planned for it is in
-    /// [`Plan::companions`](crate::plan::Plan::companions).
+    /// The projector's allocations, if the model has a projector. [`Plan::companions`](crate::plan::Plan::companions)
+    /// has the planned bytes.
     pub projector: Option<ProjectorReport>,
     /// The computation that verified the load.
     pub warm_up: WarmUp,
@@ -32,11 +32,11 @@ pub struct LoadReport {
     pub threads: Threads,
     /// Every attempt; the last one succeeded.
     pub attempts: Vec<Attempt>,
-    /// The reason why other loads could not see this one's use of GPUs; `None` if it had a lease.
+    /// The reason why other loads could not see which GPUs this load uses; `None` if it had a lease.
     pub unleased: Option<String>,
     /// Further notes for people.
     pub notes: Vec<String>,
-    /// Duration of the attempt that succeeded: reading, contexts and warm-up.
+    /// Duration of the successful attempt: reading the weights, creating the contexts, and the warm-up.
     pub time: Duration,
     /// The move that this load was a part of, if the model [follows the depth](crate::plan::Depth) of its texts.
     pub moved: Option<DepthMove>,
@@ -60,7 +60,7 @@ pub struct GpuReport {
     pub withheld: u64,
     /// Allocations by llama.cpp's account, if available, including the warm-up.
     pub allocated: Option<Footprint>,
-    /// Part of `allocated` that grew after the context was created: compute buffers that llama.cpp does not reserve
+    /// The growth of `allocated` after the context was created, from compute buffers that llama.cpp does not reserve
     /// itself.
     pub grown: u64,
     /// Bytes free before the load, if the device reports them.
@@ -69,7 +69,7 @@ pub struct GpuReport {
     pub loaded: Option<u64>,
     /// Bytes free after the warm-up.
     pub used: Option<u64>,
-    /// The reason why the change of free bytes is not due to this load alone; `None` if it is.
+    /// The reason why not only this load may have changed the free bytes; `None` if there is no such reason.
     #[serde(rename = "doubt")]
     pub unreliable: Option<NotLearnedReason>,
     /// Memory that driver and pools took beside the buffers, or the reason why it is unknown.
@@ -92,9 +92,9 @@ pub struct HostReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProjectorReport {
-    /// On its GPU; `None` if it is on the host.
+    /// Bytes on the projector's GPU; `None` if it is on the host.
     pub gpu: Option<Footprint>,
-    /// On the host.
+    /// Bytes on the host.
     pub host: Footprint,
 }
 
@@ -102,17 +102,17 @@ pub struct ProjectorReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WarmUp {
-    /// The requested extent.
+    /// The requested extent of the computation.
     pub verify: Verify,
     /// Number of computed tokens.
     pub tokens: u64,
     /// The last position.
     pub last_position: u32,
-    /// Bytes by which its computations grew compute buffers that were reserved before. Later texts are measured by
+    /// Bytes by which compute buffers grew during the warm-up although they had been reserved. For later texts, see
     /// [`Statistics::buffer_growth`](crate::generate::Statistics::buffer_growth).
     #[serde(default)]
     pub buffer_growth: u64,
-    /// How often its computations had to reserve a graph again.
+    /// How often the warm-up had to reserve a graph again.
     #[serde(default)]
     pub reallocations: u32,
     /// The reason why nothing was computed; `None` if the warm-up ran.
@@ -142,8 +142,8 @@ pub enum NotLearnedReason {
     /// The GPU is on another machine, whose driver is unknown here.
     #[error("it is on another machine with an unknown driver")]
     Remote,
-    /// NVIDIA's driver lists other programs, or other sizes of them, than when the load began. In a container the list
-    /// may show this process as another one.
+    /// NVIDIA's list of the programs on the GPU, or of their sizes, has changed since the load began. In a container,
+    /// this process itself may appear there as another program.
     #[error("other programs took or released memory meanwhile")]
     OtherPrograms,
     /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the
@@ -159,12 +159,13 @@ pub enum NotLearnedReason {
 }
 
 impl GpuReport {
-    /// Bytes by which the free memory shrank from before the load to after the warm-up, if the device reports them.
+    /// Bytes by which the free memory shrank between the beginning of the load and the end of the warm-up, if the
+    /// device reports its free memory.
     pub fn taken(&self) -> Option<u64> {
         Some(self.before?.saturating_sub(self.used?))
     }
 
-    /// Bytes taken beside llama.cpp's buffers: by driver and pools, or by another program.
+    /// Bytes taken in addition to llama.cpp's buffers, by driver and pools or by another program.
     pub fn beyond(&self) -> Option<u64> {
         Some(self.taken()?.saturating_sub(self.allocated?.total()))
     }
@@ -174,13 +175,13 @@ impl GpuReport {
         self.allocated.unwrap_or_default().total().saturating_sub(self.planned.total())
     }
 
-    /// Bytes taken beyond the plan's footprint and headroom; a load is judged by them. If the device's free memory is
-    /// unreliable, llama.cpp's own account is used.
+    /// Bytes taken beyond the plan's footprint and headroom. A load is judged by this number. If the device's free
+    /// memory is unreliable, llama.cpp's own account is used.
     pub fn difference(&self) -> u64 {
         self.counted().saturating_sub(self.planned.total().saturating_add(self.left()))
     }
 
-    /// Bytes that the plan left free: its headroom, and the additions of earlier attempts.
+    /// Bytes that the plan left free: its headroom, and the bytes withheld after earlier attempts.
     pub(super) const fn left(&self) -> u64 {
         self.headroom.total().saturating_add(self.withheld)
     }
@@ -285,7 +286,8 @@ mod tests {
     use crate::machine::mib;
     use crate::memory::{Footprint, HeadroomParts};
 
-    /// A plan of 600 MiB with a headroom of 100 MiB, on a card with 800 MiB free of which 690 were taken.
+    /// The report of a plan of 600 MiB with a headroom of 100 MiB. The card had 800 MiB free, and the load took 690
+    /// MiB.
     fn report() -> GpuReport {
         let mut headroom = HeadroomParts::default();
         (headroom.driver, headroom.growth, headroom.margin) = (mib(50), mib(30), mib(20));
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_apart_from_what_llama_cpp_counts() {
+    fn taken_bytes_and_llama_cpps_count_are_distinguished() {
         let report = report();
         assert_eq!(report.taken(), Some(mib(690)));
         assert_eq!(report.beyond(), Some(mib(89)));
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_more_than_footprint_and_headroom_is_a_difference() {
+    fn only_bytes_beyond_footprint_and_headroom_are_a_difference() {
         let used = |free| GpuReport { used: Some(mib(free)), ..report() };
         let unreliable = || GpuReport { unreliable: Some(NotLearnedReason::OtherPrograms), ..used(0) };
         let allocated = Some(Footprint::new(mib(710), 0, 0));

@@ -1,4 +1,4 @@
-//! A re-placement that one part of an application requests, and the thread that generates carries out.
+//! A requested re-placement: one part of an application requests it, and the thread that generates carries it out.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use crate::sync::lock;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replacement {
-    /// By a new plan for the memory that is free once the model is released.
+    /// Uses a new plan for the memory that is free once the model is released.
     Replan,
-    /// By this plan.
+    /// Uses this plan.
     By(Box<Plan>),
-    /// By this plan, which is the placement for the present [depth](crate::plan::Plan::by_depth). If it cannot be
+    /// Uses this plan, which is the placement for the present [depth](crate::plan::Plan::by_depth). If it cannot be
     /// loaded, the earlier plan is loaded again if possible.
     ForDepth(Box<Plan>),
-    /// By the plan of [`Model::better_plan`](super::Model::better_plan), if its [gain](super::BetterPlan::gain) is at
+    /// Uses the plan of [`Model::better_plan`](super::Model::better_plan), if its [gain](super::BetterPlan::gain) is at
     /// least `min_gain`.
     Better {
-        /// 0.25 means 25 % more predicted tokens per second.
+        /// Minimum gain; 0.25 means 25 % more predicted tokens per second.
         min_gain: f64,
     },
 }
@@ -44,7 +44,7 @@ struct Held {
 }
 
 impl Requested {
-    /// Replaces an earlier request.
+    /// Sets the request, in place of an earlier one.
     pub(super) fn ask(&self, replacement: Replacement) {
         let mut held = lock(&self.held);
         held.replacement = Some(replacement);

@@ -1,4 +1,4 @@
-//! The rpc-servers that a load may use. Only a worker connects to them, because llama.cpp ends the process whose
+//! The rpc-servers that a load may use. Only a worker connects to them, because llama.cpp ends a process when its
 //! connection is lost.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -17,7 +17,7 @@ pub(super) struct Servers {
     pub(super) endpoints: Vec<String>,
     /// Whether they may be on other machines.
     pub(super) trusted: bool,
-    /// Whether the load continues without a server that does not answer; set after a worker has died.
+    /// Whether the load continues without a server that does not answer. This is set after a worker has died.
     pub(super) may_be_gone: bool,
 }
 
@@ -57,7 +57,7 @@ impl Servers {
     }
 }
 
-/// Whether all addresses of the endpoint are local. An invalid address is left to the connection.
+/// Whether all addresses of the endpoint are local. An invalid address is not refused here; the connection fails later.
 fn is_loopback(endpoint: &str) -> bool {
     let addresses = endpoint.to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     addresses.iter().map(SocketAddr::ip).all(|address: IpAddr| address.is_loopback())
@@ -69,7 +69,7 @@ mod tests {
     use crate::load::Error;
 
     #[test]
-    fn another_machine_needs_a_word_and_this_one_a_worker() {
+    fn servers_elsewhere_need_permission_and_local_ones_a_worker() {
         let servers =
             |endpoint: &str, trusted| Servers { endpoints: vec![endpoint.into()], trusted, ..Servers::default() };
         for (endpoint, trusted) in [("127.0.0.1:50052", false), ("[::1]:50052", false), ("192.0.2.7:50052", true)] {

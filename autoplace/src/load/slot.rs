@@ -17,7 +17,7 @@ pub(crate) struct ContextSlot {
     held: Mutex<Held>,
 }
 
-/// The purpose of a context: it yields logits or embeddings.
+/// The purpose of a context: to compute logits or embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Text,
@@ -49,7 +49,7 @@ pub(crate) enum Contents {
     /// Unknown: the context must be cleared.
     #[default]
     Unknown,
-    /// Exactly these sequences, least recently used first, with the checkpoints of their tokens.
+    /// Known: exactly these sequences, least recently used first, and the checkpoints of their tokens.
     Idle(Vec<Remembered>, Vec<Checkpoint>),
 }
 
@@ -92,8 +92,8 @@ impl ContextSlot {
         lock(&self.held).native.as_ref()?.media.clone()
     }
 
-    /// Number of holders of the native model in this slot: itself, its adapters, its projector, and the drafters that
-    /// are not lent.
+    /// Number of objects in this slot that use the native model: the slot itself, the adapters, the projector, and the
+    /// drafters that are not lent.
     pub(crate) fn holders(&self) -> usize {
         let held = lock(&self.held);
         let native = held.native.as_ref();
@@ -143,8 +143,8 @@ impl ContextSlot {
         }
     }
 
-    /// Applies this set of adapters to a lent context, if it is another set. A change frees the compute buffers. They
-    /// are reserved again for only a few numbers of tokens, because a text is waiting.
+    /// Applies this set of adapters to a lent context, unless the context has it already. A change frees the compute
+    /// buffers. They are reserved again for only a few numbers of tokens, because a text is waiting.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         let held = lock(&self.held);
         let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
@@ -173,7 +173,7 @@ impl ContextSlot {
         *lock(&self.held) = Held::default();
     }
 
-    /// Takes another model, whose context is lent.
+    /// Takes another model, whose context counts as lent.
     pub(super) fn refill(&self, native: Native, drafts: Drafts) {
         let mut held = lock(&self.held);
         held.drafts = drafts;

@@ -1,4 +1,4 @@
-//! The key under which a model keeps texts in a prompt store: everything that a stored text depends on besides its
+//! The key of a model's texts in a prompt store. It contains everything on which a stored text depends, besides the
 //! tokens.
 
 use std::fs::{self, File};
@@ -13,23 +13,24 @@ use super::loaded::{Draft, Heads};
 use crate::gguf::Shard;
 use crate::machine::Host;
 use crate::memory::{Headroom, PeakSizes};
-use crate::store::{Id, PromptStore};
+use crate::store::{Id, PIECE_FORMAT, PromptStore};
 
-/// Bytes that are hashed at once.
+/// Number of bytes that are read and hashed at once.
 const CHUNK: usize = 1 << 20;
 
 /// The store of a model, and the key of its texts.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelStore {
     pub(crate) store: PromptStore,
-    /// The model's name, for people.
+    /// The model's display name.
     pub(crate) label: String,
-    /// Whether a state has a part that belongs to all of its tokens together.
+    /// Whether the state of a text has a part that belongs to all of its tokens together, such as a window or a
+    /// recurrent state.
     pub(crate) needs_rest: bool,
-    /// Identifies the projector, and what it makes of a picture; 0 without one. A text without pictures does not depend
-    /// on it.
+    /// Identifies the projector and its limits for pictures; 0 without a projector. A text without pictures does not
+    /// depend on it.
     pub(crate) projector: Id,
-    /// Files and formats, without the scales of adapters.
+    /// The part of the key that describes files and formats, without the scales of adapters.
     key: String,
 }
 
@@ -41,8 +42,8 @@ impl ModelStore {
 }
 
 impl Model {
-    /// The store of the model for contexts as the present plan has them; `None` if there is none, or if a file of the
-    /// model cannot be read.
+    /// The store of the model, for contexts of the present plan. `None` if there is no store, or if a file of the model
+    /// cannot be read.
     pub(crate) fn prompt_store(&self, native: &llama_sys::Model) -> Option<ModelStore> {
         let store = self.options().prompt_store.clone()?;
         if store.options().memory_bytes.is_none() {
@@ -55,16 +56,15 @@ impl Model {
         let plan = self.placement();
         let of = &plan.context;
         let streams = if of.kv_unified { 1 } else { of.n_seq_max };
-        // Windows and recurrent states are written whole, with the number of caches.
-        let needs_rest = native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid();
+        let needs_rest = needs_rest(native);
         let shape = needs_rest.then_some((streams, of.swa_full, of.n_rs_seq));
-        // The factors of these models' positions depend on the length of the context (llama-model.cpp,
+        // In these models, the factors of the positions depend on the length of the context (llama-model.cpp,
         // `get_rope_factors`).
         let is_long = header.tensors().any(|tensor| tensor.name().starts_with("rope_factors_long"));
         let length = is_long.then(|| of.n_ctx_seq());
         let key = format!(
-            "llama.cpp {}; {files}; keys {:?}, values {:?}; {:?}; {:?}; {length:?}",
-            llama_sys::build_info().llama_cpp,
+            "{}; {files}; keys {:?}, values {:?}; {:?}; {:?}; {length:?}",
+            versions(PIECE_FORMAT),
             of.type_k,
             of.type_v,
             of.rope,
@@ -73,28 +73,26 @@ impl Model {
         Some(ModelStore { store, label: header.title().unwrap_or_default(), needs_rest, projector, key })
     }
 
-    /// The store of what a draft model's context holds. `None` without a store, if the file cannot be read, and for a
-    /// model whose texts are restored only where they ended: a draft's has some tokens there that are in no text.
+    /// The store for the texts in a draft model's context. `None` without a store, or if the file cannot be read.
     pub(crate) fn draft_store(&self, draft: &Draft) -> Option<ModelStore> {
         let (store, path) = (self.options().prompt_store.clone()?, self.options().draft.as_ref()?);
-        let native = draft.context.model();
-        if native.n_swa() > 0 || native.is_recurrent() || native.is_hybrid() {
-            return None;
-        }
         let file = self.file_key(&store, path);
         let file =
             file.inspect_err(|error| tracing::warn!(target: "autoplace::store", "storing no drafts: {error}")).ok()?;
         let (keys, values) = (draft.params.type_k, draft.params.type_v);
-        // The factors of some models' positions depend on the length of the context.
+        // In some models, the factors of the positions depend on the length of the context.
         let length = draft.context.n_ctx_seq();
-        let llama_cpp = llama_sys::build_info().llama_cpp;
-        let key = format!("llama.cpp {llama_cpp}; a draft; {file}; keys {keys:?}, values {values:?}; {length}");
+        let versions = versions(PIECE_FORMAT);
+        let needs_rest = needs_rest(draft.context.model());
+        let streams = if draft.context.kv_unified() { 1 } else { draft.context.n_seq_max() };
+        let shape = needs_rest.then_some((streams, draft.params.swa_full, draft.params.n_rs_seq));
+        let key = format!("{versions}; a draft; {file}; keys {keys:?}, values {values:?}; {shape:?}; {length}");
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        Some(ModelStore { store, label: format!("{name} (draft)"), needs_rest: false, projector: 0, key })
+        Some(ModelStore { store, label: format!("{name} (draft)"), needs_rest, projector: 0, key })
     }
 
-    /// The store of what the model's own block for multi-token prediction holds. `None` without a store, and for a
-    /// model with adapters, which change the states that the block follows.
+    /// The store for the texts in the context of the model's own block for multi-token prediction. `None` without a
+    /// store, and for a model with adapters, because adapters change the hidden states that the block needs.
     pub(crate) fn heads_store(&self, heads: &Heads) -> Option<ModelStore> {
         let adapters = &self.options().adapters;
         if !adapters.lora.is_empty() || !adapters.control_vectors.is_empty() {
@@ -104,7 +102,7 @@ impl Model {
         Some(ModelStore { needs_rest: true, projector: 0, key: format!("{}; a block of several tokens", of.key), ..of })
     }
 
-    /// Gives memory of the prompt store back where the host has less free than the margin that plans leave.
+    /// Frees memory of the prompt store if the host has less free memory than the margin that plans leave.
     pub(crate) fn relieve_host(&self) {
         if let Some(store) = &self.options().prompt_store
             && store.is_opened()
@@ -114,8 +112,8 @@ impl Model {
         }
     }
 
-    /// Identifies the files of the model and of its adapters: by their bytes where texts outlive the process, and
-    /// otherwise by their names, lengths and times.
+    /// Identifies the files of the model and of its adapters. If the store has a folder, so that texts outlive the
+    /// process, the files are identified by their bytes, and otherwise by their names, lengths and times.
     fn files_key(&self, store: &PromptStore) -> io::Result<String> {
         let adapters = &self.options().adapters;
         let header = self.header().map_err(io::Error::other)?;
@@ -132,7 +130,7 @@ impl Model {
         Ok(key)
     }
 
-    /// Identifies a file.
+    /// Identifies a file, by its bytes if the store has a folder.
     fn file_key(&self, store: &PromptStore, path: &Path) -> io::Result<String> {
         let stamp = stamp(path)?;
         match store.options().folder {
@@ -145,12 +143,12 @@ impl Model {
     fn projector_key(&self, store: &PromptStore) -> io::Result<Id> {
         let Some(path) = self.options().mmproj.as_ref().filter(|_| self.has_projector()) else { return Ok(0) };
         let key = format!("{}; {:?}", self.file_key(store, path)?, self.options().image_max_tokens);
-        // 0 stands for none.
+        // 0 means that there is no projector.
         Ok(xxh3_128(key.as_bytes()).max(1))
     }
 
-    /// The hash of the bytes of a file with this stamp. The user's cache keeps it until the file changes, because a
-    /// large file takes seconds.
+    /// The hash of the bytes of a file with this stamp. The user's cache keeps the hash until the file changes, because
+    /// hashing a large file takes seconds.
     fn hash_of(&self, path: &Path, stamp: &str) -> io::Result<String> {
         let cache = self.options().learn.cache(false);
         if let Some(hash) = cache.as_ref().and_then(|cache| cache.file_hash(stamp)) {
@@ -167,12 +165,23 @@ impl Model {
     }
 }
 
-/// Bytes that a plan leaves of the host.
+/// Whether a state has a part that belongs to all of its tokens together. Windows and recurrent states are stored as a
+/// whole, and their format contains the number of caches.
+fn needs_rest(model: &llama_sys::Model) -> bool {
+    model.n_swa() > 0 || model.is_recurrent() || model.is_hybrid()
+}
+
+/// The versions that the bytes of a piece depend on: of our format, and of llama.cpp.
+fn versions(format: u32) -> String {
+    format!("pieces {format}; llama.cpp {}", llama_sys::build_info().llama_cpp)
+}
+
+/// Bytes of host memory that a plan leaves free.
 pub(crate) fn host_margin(host: &Host) -> u64 {
     Headroom::of_host(host, &PeakSizes::default(), false, 0).margin
 }
 
-/// XXH3 of a file's bytes, with 128 bits.
+/// The 128-bit XXH3 hash of a file's bytes.
 fn hash(path: &Path) -> io::Result<String> {
     let (mut file, mut hash, mut chunk) = (File::open(path)?, Xxh3::new(), vec![0; CHUNK]);
     loop {
@@ -185,7 +194,7 @@ fn hash(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Name, length and time of a file, and where the system has it its number.
+/// The name, the length and the time of a file, and the file's number on systems that have one.
 fn stamp(path: &Path) -> io::Result<String> {
     let path = fs::canonicalize(path)?;
     let there = fs::metadata(&path)?;
@@ -201,7 +210,19 @@ fn stamp(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{hash, stamp};
+    use super::{PIECE_FORMAT, hash, stamp, versions};
+    use crate::Model;
+    use crate::store::PromptStore;
+
+    #[test]
+    fn texts_of_another_format_of_pieces_or_another_llama_cpp_have_another_key() {
+        assert_ne!(versions(PIECE_FORMAT), versions(PIECE_FORMAT + 1));
+        let builder = Model::builder(test_support::demo_path()).without_learning();
+        let model = builder.prompt_store(PromptStore::new(1 << 20)).load().unwrap();
+        let of = model.with_native(|native| model.prompt_store(native)).unwrap().unwrap();
+        assert!(of.key.contains(&versions(PIECE_FORMAT)), "{}", of.key);
+        assert!(of.key.contains(&llama_sys::build_info().llama_cpp), "{}", of.key);
+    }
 
     #[test]
     fn files_with_other_bytes_have_other_hashes_and_stamps() {

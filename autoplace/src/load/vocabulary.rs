@@ -12,20 +12,20 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie, TokenId};
 use toktrie::{ApproximateTokEnv, TokEnv};
 
-/// Longer tokens are never allowed. The tree holds none beyond 1024 bytes, and no text needs one.
+/// Longer tokens are never allowed. The tree cannot contain tokens of more than 1024 bytes, and no text needs them.
 const MAX_TOKEN_BYTES: usize = 512;
 
 /// Precedes the text of a control token. JSON never contains this character.
 pub(crate) const CONTROL: char = '\u{1}';
 
-/// The tokens of a model, as constraints need them.
+/// The tokens of a model in the form for constraints.
 pub(crate) struct Vocabulary {
     pub(crate) factory: ParserFactory,
     /// Tokens that are text or end it: bit t % 32 of word t / 32 stands for token t.
     pub(crate) allowed: Vec<u32>,
     /// Tokens that end a text.
     pub(crate) ends: Vec<u32>,
-    /// Texts of the control tokens, in a vocabulary where they mark tool calls.
+    /// Texts of the control tokens, if they mark tool calls in this vocabulary.
     pub(crate) control: Vec<String>,
     /// Texts of the tokens that no constraint allows.
     disallowed: HashSet<Vec<u8>>,
@@ -89,7 +89,7 @@ pub(crate) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
 /// The texts of control tokens and end tokens.
 fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, llama_sys::Error> {
     let mut disallowed = HashSet::new();
-    for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
+    for token in (0..vocab.n_tokens() as Token).filter(|id| vocab.is_eog(*id) || vocab.is_control(*id)) {
         let mut text = Vec::new();
         vocab.append_piece(token, true, &mut text)?;
         disallowed.insert(text);
@@ -103,7 +103,8 @@ impl Vocabulary {
         Self::read(vocab, false)
     }
 
-    /// The same vocabulary with control tokens as marks of tool calls, read on first use as by [`new`](Self::new).
+    /// The same vocabulary with control tokens as marks of tool calls. It is read on first use, like [`new`](Self::new)
+    /// reads this one.
     pub(crate) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Unreadable> {
         if let Some(made) = self.with_marks.get() {
             return Ok(Arc::clone(made));
@@ -139,7 +140,7 @@ impl Vocabulary {
             mask
         };
         let is_end = |token| vocab.is_eog(token as Token);
-        // As in llama.cpp, the model chooses the tokenization of forced text, so no tokenizer is needed.
+        // The model chooses the tokenization of forced text, as in llama.cpp, so no tokenizer is needed.
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);

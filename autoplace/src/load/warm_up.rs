@@ -1,12 +1,12 @@
-//! The warm-up. In: a fresh context, and the context for multi-token prediction if there is one. Out: the growth of
-//! their buffers, and the free bytes before and after the first computations.
+//! Warms a context up. In: a fresh context, and the context for multi-token prediction if there is one. Out: the growth
+//! of their buffers, and the free bytes before and after the first computations.
 //!
 //! **Other numbers of tokens.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each
 //! sequence. Numbers in between may need more memory (docs/load-contract.md), so they are reserved too ([`reserve`]),
-//! at the full length of the context. A single sequence, of several with caches of their own, has a graph that cannot
-//! be reserved; it is computed once.
+//! at the full length of the context. If each of several sequences has its own cache, the graph of a single sequence
+//! cannot be reserved. It is computed once.
 //!
-//! A context for embeddings computes as many whole texts as it may hold at once, and one text alone.
+//! A context for embeddings computes the largest batch of whole texts, and one text alone.
 
 use std::time::Instant;
 
@@ -31,9 +31,9 @@ pub(super) struct WarmedUp {
     pub(super) warm_up: WarmUp,
     /// Allocations before the warm-up.
     pub(super) at_first: Footprints,
-    /// Allocations after all was reserved and before the first computation.
+    /// Allocations after the reservation and before the first computation.
     pub(super) reserved: Footprints,
-    /// Free bytes at the same point.
+    /// Free bytes after the reservation and before the first computation.
     pub(super) loaded: Vec<Option<u64>>,
     /// Allocations after the warm-up.
     pub(super) allocated: Footprints,
@@ -45,7 +45,7 @@ pub(super) struct WarmedUp {
 ///
 /// # Errors
 ///
-/// llama.cpp has no room or fails to compute, or the caller cancels.
+/// Fails if llama.cpp has no room or fails to compute, or if the caller cancels.
 pub(super) fn warm_up(
     context: &mut Context,
     mut heads: Option<&mut Context>,
@@ -92,10 +92,10 @@ pub(super) fn warm_up(
     Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
-/// Reserves compute buffers for numbers of tokens that llama.cpp does not reserve for, if GPUs compute. These are a
-/// half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
-/// GPUs leave to the CPU. Powers of two are often widths of the model too, and can reuse room that other numbers
-/// cannot; hence the minus one. With [`Verify::Full`], reserves for all numbers.
+/// If GPUs compute, reserves compute buffers for further numbers of tokens, beside those of llama.cpp itself. These are
+/// a half, a quarter and an eighth of a batch, each of these numbers minus one, and the largest number of tokens that
+/// GPUs leave to the CPU. One is subtracted because a power of two is often also a width of the model; its graph can
+/// then reuse memory that the graphs of other numbers cannot. With [`Verify::Full`], reserves for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
@@ -122,8 +122,8 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
     both().map(|breakdown| footprints(&breakdown, devices)).unwrap_or_default()
 }
 
-/// Computes with the block for multi-token prediction as in later use: as many tokens as one computation takes, and one
-/// with its prediction. The context is empty afterwards.
+/// Computes with the block for multi-token prediction as in later use: first the maximum number of tokens of one
+/// computation, then one token with its prediction. The context is empty afterwards.
 fn predict(heads: &mut Context) -> Result<(), Error> {
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
     let n_vocab = heads.model().vocab().n_tokens().max(1);
@@ -169,8 +169,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Computes as many tokens as one computation takes, over all sequences, and one token after them. When embedding,
-    /// each sequence gets one text and no further token.
+    /// Computes the maximum number of tokens of one computation, over all sequences, and one token after them. When
+    /// embedding, each sequence gets one text and no further token.
     fn largest_batch(&mut self) -> Result<(), Error> {
         let (most, length, embeds) = (self.n_tokens(), self.length(), self.context.embeds());
         let each = most.div_ceil(self.sequences()).max(1);
@@ -187,8 +187,8 @@ impl Run<'_> {
         self.decode(&[(0, if is_full { 0 } else { each })])
     }
 
-    /// Computes one of several sequences alone: as many tokens as one computation takes, and then a number that GPUs
-    /// leave to the CPU.
+    /// Computes one of several sequences alone: first the maximum number of tokens of one computation, then a number of
+    /// tokens that GPUs leave to the CPU.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MAX_NOT_OFFLOADED)] {
@@ -224,7 +224,7 @@ impl Run<'_> {
         let first_output = total.saturating_sub(self.context.n_outputs_max().max(1));
         self.batch.clear();
         for (number, &(sequence, position)) in (0_u32..).zip(tokens) {
-            // Different tokens, so that an expert router has a choice.
+            // The tokens differ, so that a router of experts has a choice.
             let token = signed(number.wrapping_mul(31) % n_vocab);
             let is_output = number >= first_output;
             self.batch.add(token, signed(position), signed(sequence), is_output);
@@ -265,7 +265,7 @@ impl Run<'_> {
     }
 }
 
-/// llama.cpp's numbers are signed; all of these are below 2^31.
+/// Converts to llama.cpp's signed numbers. All numbers here are below 2^31.
 fn signed(n: u32) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Texts as `Stream`s for tasks of any async runtime.
+//! Generated texts as `Stream`s, for tasks of any async runtime.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -38,9 +38,9 @@ impl<S> DerefMut for AsyncStream<S> {
 }
 
 impl TokenStream {
-    /// Converts the stream into a `Stream` of text for a task. A text without an engine or a worker moves to a thread
-    /// of its own, which computes at most 64 pieces ahead of the reader. The model's context is free once the stream
-    /// has returned `None`, or soon after the stream is dropped.
+    /// Converts the stream into a `Stream` of text for a task. If neither an engine nor a worker computes the text, its
+    /// computation moves to a separate thread, which computes at most 64 pieces ahead of the reader. The model's
+    /// context is free once the stream has returned `None`, or soon after the stream is dropped.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl TokenStream {
         Ok(AsyncStream(self))
     }
 
-    /// Moves the computation to a thread of its own, unless an engine or a worker computes the text.
+    /// Moves the computation to a separate thread, unless an engine or a worker computes the text.
     pub(crate) fn leave_thread(&mut self) -> Result<(), Error> {
         if matches!(self.source, Source::Channel(_)) {
             return Ok(());
@@ -58,8 +58,8 @@ impl TokenStream {
         let (handle, has_begun, notify) =
             (self.abort_handle(), Arc::new(AtomicBool::new(false)), Arc::<Notify>::default());
         let (begun, waker) = (Arc::clone(&has_begun), Arc::clone(&notify));
-        // Only a prompt is aborted, never the computation of a token: an abort leaves the context in an unknown state,
-        // and computing the prompt again would cost more than one token.
+        // The computation of a prompt is aborted, but never that of a token. An abort leaves the context in an unknown
+        // state, and computing the prompt again would cost more than one token.
         let (sender, pieces) = channel(
             AHEAD,
             AbortHandle::new(move || {
@@ -96,7 +96,7 @@ impl TokenStream {
     }
 }
 
-/// The task that polls computes the text, unless an engine, a worker or a thread computes it.
+/// The polling task computes the text, unless an engine, a worker or a separate thread does.
 impl Stream for TokenStream {
     type Item = Result<String, Error>;
 

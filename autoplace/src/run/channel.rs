@@ -9,7 +9,7 @@ use crate::load::AbortHandle;
 use crate::sync::lock;
 
 /// A queue that counts as full once it holds `ahead` items; the writer may still send more. `writer` is called when
-/// half of them have been read, when the reader cancels, and when the reader is dropped.
+/// half of the items have been read, when the reader cancels, and when the reader is dropped.
 pub(crate) fn channel<T>(ahead: usize, writer: AbortHandle) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { items: VecDeque::new(), ahead: ahead.max(1), reader: None, is_written: true, is_wanted: true };
     let queue = Arc::new(Mutex::new(queue));
@@ -27,7 +27,7 @@ struct Queue<T> {
     is_wanted: bool,
 }
 
-/// The writer's end. Dropping it tells the reader that no item follows.
+/// The writer's end. After it is dropped, the reader gets `None` behind the last item.
 #[derive(Debug)]
 pub(crate) struct Sender<T>(Arc<Mutex<Queue<T>>>);
 

@@ -1,4 +1,4 @@
-//! A request that is run by itself: as a stream, or to its end.
+//! Runs a single request, as a stream or to its end.
 
 use super::engine::Engine;
 use super::local::LocalSession;
@@ -28,14 +28,14 @@ impl GenerateRequest {
         Ok(TokenStream::new(Source::Local(Box::new(session)), progress))
     }
 
-    /// Generates the whole text. A text that `max_tokens` or a full context has cut can read like a whole one:
+    /// Generates the whole text. A text that `max_tokens` or a full context has cut may read like a whole one.
     /// [`TokenStream::into_text`] also returns the reason of the end, and
     /// [`WhenFull::Error`](crate::generate::WhenFull::Error) makes a full context an error.
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and every error of llama.cpp during
-    /// the generation.
+    /// The errors of [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and every error of
+    /// llama.cpp during the generation.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Metrics {
     /// Waiting texts: new requests and suspended texts.
     pub queued: usize,
-    /// Texts with a sequence. With a model in a worker: texts with their first token.
+    /// Texts with a sequence. For a model in a worker, texts whose first token has arrived.
     pub running: usize,
     /// Generated tokens, without end-of-generation tokens.
     pub generated_tokens: u64,
-    /// Tokens of all prompts begun.
+    /// Tokens of all prompts that have begun.
     pub prompt_tokens: u64,
     /// Prompt tokens that the context held already.
     pub cached_tokens: u64,

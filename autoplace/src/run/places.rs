@@ -1,5 +1,5 @@
-//! The places of an engine's texts: how many texts are accepted at once, which callers wait for a place, and whether
-//! the engine still accepts texts.
+//! Counts the places of an engine. Decides how many texts are accepted at once, which callers wait for a place, and
+//! whether the engine still accepts texts.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::sync::lock;
 pub enum Shutdown {
     /// Finishes all accepted texts.
     Finish,
-    /// Finishes the texts that run, and those that were suspended. The other texts end with
+    /// Finishes the texts that are running or suspended. The other texts end with
     /// [`Error::EngineEnded`](crate::generate::Error::EngineEnded).
     FinishBegun,
     /// Ends all texts with [`Error::EngineEnded`](crate::generate::Error::EngineEnded).
@@ -36,7 +36,8 @@ pub(crate) struct Places {
 
 #[derive(Debug)]
 struct State {
-    /// Sequences of the engine's own context; `None` for the context of a worker, which the model's plan describes.
+    /// Sequences of the engine's own context. `None` for a model in a worker, where the number comes from the model's
+    /// plan.
     sequences: Option<usize>,
     /// Texts that were accepted and have not ended.
     accepted: usize,

@@ -1,4 +1,5 @@
-//! The progress of a text's reader: the messages that carry the pieces, and the end of the text.
+//! What the reader of a text knows so far. In: messages with the text's pieces. Out: the pieces, the statistics, the
+//! text's end, and the error that follows the last piece.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;
@@ -7,7 +8,7 @@ use crate::decode::request::{Spec, WhenFull};
 use crate::decode::stats::Statistics;
 
 /// A message to the reader of one text: the next piece with the statistics so far, or an error. Sessions, engines and
-/// workers all send it.
+/// workers send such messages.
 pub(crate) type Message = Result<(Piece, Statistics), Error>;
 
 /// The reader's state of one text: its statistics, its end, and the error that follows the last piece.
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abort_is_an_end_and_of_a_constrained_text_an_error() {
+    fn an_abort_ends_a_text_and_is_an_error_under_a_constraint() {
         for is_constrained in [false, true] {
             let mut progress = Progress::new(true, is_constrained);
             assert!(progress.read(Err(llama_sys::Error::Aborted.into())).is_none());

@@ -1,4 +1,4 @@
-//! Several texts at once, driven from the thread of their owner. The model runs in this process or in a worker.
+//! A session generates several texts at once on its owner's thread. The model runs in this process or in a worker.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::run::local::fork::Fork;
 use crate::run::local::roll_back::RolledBack;
 
-/// A session holds the model's one context and generates several texts at once, one per sequence of the plan
+/// A session uses the model's only context and generates several texts at once, one per sequence of the plan
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping the session gives the context back.
 ///
 /// Texts with [different adapters](GenerateRequest::lora) take turns: the session computes the texts of one set for
@@ -47,7 +47,7 @@ pub struct Session {
     pieces: VecDeque<Piece>,
 }
 
-/// The model in this process, or in a worker. Both make the same calls.
+/// The side that runs the session: this process or a worker. Both have the same calls.
 #[derive(Debug)]
 enum Runner {
     Local(Box<LocalSession>),
@@ -55,7 +55,7 @@ enum Runner {
 }
 
 impl Model {
-    /// Takes the model's one context to generate several texts at once. [`generate`](Self::generate) is enough for a
+    /// Takes the model's only context to generate several texts at once. [`generate`](Self::generate) is enough for a
     /// single text.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Session {
         Ok(Self { runner, pieces: VecDeque::new() })
     }
 
-    /// Begins a text. Its first token is computed by the next [`step`](Self::step).
+    /// Begins a text. The next [`step`](Self::step) computes the first token.
     ///
     /// # Errors
     ///
@@ -94,9 +94,9 @@ impl Session {
     }
 
     /// Begins a text that continues from the present end of a running text. The new text reuses the cells of the
-    /// running one where the memory allows it. A window or a recurrent state is copied as it is now, or restored from a
-    /// [checkpoint](crate::ModelBuilder::checkpoints). The next steps compute the missing tokens. Greedy sampling gives
-    /// the same tokens as a fresh text with the same history.
+    /// running text if the memory allows it. Windows and recurrent states are copied in their present state, or
+    /// restored from a [checkpoint](crate::ModelBuilder::checkpoints). The next steps compute the missing tokens.
+    /// Greedy sampling gives the same tokens as a fresh text with the same history.
     ///
     /// # Errors
     ///
@@ -128,10 +128,10 @@ impl Session {
         }
     }
 
-    /// Returns the largest number of tokens that [`roll_back`](Self::roll_back) can discard. A memory of attention
-    /// alone can discard all tokens but one. A memory with a window can go back as far as it still holds the window;
-    /// every memory can go back to the first [checkpoint](crate::ModelBuilder::checkpoints) of the text and compute the
-    /// later tokens again. A prompt of fewer than 64 tokens has no checkpoint and is computed again.
+    /// Returns the largest number of tokens that [`roll_back`](Self::roll_back) can discard. A memory with nothing but
+    /// full attention can discard all tokens but one. A memory with a window can go back as far as it still holds the
+    /// window. Every memory can go back to the first [checkpoint](crate::ModelBuilder::checkpoints) of the text and
+    /// compute the later tokens again. A prompt of fewer than 64 tokens has no checkpoint and is computed again.
     ///
     /// # Errors
     ///
@@ -146,14 +146,14 @@ impl Session {
 
     /// Computes one batch and returns the new pieces. Each running text gets one piece, except a text whose prompt is
     /// still being computed. A text gets one more piece for each accepted [draft token](GenerateRequest::speculate).
-    /// Long prompts share evenly the room that the other texts leave in `n_batch`.
+    /// Long prompts share the remaining room in `n_batch` evenly.
     ///
     /// The last piece of a text carries its end, and the text has then left the session.
     ///
     /// # Errors
     ///
-    /// An error of llama.cpp, including [`llama_sys::Error::Aborted`], ends all texts. After a re-placement that
-    /// failed, the error is [`Error::Load`]; the texts then stay and continue after a re-placement that succeeds.
+    /// An error of llama.cpp, including [`llama_sys::Error::Aborted`], ends all texts. After a failed re-placement, the
+    /// error is [`Error::Load`]; the texts then stay and continue after a successful one.
     ///
     /// A failure to choose the next token of one text ends that text alone: [`Error::NoTokenAllowed`],
     /// [`Error::NotAllowed`], or a [sampler closure](GenerateRequest::sampler) that returned an invalid token.
@@ -252,8 +252,8 @@ impl Session {
     /// of the application holds the native model, [`Error::Load`] when no plan fits, [`Error::Native`] when a state
     /// cannot be saved.
     ///
-    /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). The model is then unloaded
-    /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a re-placement that succeeds.
+    /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). After them, the model is unloaded
+    /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a successful re-placement.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         match &mut self.runner {
             Runner::Local(session) => session.replace(plan),
@@ -262,13 +262,13 @@ impl Session {
     }
 
     /// Re-places the model if the best plan improves it by at least `min_gain`
-    /// ([`BetterPlan::gain`](crate::load::BetterPlan::gain)). Returns `None` when no plan does. Call it after memory
-    /// has become free.
+    /// ([`BetterPlan::gain`](crate::load::BetterPlan::gain)). Returns `None` if no plan does. Useful after memory has
+    /// become free.
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded again if
-    /// possible, and the texts continue.
+    /// The errors of [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded
+    /// again if possible, and the texts continue.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         match &mut self.runner {
             Runner::Local(session) => session.improve(min_gain),
@@ -285,7 +285,7 @@ impl Session {
         }
     }
 
-    /// False after a re-placement that failed. The texts are kept until one succeeds.
+    /// Whether the model is loaded. False after a failed re-placement; the texts are kept until one succeeds.
     pub fn is_loaded(&self) -> bool {
         match &self.runner {
             Runner::Local(session) => session.is_loaded(),

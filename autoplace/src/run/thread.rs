@@ -1,4 +1,4 @@
-//! Threads that compute texts: starting them, waiting for their answers, and stopping them.
+//! Starts the threads that compute texts, waits for their results, and stops them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,11 +16,11 @@ thread_local! {
 
 /// Polls until the answer is ready. The thread sleeps between two polls.
 pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    // An answer that this thread computes itself is ready at once and needs no waker.
+    // If this thread computes the answer itself, it is ready at once, and no waker is needed.
     if let Poll::Ready(answer) = poll(&mut Context::from_waker(Waker::noop())) {
         return answer;
     }
-    // The thread-local value is already gone while the thread ends.
+    // While the thread ends, its thread-local value no longer exists.
     let notify = NOTIFY.try_with(Arc::clone).unwrap_or_default();
     let waker = Waker::from(Arc::clone(&notify));
     let mut context = Context::from_waker(&waker);
@@ -70,7 +70,7 @@ pub(crate) struct RunningThread {
     ended: Arc<Ended>,
 }
 
-/// Tells whether a thread has ended.
+/// The end of a thread, for the threads that wait for it.
 #[derive(Debug, Default)]
 struct Ended {
     is_so: Mutex<bool>,
@@ -104,7 +104,7 @@ impl RunningThread {
         // A waker of the application may hold the last handle of an engine, and the engine's own thread may drop it.
         let is_other = |handle: &mut JoinHandle<()>| handle.thread().id() != thread::current().id();
         if let Some(handle) = handle.take_if(is_other) {
-            // The callers have already received the error of a panic.
+            // If the thread panicked, the callers have already received the error.
             let _ = handle.join();
         }
     }
@@ -117,11 +117,11 @@ impl RunningThread {
     }
 }
 
-/// The guard of a thread that computes texts. Dropping it cancels the texts and waits until the thread has ended, so
-/// that the model's context is free then.
+/// The guard of a thread that computes texts. Dropping it cancels the texts and waits until the thread has ended, which
+/// frees the model's context.
 #[derive(Debug)]
 pub(crate) struct AbortAndJoin {
-    /// Stops the computation that runs now.
+    /// Stops the present computation.
     abort: AbortHandle,
     /// Cancels all texts, so that the thread ends.
     cancel: AbortHandle,

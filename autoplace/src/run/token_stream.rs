@@ -1,4 +1,5 @@
-//! A text as the application reads it. A session on the reader's thread, an engine or a worker computes the text.
+//! The stream from which the application reads a text. A session on the reader's thread, an engine or a worker computes
+//! the text.
 
 use std::iter;
 use std::task::{Context, Poll, ready};
@@ -14,12 +15,13 @@ use crate::decode::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
 
-/// Text as it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the generation
-/// within one token, or removes the request from an engine's queue.
+/// A text while it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the
+/// generation within one token, or removes the request from an engine's queue.
 ///
-/// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) holds the model's context while it
-/// lives. Each `next` computes one token; the first computes the prompt. An [`Engine`](crate::generate::Engine) or a
-/// [worker](crate::Isolation::Process) computes ahead without waiting for the reader.
+/// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) uses the model's context while it
+/// lives. Each `next` computes one token; the first call also computes the prompt. An
+/// [`Engine`](crate::generate::Engine) or a [worker](crate::Isolation::Process) computes ahead without waiting for the
+/// reader.
 ///
 /// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
 /// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
@@ -51,7 +53,7 @@ impl TokenStream {
         self
     }
 
-    /// Counts and times so far, as of the last piece that was read.
+    /// Counts and times up to the last piece that was read.
     pub fn statistics(&self) -> Statistics {
         self.progress.statistics
     }
@@ -76,8 +78,8 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](crate::generate::Session::replace); [`Error::Busy`] for a text of an engine or a worker:
-    /// see [`Model::request_replace`](crate::Model::request_replace).
+    /// The errors of [`Session::replace`](crate::generate::Session::replace); [`Error::Busy`] for a text of an engine
+    /// or a worker: see [`Model::request_replace`](crate::Model::request_replace).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
@@ -87,7 +89,7 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace).
+    /// The errors of [`replace`](Self::replace).
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         self.session()?.improve(min_gain)
     }
@@ -125,8 +127,8 @@ impl TokenStream {
         Ok((text, self.statistics()))
     }
 
-    /// Polls for the next of [`pieces`](Self::pieces) and wakes the task when one is ready. A stream that no engine,
-    /// worker or thread (`into_async`) computes runs its computation inside this call.
+    /// Polls for the next piece of [`pieces`](Self::pieces), and wakes the task when a piece is ready. The computation
+    /// runs inside this call, unless an engine, a worker or a separate thread (`into_async`) computes the text.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         if self.progress.finished.is_some() {
             return Poll::Ready(None);

@@ -1,4 +1,4 @@
-//! Texts that are values of a type.
+//! Generates values of Rust types.
 
 use crate::decode::constraint::Constraint;
 use crate::decode::error::Error;
@@ -22,7 +22,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`GenerateRequest::parse`].
+    /// The errors of [`GenerateRequest::parse`].
     pub fn generate_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
@@ -37,9 +37,10 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text). [`Error::Constraint`], before the generation starts, for a type whose schema has a
-    /// keyword that cannot be enforced (a `HashSet`: `uniqueItems`). [`Error::Incomplete`] when a limit cuts the text
-    /// short. [`Error::NotOfType`] for a text that the schema allows and the type's `Deserialize` refuses.
+    /// The errors of [`text`](Self::text). [`Error::Constraint`], before the generation starts, for a type whose schema
+    /// has a keyword that cannot be enforced, such as `uniqueItems` for a `HashSet`. [`Error::Incomplete`] when a limit
+    /// cuts the text short. [`Error::NotOfType`] for a text that the schema allows but the type's `Deserialize`
+    /// refuses.
     pub fn parse<T>(self) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,

@@ -10,7 +10,7 @@ use super::found::Id;
 use super::piece::Header;
 use crate::private::{create, is_of, of_file};
 
-/// Whoever has locked this file writes to the folder. Others only read there.
+/// The store that has locked this file writes to the folder. Other stores only read there.
 const LOCK: &str = "lock";
 const PIECE: &str = "piece";
 /// The ending of a file that is being written.
@@ -38,32 +38,52 @@ impl Folder {
     pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<Header>)> {
         Self::create(path)?;
         let folder = Self { path: path.to_owned(), lock: OnceLock::new() };
-        if let Err(error) = folder.lock()? {
-            tracing::warn!(
-                target: "autoplace::store",
-                "{} has another writer: this store only reads there for now ({error})", path.display()
-            );
-        }
-        let found = folder.scan()?;
+        let found = match folder.try_lock()? {
+            Ok(lock) => folder.scan_as_writer(lock, Self::scan)?,
+            Err(error) => {
+                tracing::warn!(
+                    target: "autoplace::store",
+                    "{} has another writer: this store only reads there for now ({error})", path.display()
+                );
+                folder.scan(false)?
+            }
+        };
         Ok((folder, found))
     }
 
-    /// Locks the folder, or says who does not let it.
-    fn lock(&self) -> io::Result<Result<(), TryLockError>> {
+    /// Locks the folder's file, or returns why it cannot be locked.
+    fn try_lock(&self) -> io::Result<Result<File, TryLockError>> {
         let file = self.path.join(LOCK);
         let file = private_file(File::options().read(true).write(true).create(true).truncate(false), &file)
             .map_err(|error| of_file(&file, &error))?;
-        Ok(file.try_lock().map(|()| drop(self.lock.set(file))))
+        Ok(file.try_lock().map(|()| file))
     }
 
     /// Becomes the folder's writer if there is no other one any more. Returns the headers of the pieces that are there;
     /// `None` if another one still writes.
     pub(super) fn take_over(&self) -> io::Result<Option<Vec<Header>>> {
-        if self.lock()?.is_err() {
-            return Ok(None);
-        }
+        let Ok(lock) = self.try_lock()? else { return Ok(None) };
         tracing::info!(target: "autoplace::store", "{} has no other writer any more", self.path.display());
-        self.scan().map(Some)
+        self.scan_as_writer(lock, Self::scan).map(Some)
+    }
+
+    /// Scans the folder with `scan`, and becomes its writer if that succeeds. After a failure the folder is unlocked,
+    /// so that this store or another one can try again.
+    fn scan_as_writer(
+        &self,
+        lock: File,
+        scan: impl FnOnce(&Self, bool) -> io::Result<Vec<Header>>,
+    ) -> io::Result<Vec<Header>> {
+        match scan(self, true) {
+            Ok(found) => {
+                drop(self.lock.set(lock));
+                Ok(found)
+            }
+            Err(error) => {
+                drop(lock.unlock());
+                Err(error)
+            }
+        }
     }
 
     /// Whether this store writes to the folder.
@@ -71,12 +91,13 @@ impl Folder {
         self.lock.get().is_some()
     }
 
-    fn scan(&self) -> io::Result<Vec<Header>> {
+    /// Reads the headers of all pieces. The writer also removes unfinished and damaged files.
+    fn scan(&self, is_writer: bool) -> io::Result<Vec<Header>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(|error| of_file(&self.path, &error))? {
             let Ok(entry) = entry else { continue };
             let file = entry.path();
-            let ending = file.extension().and_then(|it| it.to_str()).unwrap_or_default();
+            let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
             // Files of other programs are left alone.
             if ending != PIECE && ending != UNFINISHED {
                 continue;
@@ -90,7 +111,9 @@ impl Folder {
                 Ok(header) => found.push(header),
                 Err(error) => {
                     tracing::debug!(target: "autoplace::store", "{} is not used: {error}", file.display());
-                    self.delete(&file);
+                    if is_writer {
+                        delete(&file);
+                    }
                 }
             }
         }
@@ -148,16 +171,17 @@ impl Folder {
 
     /// Removes a piece. Only the writer of the folder does.
     pub(super) fn remove(&self, id: Id) {
-        self.delete(&self.file(id));
-    }
-
-    fn delete(&self, file: &Path) {
-        if self.is_ours()
-            && let Err(error) = fs::remove_file(file)
-            && error.kind() != ErrorKind::NotFound
-        {
-            tracing::debug!(target: "autoplace::store", "{} cannot be removed: {error}", file.display());
+        if self.is_ours() {
+            delete(&self.file(id));
         }
+    }
+}
+
+fn delete(file: &Path) {
+    if let Err(error) = fs::remove_file(file)
+        && error.kind() != ErrorKind::NotFound
+    {
+        tracing::debug!(target: "autoplace::store", "{} cannot be removed: {error}", file.display());
     }
 }
 
@@ -215,4 +239,26 @@ fn private_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> 
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::Folder;
+
+    #[test]
+    fn a_folder_whose_scan_failed_is_taken_over_by_the_next_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let (writer, _) = Folder::open(&path).unwrap();
+        let (next, _) = Folder::open(&path).unwrap();
+        assert!(!next.is_ours());
+        drop(writer);
+        let lock = next.try_lock().unwrap().unwrap();
+        next.scan_as_writer(lock, |_, _| Err(io::Error::other("no more files"))).unwrap_err();
+        assert!(!next.is_ours());
+        assert_eq!(next.take_over().unwrap(), Some(Vec::new()));
+        assert!(next.is_ours());
+    }
 }

@@ -44,6 +44,11 @@ const BLOCK_BYTES: usize = 8 << 20;
 
 const MIN_BLOCK_TOKENS: usize = 8;
 
+/// The version of the bytes in a piece: the shape of the rows, the rows, and the rest
+/// (`llama_sys::Context::read_pieces`, `decode::stored`). A change of these bytes raises it, and pieces of other
+/// versions are then not found.
+pub(crate) const PIECE_FORMAT: u32 = 1;
+
 /// Number of tokens in each piece of rows, for rows of this many bytes per token.
 pub(crate) fn block_tokens(row_bytes: usize) -> usize {
     let mut tokens = BLOCK_TOKENS;
@@ -74,6 +79,15 @@ struct Inner {
     opened: OnceLock<Opened>,
     /// Hashes of model files, by their stamps.
     file_hashes: Mutex<HashMap<String, String>>,
+    copied: Mutex<Copied>,
+}
+
+/// The copying into the store by this process.
+#[derive(Debug, Default)]
+struct Copied {
+    bytes: u64,
+    time: Duration,
+    longest_pause: Duration,
 }
 
 #[derive(Debug)]
@@ -105,7 +119,8 @@ impl PromptStore {
     }
 
     fn described(options: StoreOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, opened: OnceLock::new(), file_hashes: Mutex::default() }) }
+        let inner = Inner { options, opened: OnceLock::new(), file_hashes: Mutex::default(), copied: Mutex::default() };
+        Self { inner: Arc::new(inner) }
     }
 
     fn opened(&self) -> &Opened {
@@ -123,7 +138,21 @@ impl PromptStore {
 
     /// How much the store holds.
     pub fn usage(&self) -> StoreUse {
-        lock(&self.shared().tree).usage()
+        let Copied { bytes: copied_bytes, time: copying_time, longest_pause } = *lock(&self.inner.copied);
+        StoreUse { copied_bytes, copying_time, longest_pause, ..lock(&self.shared().tree).usage() }
+    }
+
+    /// Counts bytes that were copied into the store, and the time that it took.
+    pub(crate) fn copied(&self, bytes: u64, took: Duration) {
+        let mut copied = lock(&self.inner.copied);
+        copied.bytes += bytes;
+        copied.time += took;
+    }
+
+    /// Records that a running text has waited so long for the copying.
+    pub(crate) fn paused(&self, time: Duration) {
+        let mut copied = lock(&self.inner.copied);
+        copied.longest_pause = copied.longest_pause.max(time);
     }
 
     /// The models with texts in the store, the largest first. One model is in the list several times
@@ -185,8 +214,8 @@ impl PromptStore {
         xxh3_128(format!("{}:{owner}{key}", owner.len()).as_bytes())
     }
 
-    /// Records the model of a root's texts, and the cost of computing one of their tokens. Pieces of roots that this
-    /// process has not measured go first.
+    /// Records the name of the model of a root's texts, and the seconds to compute one of their tokens. Pieces of roots
+    /// whose seconds this process has not measured are evicted first.
     pub(crate) fn learn(&self, root: Id, label: &str, seconds_per_token: Option<f64>, needs_rest: bool) {
         lock(&self.shared().tree).learn(root, label, value::Root { seconds_per_token, needs_rest });
     }
@@ -211,6 +240,12 @@ impl PromptStore {
         }
         lock(tree).used(found, folder.as_ref());
         Some(brought)
+    }
+
+    /// Forgets a beginning that a context has refused.
+    pub(crate) fn forget(&self, found: &Found) {
+        let Shared { tree, folder } = self.shared();
+        lock(tree).refused(found, folder.as_ref());
     }
 
     /// The bytes of a piece, and whether they were read from the folder.

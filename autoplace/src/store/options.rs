@@ -1,6 +1,7 @@
 //! The options of a store, and how much it holds.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
@@ -100,4 +101,10 @@ pub struct StoreUse {
     pub folder_bytes: u64,
     /// The limit of these bytes; 0 without a folder, and where another process writes to it.
     pub folder_limit: u64,
+    /// Bytes of computed states that this process has copied into the store so far.
+    pub copied_bytes: u64,
+    /// Time that the threads of texts have spent on copying them.
+    pub copying_time: Duration,
+    /// The longest time that a running text has waited for the copying between two of its tokens.
+    pub longest_pause: Duration,
 }

@@ -202,7 +202,7 @@ impl Fields<'_> {
         let (start, saves, tokens, label) = (self.number()?, self.number()?, self.number()?, self.number()?);
         let data_bytes = self.array().map(u64::from_le_bytes)?;
         let (tokens, rest) = self.0.split_at_checked((tokens as usize).checked_mul(4)?)?;
-        let tokens = tokens.as_chunks::<4>().0.iter().map(|it| Token::from_le_bytes(*it)).collect();
+        let tokens = tokens.as_chunks::<4>().0.iter().map(|bytes| Token::from_le_bytes(*bytes)).collect();
         self.0 = rest;
         let mut media = Vec::new();
         for _ in 0..if has_media { self.number()? } else { 0 } {

@@ -70,7 +70,7 @@ fn get_text(store: &PromptStore, root: &str, text: Text<'_>, with_rest: bool) ->
             }
         }
         assert_eq!(at, found.tokens);
-        assert_eq!(brought.rest.map(|it| it.to_vec()), (with_rest && at > 0).then(|| rest(&tokens[..at])));
+        assert_eq!(brought.rest.map(|rest| rest.to_vec()), (with_rest && at > 0).then(|| rest(&tokens[..at])));
         return at;
     }
     panic!("each search finds another damaged piece");
@@ -85,7 +85,7 @@ fn within_bounds(store: &PromptStore) -> StoreUse {
 
 fn pieces(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    all.retain(|path| path.extension().is_some_and(|it| it == "piece"));
+    all.retain(|path| path.extension().is_some_and(|ending| ending == "piece"));
     all.sort();
     all
 }

@@ -28,7 +28,7 @@ pub(crate) struct Text<'a> {
     pub(crate) tokens: &'a [Token],
     /// In the order of the text. Rows beyond the tokens do not count.
     pub(crate) media: &'a [MediaRows],
-    /// What the rows depend on beside the picture or the sound.
+    /// Identifies the projector that makes rows of the pictures and sounds.
     pub(crate) projector: Id,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread does.
+/// A task of the thread.
 #[derive(Debug)]
 enum Job {
     Write(Id),

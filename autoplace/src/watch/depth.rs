@@ -1,15 +1,16 @@
-//! The cost of a token by its depth, so that a long text does not look like a slow model.
+//! Computes the cost of a token at each depth. With this, a long text does not look like a slow model.
 
 use crate::load::speed_model;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::profile::ModelProfile;
 
-/// Number of depths to sample from the speed model. It is linear in between, except where sliding windows end.
+/// Number of depths at which the speed model is sampled. The model is linear between them, except where sliding windows
+/// end.
 const DEPTHS: u32 = 16;
 
-/// The cost of a token by its depth, in any unit, because only ratios matter. Without points the cost is unknown and
-/// constant.
+/// The cost of a token at each depth. It has no unit, because only ratios matter. Without points, the cost is unknown
+/// and constant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DepthCost {
     /// Depths in ascending order, with their positive costs.
@@ -27,8 +28,8 @@ impl DepthCost {
         Self { points }
     }
 
-    /// The cost for a plan on this machine, by the model of [`plan::speed`](crate::plan::speed); `None` if there is [no
-    /// model](speed_model).
+    /// The cost for a plan on this machine, from the [speed model](speed_model) of [`plan::speed`](crate::plan::speed).
+    /// `None` if there is no such model.
     pub fn for_plan(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let (model, assignment) = speed_model(profile, plan, machine)?;
         let n_ctx = plan.context.n_ctx;
@@ -60,7 +61,7 @@ mod tests {
     use super::DepthCost;
 
     #[test]
-    fn it_is_linear_between_what_is_known_and_flat_beyond() {
+    fn the_cost_is_linear_between_known_depths_and_constant_beyond_them() {
         // Points without a positive cost are ignored.
         let nothing = [(500, 0.0), (700, f64::NAN), (800, -1.0)];
         let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)].into_iter().chain(nothing));

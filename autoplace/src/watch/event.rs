@@ -3,7 +3,7 @@
 use crate::load::{DepthMove, Replacement};
 use crate::machine::{Bytes, ThrottleReason};
 
-/// A change for a model since its load. Each condition is reported when it begins and when it ends.
+/// A change of a condition that affects a loaded model. Each condition is reported when it begins and when it ends.
 ///
 /// `device` is ggml's name of the GPU; `pid` and `name` belong to another program. Sizes are in bytes, speeds in tokens
 /// per second at the current depth, temperatures in degrees Celsius.
@@ -23,7 +23,7 @@ pub enum Event {
     /// The end of [`RoomGained`](Self::RoomGained).
     #[error("{device} has {} free, as before", Bytes(*.free))]
     RoomLost { device: String, free: u64 },
-    /// A fault lowers a GPU's clocks: heat, or the power supply.
+    /// Heat or the power supply lowers a GPU's clocks.
     #[error("{device} runs at reduced clocks: {}{}", list(.reasons), celsius(*.temperature))]
     Throttled { device: String, reasons: Vec<ThrottleReason>, temperature: Option<u32> },
     /// The end of [`Throttled`](Self::Throttled).
@@ -41,25 +41,24 @@ pub enum Event {
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
-    /// The model's cache of experts holds so few of the experts that texts use that the model would be faster without
-    /// it.
+    /// The model would be faster without its cache of experts, because too few of the used experts are in the cache.
     #[error(
-        "the cache of experts holds {:.0} % of those that are used: the model would be faster without it below {:.0} %",
+        "the cache of experts serves {:.0} % of the uses: below {:.0} %, the model would be faster without it",
         100.0 * .hits, 100.0 * .break_even
     )]
     ExpertMisses { hits: f64, break_even: f64 },
     /// The end of [`ExpertMisses`](Self::ExpertMisses).
-    #[error("the cache of experts holds {:.0} % of those that are used, which pays", 100.0 * .hits)]
+    #[error("the cache of experts serves {:.0} % of the uses again, so it pays", 100.0 * .hits)]
     ExpertHits { hits: f64 },
-    /// The model generates with fewer threads of the CPU than on a quiet machine, since those were measured to be
-    /// faster: most often other programs hold the others up.
+    /// The model generates with fewer threads of the CPU than on a quiet machine, because fewer threads were measured
+    /// to be faster. The usual reason is that other programs delay the other threads.
     #[error("{threads} of {most} threads generate: {observed:.1} tokens per second instead of {before:.1}")]
     FewerThreads { threads: u32, most: u32, before: f64, observed: f64 },
     /// The end of [`FewerThreads`](Self::FewerThreads).
     #[error("{threads} threads generate again")]
     ThreadsRestored { threads: u32 },
-    /// The model moves to its other placement, because of the depth of its texts, which wait. The move's time is the
-    /// time that it is expected to take. `done` is the share of the weights that is loaded: 0.0 at the beginning, and
+    /// The model moves to its other placement, because of the depth of its texts. The texts wait meanwhile. The time in
+    /// `moving` is the expected one. `done` is the share of the weights that is loaded: 0.0 at the beginning, and
     /// reported again at each quarter.
     #[error("{}", moving_in_words(.moving, *.done))]
     Moving { moving: DepthMove, done: f32 },
@@ -68,7 +67,7 @@ pub enum Event {
     Moved { moved: DepthMove },
 }
 
-/// The likely cause of a slowdown. Pressures are the share of the last ten seconds in which a thread waited, in
+/// The likely cause of a slowdown. A pressure is the share of the last ten seconds in which some thread waited, in
 /// percent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -80,7 +79,8 @@ pub enum Cause {
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
     Spill { device: String },
-    /// Another program has started to use a GPU, or uses more of its memory. The one that took the most is named.
+    /// Another program has started to use a GPU, or uses more of its memory. The fields describe the program that took
+    /// the most.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
@@ -89,7 +89,7 @@ pub enum Cause {
     /// The host is short of memory, so mapped weights are read from the disk again.
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
-    /// The text is deeper than at first, and the cost of depth is unknown.
+    /// The texts are deeper than at first, and the cost of depth is unknown.
     #[error("each token has about {depth} others before it, and had {before} at first")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
@@ -122,12 +122,12 @@ impl Event {
         )
     }
 
-    /// The re-placement that would help. For a GPU that became too full, and for a cache of experts that does not pay,
-    /// a plan with the facts known then; for a GPU that gained room, a plan with at least this
-    /// [gain](crate::load::BetterPlan::gain). `None` if none would help.
+    /// The re-placement that would help; `None` if none would. If a GPU became too full, or if a cache of experts does
+    /// not pay, it is a new plan. If a GPU gained room, it is a better plan with a
+    /// [gain](crate::load::BetterPlan::gain) of at least `min_gain`.
     pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
-            // A new plan knows the observed hits of the cache of experts.
+            // A new plan takes the measured hits of the cache of experts into account.
             Self::MemoryPressure { .. }
             | Self::ExpertMisses { .. }
             | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => Some(Replacement::Replan),
@@ -171,7 +171,7 @@ mod tests {
     use crate::machine::{ThrottleReason, gib, mib};
 
     #[test]
-    fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
+    fn an_event_is_one_line_with_its_numbers() {
         let device = || "CUDA0".to_owned();
         let reasons = vec![ThrottleReason::Heat, ThrottleReason::Hardware];
         let pressure = Event::MemoryPressure { device: device(), free: mib(12), needed: mib(88) };

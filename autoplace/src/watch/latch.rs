@@ -1,4 +1,5 @@
-//! A condition with patience: turns "true now" into a beginning and an end.
+//! A condition with patience. In: samples that say whether it is true now. Out: an event at its beginning and one at
+//! its end.
 
 use std::time::Duration;
 
@@ -8,22 +9,22 @@ use super::event::Event;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) interval: Duration,
-    /// Bytes that must stay free on each GPU, instead of the plan's.
+    /// Bytes that must stay free on each GPU; `None` means the bytes that follow from the plan.
     pub(super) needed: Option<u64>,
-    /// `None`: follows from the interval.
+    /// `None` means a default number of intervals: 2 for `patience`, 5 for `calm` and for `process_interval`.
     pub(super) patience: Option<Duration>,
     pub(super) calm: Option<Duration>,
     pub(super) process_interval: Option<Duration>,
     /// The part of its own speed below which a model is slow.
     pub(super) slow: f64,
-    /// Tokens of a window in which the model's speed is measured.
+    /// Number of tokens in a window, in which the model's speed is measured.
     pub(super) window: u64,
-    /// Tokens before the window from which the model's own speed is learned.
+    /// Number of tokens before the first window, from which the model's own speed is learned.
     pub(super) warm_up: u64,
 }
 
 impl Settings {
-    /// How long a condition must hold before its beginning is reported, unless it is reported at once.
+    /// How long a condition must be true before its beginning is reported, unless it is reported at once.
     pub(super) fn patience(&self) -> Duration {
         self.patience.unwrap_or(self.interval.saturating_mul(2))
     }
@@ -33,7 +34,7 @@ impl Settings {
         self.calm.unwrap_or(self.interval.saturating_mul(5))
     }
 
-    /// From one look at the programs on the GPUs to the next.
+    /// Interval between two checks of the programs on the GPUs.
     pub(super) fn process_interval(&self) -> Duration {
         self.process_interval.unwrap_or(self.interval.saturating_mul(5))
     }
@@ -56,20 +57,20 @@ impl Default for Settings {
 
 /// The moment of a sample, the settings, and the list for events.
 pub(super) struct Now<'a> {
-    /// At least the moment of the last sample.
+    /// The moment of the sample, never before that of the last sample.
     pub(super) at: Duration,
     pub(super) settings: &'a Settings,
     pub(super) events: &'a mut Vec<Event>,
 }
 
-/// Reports one event when a condition begins and one when it ends, however the condition flickers in between.
+/// Reports one event when a condition begins and one when it ends, even if the condition flickers in between.
 ///
-/// It begins after it has held for `patience`, and ends after it has been known false for the time of calm. It
-/// therefore cannot begin twice within the time of calm.
+/// A condition begins after it was true for `patience`, and ends after it was known to be false for the time of calm. A
+/// condition therefore cannot begin twice within the time of calm.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     state: State,
-    /// The event of its end, as of the last sample.
+    /// The event for its end, by the last sample.
     end: Option<Event>,
 }
 
@@ -77,10 +78,10 @@ pub(super) struct Condition {
 enum State {
     #[default]
     Off,
-    /// True, but not for long enough.
+    /// True, but not yet for long enough.
     Pending(Duration),
     On,
-    /// False, but not for long enough.
+    /// False, but not yet for long enough.
     Calming(Duration),
 }
 
@@ -90,13 +91,13 @@ impl Condition {
         matches!(self.state, State::On | State::Calming(_))
     }
 
-    /// Whether the condition holds, but not for long enough to begin.
+    /// Whether the condition is true, but not yet for long enough to begin.
     pub(super) const fn is_pending(&self) -> bool {
         matches!(self.state, State::Pending(_))
     }
 
-    /// Takes a sample of the condition; `None` means unknown. The condition must hold for `patience`. `begins` creates
-    /// the event of its beginning; `end` is the event of its end.
+    /// Takes a sample of the condition; `None` means unknown. The condition must be true for `patience`. `begins`
+    /// creates the event for its beginning; `end` is the event for its end.
     pub(super) fn step(
         &mut self,
         holds: Option<bool>,
@@ -115,7 +116,7 @@ impl Condition {
             (false, Some(true)) if lasts >= patience => State::On,
             (false, Some(true)) => State::Pending(since),
             (false, _) => State::Off,
-            // The condition must be known false throughout the time of calm.
+            // The condition must be known to be false throughout the time of calm.
             (true, Some(false)) if matches!(self.state, State::Calming(_)) && lasts >= calm => State::Off,
             (true, Some(false)) => State::Calming(since),
             (true, _) => State::On,
@@ -127,7 +128,7 @@ impl Condition {
         });
     }
 
-    /// Ends the condition at once. Returns the event of the end if the condition had begun.
+    /// Ends the condition at once. Returns the event for its end if the condition had begun.
     pub(super) fn end(&mut self) -> Option<Event> {
         let was_on = self.is_on();
         self.state = State::Off;
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_neither_begins_nor_ends_it() {
+    fn unknown_values_neither_begin_nor_end_a_condition() {
         let (mut condition, settings, mut events) = (Condition::default(), Settings::default(), Vec::new());
         let event = |free| Event::RoomLost { device: String::new(), free };
         let answers = [None, Some(true)].into_iter().chain([Some(false), Some(false), None].repeat(20));

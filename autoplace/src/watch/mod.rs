@@ -7,8 +7,8 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! A well-placed model can become slow an hour later, and nothing fails then. A [`Sentinel`] checks once a second, at
-//! the cost of less than a hundredth of a core.
+//! A well-placed model can become slow an hour later, without any error. A [`Sentinel`] checks once a second, at the
+//! cost of less than a hundredth of a core.
 //!
 //! | condition | begins | ends |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! Samples of a loaded model, from NVIDIA's driver for its GPUs, from ggml's devices for others, and from the model's
-//! own token counters.
+//! Takes samples of a loaded model. The sources are NVIDIA's driver for its GPUs, ggml's devices for other GPUs, and
+//! the model's own token counters.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
-/// Bytes that another program must take at least to be the likely cause of a slowdown.
+/// Minimum number of bytes that another program must take to be the likely cause of a slowdown.
 const MIN_NOTABLE: u64 = mib(64);
 
 /// Watches a loaded model without keeping it loaded.
@@ -23,9 +23,9 @@ const MIN_NOTABLE: u64 = mib(64);
 /// # Memory that must stay free
 ///
 /// Each GPU must keep the plan's growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)) free, for workspaces
-/// and pools that are created on first use. Once they exist, only the plan's margin and the unused rest are left, so at
-/// most half of those two must stay free. Under WSL, Windows starts to move memory to the host while some of it still
-/// counts as free, so that amount must stay free.
+/// and pools that are created on first use. Once they exist, only the plan's margin and the unused rest are left, so no
+/// more than half of their sum must stay free. Under WSL, Windows starts to move memory to the host while some memory
+/// still counts as free, so that amount must stay free.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -40,11 +40,12 @@ struct DeviceSource {
     ggml: Option<Device>,
     /// PCI address of a card that NVIDIA's driver knows.
     nvidia: Option<PciId>,
-    /// Whether the driver's memory is this device's own; false for a slice of a card, and for host memory.
+    /// Whether the driver's numbers of bytes belong to this device. False for a slice of a card, and for a device that
+    /// uses host memory.
     counts: bool,
-    /// Whether the model does not use the GPU, so that only its room matters.
+    /// Whether the GPU is not used by the model, so that only its free memory matters.
     is_spare: bool,
-    /// Windows' limit for this process; absent if two GPUs share the name.
+    /// Windows' limit for this process; `None` if two GPUs have the same name.
     #[cfg(windows)]
     video: Option<llama_sys::VideoMemory>,
 }
@@ -69,7 +70,7 @@ impl ModelSource {
             }
             if processes && !source.is_spare {
                 // If the list does not contain this process, its process ids come from another namespace, and one of
-                // them may be this very model.
+                // them may belong to this model.
                 let listed = driver.processes(card).filter(|listed| listed.knows_us);
                 sample.processes = listed.map(|listed| listed.others);
             }
@@ -93,7 +94,7 @@ impl ModelSource {
     }
 }
 
-/// Windows' view of the GPU with this name; `None` if two GPUs share the name, because ggml's description cannot
+/// Windows' report about the GPU with this name; `None` if two GPUs have the name, because ggml's description cannot
 /// distinguish them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
@@ -105,11 +106,11 @@ fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
 
 impl Source for ModelSource {
     fn watched(&mut self) -> Option<Watched> {
-        // Read before the plan, so that the next sample detects an outdated number.
+        // The number is read before the plan, so that the next sample detects an outdated one.
         let placed = self.counters.upgrade()?.placements();
         let model = self.model.upgrade()?;
         let (plan, machine, moved) = (model.placement(), model.machine(), model.report().moved.clone());
-        // A cache whose size was asked for stays: another plan would have the same one.
+        // If the request states the size of the cache, another plan would have the same cache.
         let is_stated = model.states_moe_cache();
         drop(model);
         let ggml = Backend::init().map_or_else(|_| Vec::new(), Backend::devices);
@@ -142,7 +143,7 @@ impl Source for ModelSource {
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
-        // The model's streams hold the counters, so without counters there is no model.
+        // The model's streams keep the counters, so without counters there is no model any more.
         let counters = self.counters.upgrade()?;
         let generated = counters.generated();
         let threads = counters.pacer().as_ref().map(Pacer::generating);
@@ -167,7 +168,7 @@ impl Source for ModelSource {
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {
     let name = placement.device.as_deref().unwrap_or(&placement.name);
     let headroom = placement.headroom;
-    // The margin, and memory that no layer fitted into.
+    // The margin, and memory that was too small for another layer.
     let left = placement.budget.saturating_sub(placement.footprint.total()).saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
     let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
@@ -185,13 +186,13 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     }
 }
 
-/// GPUs of the machine that the model does not use, and could use with more room.
+/// GPUs of the machine that the model does not use but could use if they had more room.
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
     machine.gpus.iter().filter(|gpu| !plan.full_offload && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
-/// A GPU that the model does not use: only room for a layer of the host is reported.
+/// A GPU that the model does not use. The only report is that it has room for a layer from the host.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     // A block with a part on the host counts as a GPU layer.
@@ -201,7 +202,7 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
-/// The cost of depth, from the model's file; unknown if reading the file again fails.
+/// The cost of depth, computed from the model's file. The cost is unknown if the file can no longer be read.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
     profile.and_then(|profile| DepthCost::for_plan(&profile, plan, machine)).unwrap_or_default()

@@ -4,7 +4,8 @@ use super::depth::DepthCost;
 use crate::load::{DepthMove, ExpertUses, Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
-/// A source of samples: [`ModelSource`](super::ModelSource) for a loaded model, or a custom one.
+/// A source of samples. [`ModelSource`](super::ModelSource) is the source for a loaded model; applications can write
+/// others.
 ///
 /// The sentinel's thread owns the source. Watching costs only the source's processor time on that thread.
 pub trait Source: Send {
@@ -12,8 +13,8 @@ pub trait Source: Send {
     /// the watching.
     fn watched(&mut self) -> Option<Watched>;
 
-    /// Takes a sample; `None` ends the watching. `processes` asks for the programs on the GPUs too, which takes longer
-    /// than everything else.
+    /// Takes a sample; `None` ends the watching. With `processes`, the sample includes the programs on the GPUs, which
+    /// takes longer than everything else.
     fn sample(&mut self, processes: bool) -> Option<Sample>;
 }
 
@@ -24,12 +25,12 @@ pub struct Watched {
     pub devices: Vec<WatchedDevice>,
     /// The cost of a token by its depth.
     pub depth_cost: DepthCost,
-    /// Number of re-placements of the model at this state.
+    /// Number of re-placements of the model so far.
     pub placement: u64,
     /// The move by depth that led to this placement.
     pub moved: Option<DepthMove>,
-    /// The share of the uses of experts, 0 to 1, below which the model would be faster without its cache of experts;
-    /// `None` without a cache, or if it never would.
+    /// The hit rate of the cache of experts, 0 to 1, below which the model would be faster without the cache. `None`
+    /// without a cache, or if the model would never be faster.
     pub expert_break_even: Option<f64>,
 }
 
@@ -42,45 +43,46 @@ pub struct WatchedDevice {
     pub needed: u64,
     /// Gain of free memory that is worth a report; `None` if more room is useless.
     pub room: Option<u64>,
-    /// Free memory at first according to the plan; `None` to take it from the first sample. The smaller of the two
-    /// counts, because memory may have become free since the plan was made.
+    /// Free memory that the plan expects at first; `None` takes the number of the first sample. Of both numbers, the
+    /// smaller one counts, because memory may have become free since the plan was made.
     pub left: Option<u64>,
     /// Memory that another program must take to be the likely cause of a slowdown.
     pub notable: u64,
-    /// Whether its driver moves memory to the host instead of failing.
+    /// Whether the GPU's driver moves memory to the host instead of refusing an allocation.
     pub spills: bool,
 }
 
 /// The observations of one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// Each watched GPU, in the order of [`Watched::devices`]. A missing one reports nothing.
+    /// The watched GPUs, in the order of [`Watched::devices`]. A missing GPU reports nothing.
     pub devices: Vec<DeviceSample>,
     /// Generation totals so far.
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
-    /// The generating threads of the CPU; `None` if unknown, as for a model in a worker.
+    /// The generating threads of the CPU; `None` if they are unknown, for example for a model in a worker.
     pub threads: Option<GeneratingThreads>,
     /// Number of re-placements.
     pub placement: u64,
     /// Uses of the cache of experts so far.
     pub experts: ExpertUses,
-    /// The move by depth that is under way; its time is the time that it is expected to take.
+    /// The move by depth that is under way, with its expected time, and the share of the weights that is loaded.
     pub moving: Option<(DepthMove, f32)>,
 }
 
-/// A GPU at one moment. `None`: the driver does not report the value.
+/// A GPU at one moment. `None` means that the driver does not report the value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct DeviceSample {
     /// Free bytes.
     pub free: Option<u64>,
-    /// Bytes of this process in host memory for this GPU: created there, or moved there by the driver (Windows).
+    /// Bytes of this process in host memory for this GPU. These bytes were allocated there, or the driver moved them
+    /// there (Windows).
     pub on_host: Option<u64>,
-    /// Reasons for lowered clocks; empty for none.
+    /// Reasons for lowered clocks; empty if the clocks are not lowered.
     pub throttle: Option<Vec<ThrottleReason>>,
-    /// Its temperature in degrees Celsius.
+    /// The temperature of the GPU in degrees Celsius.
     pub temperature: Option<u32>,
     /// The clock of its processors, in MHz.
     pub clock_mhz: Option<u32>,

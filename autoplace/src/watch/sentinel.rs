@@ -1,4 +1,4 @@
-//! The watching thread.
+//! The sentinel: a thread that takes samples and reports events.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
@@ -10,7 +10,7 @@ use super::rules::Rules;
 use super::sample::{Source, Watched};
 use crate::load::{DepthMove, Model, WeakModel};
 
-/// Maximum number of events that wait for a reader. Further ones are dropped.
+/// Maximum number of events that wait for a reader. Further events are dropped.
 const WAITING: usize = 256;
 /// Ratio of the pause to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
 const REST: u32 = 99;
@@ -18,7 +18,7 @@ const REST: u32 = 99;
 const MAX_REST: u32 = 30;
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Receives each event, on the sentinel's thread.
+/// A callback for each event, on the sentinel's thread.
 type Callback = Box<dyn FnMut(&Event) + Send>;
 
 /// The reason why watching could not start.
@@ -35,13 +35,13 @@ pub enum Error {
 
 /// Watches a model on a separate thread, until the sentinel or the model is dropped.
 ///
-/// Its events wait to be [received](Self::events), go to `tracing` (problems as warnings, the rest as information), and
-/// are passed to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model loaded nor
-/// the process running.
+/// The events wait to be [received](Self::events). They also go to `tracing` (problems as warnings, the rest as
+/// information), and to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model
+/// loaded nor the process running.
 #[derive(Debug)]
 pub struct Sentinel {
     events: Receiver<Event>,
-    /// The thread ends when this is dropped.
+    /// Dropping this sender ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,18 +51,18 @@ impl Sentinel {
     ///
     /// # Errors
     ///
-    /// As [`SentinelBuilder::watch_source`].
+    /// The errors of [`SentinelBuilder::watch_source`].
     pub fn watch(model: &Model) -> Result<Self, Error> {
         Self::builder().watch(model)
     }
 
-    /// Configures a sentinel: how often it looks, and what it reports.
+    /// Configures a sentinel: how often it takes samples, and what it reports.
     pub fn builder() -> SentinelBuilder {
         SentinelBuilder::default()
     }
 
-    /// The events. `try_iter` takes those that wait; `recv_timeout` waits for the next one. At most 256 wait. The
-    /// receiver disconnects after the watching has ended and all events were taken.
+    /// The receiver of the events. `try_iter` takes the waiting events; `recv_timeout` waits for the next one. At most
+    /// 256 events wait. The receiver disconnects after the watching has ended and all events were taken.
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
     }
@@ -76,9 +76,9 @@ impl Sentinel {
 impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A callback may drop the sentinel, and a thread cannot wait for itself.
+        // A callback may drop the sentinel on the sentinel's own thread, which cannot wait for itself.
         if let Some(thread) = self.thread.take_if(|thread| thread.thread().id() != thread::current().id()) {
-            // The thread fails only if a callback panics, and the panic was already printed.
+            // The thread panics only if a callback panics, and that panic was already printed.
             let _ = thread.join();
         }
     }
@@ -97,8 +97,8 @@ impl SentinelBuilder {
     /// Sets the interval between samples, at least a millisecond. Default: a second. The pause between samples is
     /// longer if a sample takes more than 1 % of the interval.
     ///
-    /// [`patience`](Self::patience) and [`calm`](Self::calm) say how long a condition, and its absence, must last
-    /// before it is reported.
+    /// [`patience`](Self::patience) and [`calm`](Self::calm) set how long a condition must be true before its beginning
+    /// is reported, and false before its end is.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval.max(MIN_INTERVAL);
         self
@@ -118,8 +118,9 @@ impl SentinelBuilder {
         self
     }
 
-    /// Sets the interval between two looks at the programs on the GPUs, which take longer than the rest of a
-    /// sample. Default: five intervals, and at once where a program may explain an event that is about to begin.
+    /// Sets the interval between two checks of the programs on the GPUs. Such a check takes longer than the rest of a
+    /// sample. Default: five intervals. If a program may explain an event that is about to begin, the check comes at
+    /// once.
     pub fn process_interval(mut self, interval: Duration) -> Self {
         self.settings.process_interval = Some(interval);
         self
@@ -144,24 +145,24 @@ impl SentinelBuilder {
         self
     }
 
-    /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
-    /// left; see [`ModelSource`](super::ModelSource) for the reasons.
+    /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, but no more than half of the memory
+    /// that the plan left free; see [`ModelSource`](super::ModelSource) for the reasons.
     pub fn memory_below(mut self, bytes: u64) -> Self {
         self.settings.needed = Some(bytes);
         self
     }
 
-    /// Sets a callback for each event. It runs on the sentinel's thread, which does not watch meanwhile.
+    /// Sets a callback for each event. The callback runs on the sentinel's thread, which does not watch meanwhile.
     pub fn on_event(mut self, callback: impl FnMut(&Event) + Send + 'static) -> Self {
         self.callback = Some(Box::new(callback));
         self
     }
 
-    /// Re-places the model when an event [advises](Event::advises) it: under memory pressure by a plan for the
-    /// memory then free; after a gain of room by a better plan with at least this
+    /// Re-places the model when an event [advises](Event::advises) it. Under memory pressure, the model gets a plan for
+    /// the memory that is then free. After a gain of room, it gets a better plan with at least this
     /// [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If nothing is being
-    /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before
-    /// its next token, and the text continues unchanged. Applies only to [`watch`](Self::watch).
+    /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before its
+    /// next token, and the text continues unchanged. This has an effect only with [`watch`](Self::watch).
     pub fn auto_replace(mut self, min_gain: f64) -> Self {
         self.min_gain = Some(min_gain);
         self
@@ -171,7 +172,7 @@ impl SentinelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`watch_source`](Self::watch_source).
+    /// The errors of [`watch_source`](Self::watch_source).
     pub fn watch(mut self, model: &Model) -> Result<Sentinel, Error> {
         if let Some(min_gain) = self.min_gain {
             let model = model.downgrade();
@@ -223,9 +224,9 @@ debug_with!(SentinelBuilder: settings);
 struct Watch<S> {
     settings: Settings,
     source: S,
-    /// Number of re-placements when the rules were created.
+    /// Number of re-placements before the rules were created.
     placement: u64,
-    /// The last move by depth, and the one that is under way with its share of loaded weights.
+    /// The last move by depth. The next field is the move that is under way, with its share of loaded weights.
     moved: Option<DepthMove>,
     moving: Option<(DepthMove, f32)>,
     rules: Rules,
@@ -254,7 +255,7 @@ impl<S: Source> Watch<S> {
                 self.moving = None;
                 self.rules.step(at, &sample, &mut events);
             } else {
-                // After a re-placement the GPUs and the speed differ, so the sample does not fit the old rules.
+                // After a re-placement, the GPUs and the speed differ, so the old rules cannot judge the sample.
                 asked_at = None;
                 let Some(watched) = self.source.watched() else { return };
                 self.placement = watched.placement;
@@ -275,7 +276,7 @@ impl<S: Source> Watch<S> {
         }
     }
 
-    /// Reports a move by depth that has ended, and returns the last one.
+    /// Reports a move by depth that has ended. Returns the last move.
     fn has_moved(&self, watched: &Watched, events: &mut Vec<Event>) -> Option<DepthMove> {
         let moved = watched.moved.clone().filter(|moved| Some(moved) != self.moved.as_ref());
         events.extend(moved.map(|moved| Event::Moved { moved }));

@@ -1,8 +1,9 @@
-//! The connection between an application and its worker, separate from their printed output.
+//! The connection between an application and its worker. It is separate from their printed output.
 //!
-//! On Unix it is a pair of connected sockets, one of which is the worker's standard input. Elsewhere a handle is
-//! one-way, and the worker answers on its standard output. A message is a length of four bytes, little-endian, and that
-//! many bytes in postcard's format, at least one. A length of zero is a sign of life. The first message is [`Hello`].
+//! On Unix, it is a pair of connected sockets, one of which is the worker's standard input. On other systems, handles
+//! have only one direction, so the worker answers on its standard output. A message consists of its length, as a
+//! little-endian number of four bytes, and of at least one byte in postcard's format. A length of zero is a sign of
+//! life. The first message is [`Hello`].
 
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
@@ -132,7 +133,7 @@ impl Connection {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Gives `command` the worker's end.
+    /// Passes the worker's end to `command`.
     #[cfg(unix)]
     pub(super) fn new(command: &mut Command) -> io::Result<Self> {
         let (stream, theirs) = std::os::unix::net::UnixStream::pair()?;
@@ -140,10 +141,10 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Opens both directions, once the child has its end.
+    /// Opens both directions, after the child has got its end.
     #[cfg(unix)]
     pub(super) fn open(&self, _: &mut Child, timeout: Duration) -> io::Result<(Receiver, Sender)> {
-        // A worker that reads nothing gets no more time than one that sends nothing.
+        // A worker that reads nothing gets as little time as a worker that sends nothing.
         self.stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
         Ok((Receiver::new(self.stream.try_clone()?), Sender::new(self.stream.try_clone()?)))
     }
@@ -170,7 +171,8 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::fd::AsFd;
 
     let stream = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Refuses anything but a socket: this process may have inherited the variable from a worker, without the handle.
+    // Refuses anything but a socket, because this process may have inherited the variable from a worker without the
+    // handle.
     stream.peer_addr()?;
     Ok((Receiver::new(stream.try_clone()?), Sender::new(stream)))
 }
@@ -182,8 +184,8 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
-    // Output of libraries must not mix with the messages. A failure means that the process has no other stdout to print
-    // to.
+    // The output of libraries must not mix with the messages. If this fails, the process has no other standard output,
+    // so the result does not matter.
     let _ = llama_sys::print_to_stderr();
     Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }
@@ -196,22 +198,22 @@ pub(super) const SIGNS: &str = "AUTOPLACE_WORKER_SIGNS";
 
 /// Interval between two signs of life of this worker.
 pub(crate) fn sign_every() -> Duration {
-    let asked = std::env::var(SIGNS).ok().and_then(|it| it.parse().ok());
+    let asked = std::env::var(SIGNS).ok().and_then(|value| value.parse().ok());
     Duration::from_millis(asked.unwrap_or(5000).clamp(1, 5000))
 }
 
-/// Environment variable with the log level that the application wants.
+/// Environment variable with the log level that the application requests.
 pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
 
-/// The first message of a worker, with its build. Equal builds have the same messages.
+/// The first message of a worker: the name of its build. Equal builds have the same messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// The value of `load::worker_build`.
     pub(crate) build: String,
 }
 
-/// Whether `main` has called the guard. Without it, this program started again would be a second application instead of
-/// a worker.
+/// Whether `main` has called the guard. Without this call, another start of this program would be a second application
+/// instead of a worker.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// Records the call of the guard. Returns whether this process was started as a worker.
@@ -243,7 +245,7 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
     let written = encode(buffer).map_err(|error| Error::Protocol {
         doing: "writing a message to it",
         reason: match error {
-            // Postcard drops the text of a custom error; non-UTF-8 paths are the only source of one.
+            // Postcard drops the text of a custom error. Such an error comes only from a path that is not UTF-8.
             postcard::Error::SerdeSerCustom => "it contains a path that is not UTF-8".to_owned(),
             error => error.to_string(),
         },
@@ -259,13 +261,14 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
 /// The reason why no message was received.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// The other side is gone, in the middle of a message or between two.
+    /// The other side is gone, perhaps in the middle of a message.
     Gone,
     /// The other side sent something other than a message.
     Senseless(String),
 }
 
-/// Encodes messages and the errors in them. The format has no names, so enums must put skipped variants last.
+/// Encodes messages and the errors in them. The format has no names of variants, so the skipped variants of an enum
+/// must come last.
 pub(crate) fn encode(buffer: &mut Vec<u8>, value: &impl Serialize) -> postcard::Result<()> {
     postcard::to_io(value, buffer).map(drop)
 }
@@ -318,7 +321,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_that_is_cut_off_is_no_message(text: String, cut: prop::sample::Index) {
+        fn a_message_that_is_cut_off_is_not_received(text: String, cut: prop::sample::Index) {
             let bytes = framed(&text);
             let cut = cut.index(bytes.len());
             prop_assert!(matches!(read_back::<String>(&bytes[..cut]), Err(Failed::Gone)));

@@ -1,4 +1,4 @@
-//! Errors between an application and its worker.
+//! The errors of worker processes.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The alias hides `&'static str` from serde, which would otherwise infer a borrowed error type.
+/// A static string. The alias hides `&'static str` from serde, which would otherwise infer a borrowed error type.
 pub(crate) type Word = &'static str;
 
 /// An error of a worker process, or of its start.
@@ -33,20 +33,20 @@ pub enum Error {
     /// A message is longer than the limit of the other side.
     #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
     TooLong { bytes: usize, limit: usize },
-    /// The worker answered with an error that has no type on this side. `kind` is its name there, such as `Plan` or
-    /// `Native`.
+    /// The worker answered with an error whose type cannot be sent. `kind` is the name of the error's variant, such as
+    /// `Plan` or `Native`.
     #[error("{message}")]
     Answered { kind: String, message: String },
-    /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log` holds
-    /// its last lines, oldest first.
+    /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log` has
+    /// the program's last lines, the oldest first.
     #[error(
         "{} {} and did not identify itself as a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
     )]
     #[serde(skip)]
     NotAWorker { program: PathBuf, status: Option<ExitStatus>, log: Vec<String> },
-    /// The worker died: llama.cpp or another process ended it. `status` is its exit code or signal, `None` if the
-    /// operating system reports neither. `log` holds at most 64 last lines, oldest first.
+    /// The worker died: llama.cpp or another process ended it. `status` is its exit code or signal; `None` if the
+    /// operating system reports neither. `log` has at most 64 of its last lines, the oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
@@ -59,7 +59,7 @@ pub enum Error {
     #[error("the worker violated the protocol while {doing}: {reason}")]
     #[serde(skip)]
     Protocol { doing: Word, reason: String },
-    /// The model runs in another process, and the call needs it in this one.
+    /// The model runs in another process, but the call needs it in this one.
     #[error("the model runs in a worker process: {what} is not available")]
     #[serde(skip)]
     Elsewhere { what: Word },
@@ -76,7 +76,7 @@ fn how(status: Option<&ExitStatus>) -> String {
     status.map_or_else(|| "had to be killed".to_owned(), |status| format!("ended ({status})"))
 }
 
-/// The last line of the log, which says the most.
+/// The last line of the log, which is the most informative one.
 fn last(log: &[String]) -> String {
     log.last().map(|line| format!("; its last line: {line}")).unwrap_or_default()
 }

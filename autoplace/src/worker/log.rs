@@ -1,4 +1,5 @@
-//! A worker's standard error: `tracing` gets all lines, and the error about its death gets the last ones.
+//! Reads a worker's standard error. All lines go to `tracing`; the last lines become part of the error about the
+//! worker's death.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -17,13 +18,13 @@ use crate::sync::lock;
 
 const KEPT: usize = 64;
 
-/// Maximum bytes of a kept line. A longer one is split.
+/// Maximum bytes of a line. A longer line is split.
 const MAX_LINE: u64 = 4 << 10;
 
 /// The last lines of a worker so far.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// Carries no message; it disconnects after the last line.
+    /// This channel carries no message, but disconnects after the last line.
     end: mpsc::Receiver<()>,
 }
 
@@ -76,8 +77,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// Passes a line to `tracing` at the level that [`LogLines`] wrote, and returns it without the level. Other lines (an
-/// assertion, the C++ library's last words) have no level and become warnings.
+/// Passes a line to `tracing` at the level that [`LogLines`] wrote, and returns it without the level. Lines from other
+/// sources (an assertion, or the C++ library) have no level and become warnings.
 fn pass_on(line: &str) -> String {
     let leveled = line.split_once(' ').and_then(|(level, text)| Some((level.parse().ok()?, text)));
     let (level, text) = leveled.unwrap_or((Level::WARN, line));
@@ -92,13 +93,14 @@ fn pass_on(line: &str) -> String {
     text.to_owned()
 }
 
-/// The worker's `tracing` subscriber. It writes each event as a line on standard error that begins with the level.
+/// The worker's `tracing` subscriber. The subscriber writes each event as a line on standard error that begins with the
+/// level.
 pub(crate) struct LogLines {
     most: LevelFilter,
 }
 
 impl LogLines {
-    /// Passes the events that the application wants, and always warnings.
+    /// Writes the events that the application has requested, and always warnings.
     pub(crate) fn as_asked() -> Self {
         let most = std::env::var(LEVEL).ok().and_then(|level| level.parse().ok());
         Self { most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN) }
@@ -115,7 +117,7 @@ impl Subscriber for LogLines {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        // One id for all spans, because no line mentions them.
+        // All spans have the same id, because no line mentions them.
         span::Id::from_u64(1)
     }
 
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_no_part_of_a_line() {
+    fn a_level_is_not_part_of_a_line() {
         assert_eq!(pass_on("ERROR ggml::cuda: out of memory"), "ggml::cuda: out of memory");
         assert_eq!(pass_on("ggml.c:12: GGML_ASSERT(x) failed"), "ggml.c:12: GGML_ASSERT(x) failed");
     }

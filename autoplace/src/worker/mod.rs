@@ -1,9 +1,9 @@
 //! Runs a model in a child process, so that a crash does not end the application.
 //!
 //! llama.cpp ends its process when it cannot continue, for example if a CUDA pool runs out of memory during a
-//! computation, or if an RPC server is gone. With [`Isolation::Process`] that process is a child. In: a
-//! [`WorkerProcess`], which names the program. Out: a connection for messages, and finally the child's exit status and
-//! last log lines.
+//! computation, or if an RPC server is gone. With [`Isolation::Process`], that process is only a child of the
+//! application. In: a [`WorkerProcess`], which names the program. Out: a connection for messages, and finally the
+//! child's exit status and last log lines.
 //!
 //! This room does not depend on models: `load` and `generate` define the messages. The child's side is in `serve`.
 
@@ -27,11 +27,11 @@ pub(crate) use channel::{Hello, Receiver, Sender, decode, encode, guard, inherit
 pub(crate) use log::LogLines;
 pub(crate) use process::{Handle, Worker};
 
-/// Default time for a worker to identify itself. Its libraries, including those of a GPU, load before its `main`
-/// begins.
+/// Default time for a worker to identify itself. The libraries of the worker, including those of a GPU, load before its
+/// `main` begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Default time that a worker may be silent. On every machine, a batch of a prompt takes less time.
+/// Default time that a worker may be silent. A batch of a prompt takes less time on every machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A request to a worker. Each room defines its own kind.
@@ -56,7 +56,7 @@ pub enum Isolation {
 /// The child process of a model.
 ///
 /// The child starts with `AUTOPLACE_WORKER` in its environment, and in its own process group, so that Ctrl-C reaches
-/// only the application. It ends when its connection to the application ends, however the application ends.
+/// only the application. The child ends when its connection to the application ends, for whatever reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct WorkerProcess {
@@ -75,9 +75,9 @@ pub enum OnDeath {
     /// Return [`Error::Died`] from the call that needed the worker, and from every later call.
     #[default]
     Fail,
-    /// Start another worker, load the model again by the memory that is then free, and continue after the last token.
-    /// The earlier tokens are computed again in the same way as before, one after the other. The text pauses meanwhile
-    /// and then continues unchanged.
+    /// Start another worker, load the model again with a plan for the memory that is then free, and continue after the
+    /// last token. The generated tokens are computed again one by one, as before. The text pauses meanwhile and then
+    /// continues unchanged.
     Resume {
         /// Maximum number of restarts within one generation or load.
         attempts: u32,
@@ -85,21 +85,21 @@ pub enum OnDeath {
 }
 
 impl WorkerProcess {
-    /// Uses the application's own executable, whose `main` must begin with [`worker_main`](crate::worker_main). If this
-    /// process has not called it, nothing is started ([`Error::NoWorkerMain`]).
+    /// Uses the application's own executable. Its `main` must begin with [`worker_main`](crate::worker_main). If this
+    /// process has not called that function, no worker is started ([`Error::NoWorkerMain`]).
     pub fn own_executable() -> Self {
         let (environment, on_death) = (Vec::new(), OnDeath::Fail);
         Self { program: None, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
     }
 
-    /// Uses the program `autoplace-worker`, or another one whose `main` begins with
-    /// [`worker_main`](crate::worker_main). It must be built with the same version of autoplace and llama.cpp. A
-    /// program that is not a worker runs until [`patience`](Self::patience) is over.
+    /// Uses the program `autoplace-worker`, or another program whose `main` begins with
+    /// [`worker_main`](crate::worker_main). The program must be built with the same version of autoplace and llama.cpp.
+    /// A program that is not a worker runs until [`patience`](Self::patience) is over.
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
-    /// Sets the reaction to its death. Default: [`OnDeath::Fail`].
+    /// Sets the reaction to the worker's death. Default: [`OnDeath::Fail`].
     pub fn on_death(mut self, policy: OnDeath) -> Self {
         self.on_death = policy;
         self
@@ -111,15 +111,16 @@ impl WorkerProcess {
         self
     }
 
-    /// Sets the time from its start to its first message, after which it is killed. Default: a minute.
+    /// Sets the maximum time between the worker's start and its first message. After this time, the worker is killed.
+    /// Default: a minute.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Sets how long a busy worker may be silent before it is killed and counts as dead ([`Error::Silent`]). A
-    /// worker sends a sign of life every few seconds, unless a single computation of llama.cpp takes longer, such
-    /// as a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
+    /// Sets how long a busy worker may be silent. After this time, it is killed and counts as dead ([`Error::Silent`]).
+    /// A worker sends a sign of life every few seconds, unless a single computation of llama.cpp takes longer, such as
+    /// a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -138,7 +139,7 @@ impl WorkerProcess {
             return Ok(program.clone());
         }
         let own = std::env::current_exe()?;
-        // After an update has replaced the file, Linux still offers the running one.
+        // After an update has replaced the executable, Linux still offers the running file under this path.
         let running = Path::new("/proc/self/exe");
         Ok(if !own.exists() && running.exists() { running.to_owned() } else { own })
     }

@@ -1,4 +1,4 @@
-//! A worker as the application sees it: its start, its messages, and its end.
+//! The application's side of a worker: its start, its messages, and its end.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -25,12 +25,12 @@ const DYING: Duration = Duration::from_secs(2);
 /// Time for a dead worker's last lines to arrive.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Access to a worker for other threads.
+/// A handle with which other threads reach a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     pub(crate) id: u32,
     pub(crate) sender: Sender,
-    /// Kills the worker if it is silent for too long.
+    /// The watch that kills the worker if it is silent for too long.
     pub(crate) watch: Arc<Watch>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Handle {
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
     pub(crate) handle: Handle,
-    /// Set until the worker is ended.
+    /// Dropped when the worker is ended.
     watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
     tail: Tail,
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker, which must be of the build `ours`.
+    /// Starts a worker, which must have the build `ours`.
     pub(crate) fn start(process: &WorkerProcess, ours: &str) -> Result<Self, Error> {
         if is_worker() {
             return Err(Error::Nested);
@@ -89,7 +89,7 @@ impl Worker {
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
         let (watch, receiver) = (&self.handle.watch, self.receiver.as_mut());
-        let receive = || receiver.map_or(Err(Failed::Gone), |it| it.receive_after_signs(&|| watch.alive()));
+        let receive = || receiver.map_or(Err(Failed::Gone), |receiver| receiver.receive_after_signs(&|| watch.alive()));
         match watch.waiting(receive) {
             Ok(message) => Ok(message),
             Err(Failed::Gone) => Err(self.died(doing)),
@@ -121,7 +121,7 @@ impl Worker {
         self.receiver = None;
     }
 
-    /// Ends the worker if necessary. Returns its exit status, if it ended by itself, and its last lines.
+    /// Ends the worker if necessary. Returns its exit status if it ended by itself, and the last lines of its log.
     fn last_words(&mut self) -> (Option<ExitStatus>, Vec<String>) {
         self.close();
         let status = ended(&self.child, DYING);
@@ -153,7 +153,7 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     let connection = Connection::new(&mut command)?;
     let (pipe, theirs) = io::pipe()?;
     if cfg!(unix) {
-        // Elsewhere stdout carries the answers.
+        // On other systems, the answers come through stdout.
         command.stdout(theirs.try_clone()?);
     }
     command.stderr(theirs);
@@ -167,7 +167,7 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     command.env(LEVEL, LevelFilter::current().to_string());
     apart(&mut command);
     let mut child = command.spawn()?;
-    // Drops its copies of the child's handles, which would keep the connection open.
+    // The command has copies of the child's handles, which would keep the connection open.
     drop(command);
     let id = child.id();
     let opened = connection.open(&mut child, process.timeout);
@@ -180,7 +180,8 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     Ok(Worker { child, handle, watching, receiver, tail, is_killed: false })
 }
 
-/// Keeps Ctrl-C from the worker, so that the application decides about it; it may want the rest of the sentence.
+/// Starts the worker in its own process group, so that Ctrl-C does not reach it. The application decides what Ctrl-C
+/// does; it may let the sentence finish.
 ///
 /// Linux's parent-death signal is deliberately not used: it is sent when the thread that started the worker ends,
 /// possibly long before the application. The end of the connection is enough.
@@ -191,7 +192,7 @@ fn apart(command: &mut Command) {
     command.process_group(0);
 }
 
-/// As on Unix, and without a console window.
+/// Keeps Ctrl-C from the worker, as on Unix, and opens no console window.
 #[cfg(windows)]
 fn apart(command: &mut Command) {
     use std::os::windows::process::CommandExt;

@@ -1,4 +1,5 @@
-//! Kills a worker without a sign of life, one that was stopped or hangs in a driver, so that no call waits forever.
+//! Kills a worker that shows no sign of life, because it was stopped or hangs in a driver, so that no call waits
+//! forever.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,13 +13,13 @@ use crate::sync::lock;
 /// Time for a worker to react to an abort. A GPU first finishes its part of a graph.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Shared with the watching thread.
+/// The state that the watching thread shares with the callers of a worker.
 #[derive(Debug)]
 pub(crate) struct Watch(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// How long the worker may be silent while a caller waits for it.
+    /// Maximum time that the worker may be silent while a caller waits for it.
     timeout: Duration,
     /// The last sign of life, or the beginning of the wait; `None` while no caller waits.
     since: Option<Instant>,
@@ -40,8 +41,8 @@ impl State {
 }
 
 impl Watch {
-    /// Starts the thread, which ends when the sender is dropped. The thread checks often enough for the shorter of both
-    /// times.
+    /// Starts the thread, which ends when the returned sender is dropped. The thread checks often enough for the
+    /// shorter of the two time limits.
     pub(super) fn start(
         child: &Arc<Mutex<Child>>,
         connection: Connection,
@@ -94,7 +95,7 @@ impl Watch {
         lock(&self.0).is_aborted = false;
     }
 
-    /// How long the worker had been silent when it was killed for that.
+    /// How long the worker had been silent, if it was killed for its silence.
     pub(super) fn ended_after(&self) -> Option<Duration> {
         lock(&self.0).ended_after
     }
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abort_shortens_what_it_is_waited_for() {
+    fn an_abort_shortens_the_wait() {
         let state = |timeout, is_aborted| {
             let timeout = Duration::from_secs(timeout);
             State { timeout, since: None, is_aborted, ended_after: None }

@@ -1,5 +1,5 @@
-//! A token costs one allocation, for its returned piece of text: in a stream, with drafts by prompt lookup, in a
-//! session, in an engine. Choosing a token costs none.
+//! A token costs one allocation, for the returned piece of text. This is checked in a stream, with drafts by prompt
+//! lookup, in a session, and in an engine. Choosing a token costs none.
 
 use std::thread;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
 use test_support::counting::allocations;
 use test_support::demo_path;
 
-/// Number of allocations for `pieces` pieces of a text, after the `first` ones, which may still grow a buffer.
+/// Checks the allocations for `pieces` pieces of a text. The `first` pieces before them do not count, because they may
+/// still grow a buffer.
 fn of_stream(generate: GenerateRequest, first: usize, pieces: usize) {
     let mut stream = generate.stream().unwrap();
     for _ in 0..first {
         stream.next().unwrap().unwrap();
     }
     let before = allocations();
-    let read = stream.by_ref().take(pieces).map(|it| drop(it.unwrap())).count();
+    let read = stream.by_ref().take(pieces).map(|piece| drop(piece.unwrap())).count();
     let allocations = allocations() - before;
     assert!(read >= 16, "the demo model ended after {read} pieces");
     assert!(allocations <= read, "{allocations} for {read} pieces: {stream:?}");
@@ -36,7 +37,7 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most_and_so_does_a_draft_token() 
     assert!(text_and_statistics(generate).1.drafted_tokens > 0);
 }
 
-/// Number of pieces in a session's steps, and of their allocations.
+/// Returns the number of pieces in a session's steps, and the number of their allocations.
 fn steps(session: &mut Session, first: usize, pieces: usize) -> (usize, usize) {
     for _ in 0..first {
         drop(session.step().unwrap());
@@ -81,7 +82,7 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     let (to, after) = reach(1100 + PIECES as u64);
     let allocated = (after - before) as u64;
     assert!(allocated <= most(to - from), "{allocated} for {} tokens", to - from);
-    // Reading allocates nothing.
+    // The reader allocates nothing.
     let before = allocations();
     for answer in &mut answers {
         for _ in 0..100 {

@@ -1,5 +1,5 @@
-//! Generations as `Stream`s, with `futures` and in tokio, on the demo model: behaviour beyond the shared cases of
-//! `front_ends.rs`.
+//! Generations as `Stream`s, with `futures` and in tokio, on the demo model. These tests cover behaviour beyond the
+//! shared cases of `front_ends.rs`.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -31,7 +31,7 @@ fn awaited(generate: GenerateRequest) -> AsyncStream<TokenStream> {
 }
 
 #[test]
-fn nobody_asks_before_there_is_something() {
+fn a_task_is_polled_only_when_there_is_a_piece() {
     let model = demo(512, 1, false);
     let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(80));
     let (text, polls) = block_on(read(&mut stream));
@@ -48,19 +48,19 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
         block_on(stream.next()).0.unwrap().unwrap();
         stream
     };
-    // In the middle of a text.
+    // The stream is aborted in the middle of a text.
     let mut stream = endless();
     stream.abort_handle().abort();
     assert!(block_on(read(&mut stream)).0.is_ok());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
-    // In the middle of a prompt.
+    // The stream is aborted in the middle of a prompt.
     let mut stream = awaited(greedy(&model, PROMPTS.concat().repeat(20)));
     stream.abort_handle().abort();
-    assert!(block_on(read(&mut stream)).0.is_ok_and(|it| it.is_empty()));
+    assert!(block_on(read(&mut stream)).0.is_ok_and(|text| text.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
-    // Soon after the stream is dropped.
+    // The context is free soon after the stream is dropped.
     drop(endless());
     wait("ends", || is_free(&model));
 }
@@ -86,14 +86,14 @@ fn a_chats_answer_is_a_stream_too() {
 }
 
 #[test]
-fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
-    /// Like a handler of a web server: it owns the chat, and its result must not borrow from it.
+fn an_owned_answer_outlives_its_caller_and_gives_its_chat_back() {
+    /// This is like a handler of a web server. The handler owns the chat, so its result must not borrow the chat.
     fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
         let template = ChatTemplate::family("chatml").unwrap();
         engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)
     }
-    fn is_static<T: Send + 'static>(it: T) -> T {
-        it
+    fn is_static<T: Send + 'static>(value: T) -> T {
+        value
     }
     let model = demo(2048, 1, false);
     let expected = chat(&model, "chatml").say("Hear me.").unwrap().text().unwrap();
@@ -111,7 +111,7 @@ fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
         chat.messages().iter().map(|message| message.content.as_str()).collect::<Vec<_>>(),
         ["Hear me.", &expected]
     );
-    // In the middle of an answer, the chat's history gets the answer so far.
+    // If an answer is ended in the middle, the chat's history gets the answer so far.
     let mut answer = chat.max_tokens(500).say_async("And then?").unwrap();
     block_on(answer.next()).0.unwrap().unwrap();
     let mut chat = *answer.into_chat();
@@ -128,7 +128,7 @@ fn a_stream_that_is_over_stops_no_other_when_it_is_dropped() {
     let unread = greedy(&model, PROMPTS[0]).max_tokens(4).stream().unwrap();
     let late = unread.abort_handle();
     let unread = unread.into_async().unwrap();
-    // The text ends by itself, unread.
+    // The text ends by itself, although nobody reads it.
     wait("ends", || is_free(&model));
     let next = greedy(&model, PROMPTS[1]).stream().unwrap();
     drop(unread);

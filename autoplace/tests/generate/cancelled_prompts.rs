@@ -1,5 +1,5 @@
-//! Prompts that are cancelled during their computation: the computed part is kept or forgotten, the context is free,
-//! and the next text equals that of a raw llama.cpp loop. On the demo model.
+//! Prompts that are cancelled during their computation, on the demo model. The computed part is kept or forgotten, the
+//! context is free, and the next text equals that of a raw llama.cpp loop.
 
 use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of};
 use autoplace::Model;
@@ -17,7 +17,7 @@ fn load() -> Model {
 #[test]
 fn a_prompt_that_is_dropped_or_aborted_in_the_middle_leaves_nothing_half_done() {
     let model = load();
-    // A prompt of many batches.
+    // The prompt has many batches.
     let prompt = tokens_of(&model, &SYSTEM.repeat(12));
     let raw = Raw::text(&model, &prompt, 24);
     for (steps, aborts) in [(0, true), (1, true), (4, true), (1, false), (3, false), (5, false)] {
@@ -40,7 +40,7 @@ fn a_prompt_that_is_dropped_or_aborted_in_the_middle_leaves_nothing_half_done() 
         assert_eq!(completion.tokens, raw, "after {steps} steps");
         // The computed part of the prompt is reused.
         assert!(aborts || completion.statistics().cached_tokens == steps * BATCH as usize);
-        // Clears the context for the next round.
+        // This clears the context for the next round.
         drop(session);
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
@@ -56,7 +56,7 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     assert!(stream.next().is_none());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(stream);
-    // No answer came, so the question is removed.
+    // There was no answer, so the question is removed.
     assert_eq!(cut.messages(), []);
     let (again, _) = cut.say(&long).unwrap().finish().unwrap();
     let (expected, _) = chat(&model, "chatml").say(&long).unwrap().finish().unwrap();

@@ -1,5 +1,4 @@
-//! Conversations: their history, the computed part of it, and the parts of answers. Through the public API, on the demo
-//! model.
+//! Conversations through the public API, on the demo model: their history, its computed part, and the parts of answers.
 
 use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
@@ -24,9 +23,9 @@ fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
 }
 
 #[test]
-fn a_turn_computes_what_is_new_and_nothing_else() {
+fn a_turn_computes_only_new_tokens() {
     let model = load();
-    // The end of the last answer, the question, and the header of the next answer.
+    // Only these tokens are computed: the end of the last answer, the question, and the header of the next answer.
     let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
     let written = tokens(&model, written);
     let mut chat = chat(&model, "chatml").system("Speak as the king spake unto his servants.");
@@ -96,7 +95,7 @@ fn a_chat_behind_a_lock_answers_with_the_lock_held() {
     let chat = locked.lock().unwrap();
     assert_eq!(chat.messages()[1].content, text);
     drop(chat);
-    // A question that is refused is taken back.
+    // A refused question is removed from the history.
     let long = ChatStream::say(locked.lock().unwrap(), "long ".repeat(5000)).map(drop);
     assert_matches!(long, Err(Error::PromptTooLong { .. }));
     assert_eq!(locked.lock().unwrap().messages().len(), 2);
@@ -124,7 +123,7 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
             });
             assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
         });
-        // So long that the text waits for its reader.
+        // The text is so long that it waits for its reader.
         let mut cut = begin().with(|generate| generate.max_tokens(1000));
         let mut stream = cut.say(questions[0]).unwrap();
         stream.next().unwrap().unwrap();
@@ -149,7 +148,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
     };
     let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
     let all = load().chat_with(template.unwrap()).tools([tool("walk"), tool("ride")]);
-    let chat = |choice| all.clone().with(|it| it.max_tokens(200)).tool_choice(choice);
+    let chat = |choice| all.clone().with(|request| request.max_tokens(200)).tool_choice(choice);
     for (choice, names) in
         [(ToolChoice::Required, &["walk", "ride"][..]), (ToolChoice::Function("ride".into()), &["ride"])]
     {
@@ -162,7 +161,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
         let (reply, _) = chat.answer().unwrap().finish().unwrap();
         assert!(reply.tool_calls.is_empty() && !reply.content.is_empty(), "{reply:?}");
     }
-    let other = chat(ToolChoice::Required).with(|it| it.constraint(Constraint::json_object()));
+    let other = chat(ToolChoice::Required).with(|request| request.constraint(Constraint::json_object()));
     for mut chat in [chat(ToolChoice::Function("fly".into())), other] {
         assert!(matches!(chat.say("Go.").unwrap_err(), Error::Constraint { .. }));
         assert!(chat.messages().is_empty());
@@ -170,10 +169,10 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
 }
 
 #[test]
-fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
+fn an_answer_under_a_constraint_has_no_reasoning() {
     let source = "{{ messages[-1].content }}{% if enable_thinking is not false %} long{% endif %}{# </think> #}<think>";
     let chat = load().chat_with(ChatTemplate::new(source, <_>::default()).unwrap());
-    let mut chat = chat.with(|it| it.constraint(Constraint::choices(["yes"])));
+    let mut chat = chat.with(|request| request.constraint(Constraint::choices(["yes"])));
     let (reply, _) = chat.say("Is it?").unwrap().finish().unwrap();
     assert_eq!((&*reply.content, reply.reasoning), ("yes", None));
     assert_eq!(chat.rendered().unwrap().as_str(), "yes<think>");
@@ -181,7 +180,7 @@ fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
 }
 
 #[test]
-fn what_a_person_writes_is_never_a_control_token() {
+fn text_from_a_person_is_never_a_control_token() {
     let model = load();
     let vocab = model.native().unwrap().vocab();
     let bos = vocab.bos().unwrap();
@@ -193,7 +192,7 @@ fn what_a_person_writes_is_never_a_control_token() {
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };
-    // As a control token, it would be a single token.
+    // If it were read as a control token, it would be a single token.
     assert!(computed(&written) > computed("") + 1);
 }
 

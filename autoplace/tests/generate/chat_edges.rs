@@ -20,7 +20,7 @@ fn fresh(family: &str, history: &[Message]) -> String {
 }
 
 #[test]
-fn messages_of_nothing_are_messages() {
+fn empty_messages_are_messages() {
     let model = load();
     for family in chat::FAMILIES {
         let mut chat = chat(&model, family);
@@ -29,11 +29,11 @@ fn messages_of_nothing_are_messages() {
             let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");
-            // Several in a row.
+            // Several such messages follow each other.
             chat.say(said).unwrap().finish().unwrap();
         }
         assert_eq!(chat.messages().iter().filter(|message| message.role == Role::USER).count(), 3);
-        // A history of empty messages only.
+        // The history has only empty messages.
         *chat.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
         chat.answer().unwrap().finish().unwrap();
     }
@@ -46,7 +46,7 @@ fn messages_of_nothing_are_messages() {
 }
 
 #[test]
-fn what_a_template_refuses_is_taken_back_and_the_chat_goes_on() {
+fn a_message_that_a_template_refuses_is_removed_and_the_chat_goes_on() {
     let model = load();
     let mut chat = chat(&model, "mistral");
     chat.push(Message::new(Role::new("narrator"), "Meanwhile, in the city of David,"));
@@ -66,15 +66,15 @@ fn ask(chat: &mut Chat, questions: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
+fn only_tokens_after_an_edit_are_computed_again() {
     let model = load();
     let vocab = model.native().unwrap().vocab();
     let tokens = |text: &str| vocab.tokenize(text, false, true).unwrap().len();
     let expected = ask(&mut chat(&load(), "chatml").system(SYSTEM), &QUESTIONS);
     let mut chat = chat(&model, "chatml").system(SYSTEM);
     assert_eq!(ask(&mut chat, &QUESTIONS[..3]), expected[..3]);
-    // The system message and a question, up to the beginning of the answer. The answer itself is now text, which may
-    // tokenize differently.
+    // The system message and a question are kept, up to the beginning of the answer. The answer itself is now text,
+    // which may be tokenized differently.
     let kept = {
         let mut before = chat.clone();
         before.messages_mut().truncate(2);
@@ -108,7 +108,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     // The tests of the crate `chat` cover every format.
     for sample in test_support::replies::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(&sample.template);
-        // A template whose prompts end like those of the format.
+        // The prompts of this template end like those of the format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model
@@ -129,7 +129,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
         let reply = stream.reply().unwrap().clone();
         drop(stream);
-        // The parts of the whole text, parsed at once.
+        // These are the parts of the whole text, parsed at once.
         let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools(Tool::new));
         parser.push(sample.text);
         let name = sample.name;

@@ -1,4 +1,4 @@
-//! Conversations that outgrow the context: through the public API, on the demo model.
+//! Conversations that outgrow the context, through the public API, on the demo model.
 
 use crate::text_support::{self, demo};
 use autoplace::chat::Message;
@@ -24,7 +24,7 @@ fn two_hundred_turns_end_no_chat_of_512_tokens() {
     let prompt = chat.rendered().unwrap().into_string();
     assert!(prompt.starts_with("<|im_start|>system\nSpeak as the king"), "{prompt}");
     assert!(prompt.contains("And 199?") && !prompt.contains("And 0?"), "{prompt}");
-    // If each turn dropped one old turn, each would compute the whole prompt, about 400 tokens.
+    // If each turn dropped one old turn, each turn would compute the whole prompt of about 400 tokens.
     assert!(computed < 200 * 100, "{computed}");
     chat.push(Message::user("Who art thou?"));
     let counted = chat.prompt_tokens().unwrap();

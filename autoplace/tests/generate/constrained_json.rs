@@ -1,5 +1,5 @@
-//! A text under a JSON schema is JSON that the schema allows, whatever the model would prefer, unless a limit cuts it
-//! short.
+//! Unless a limit cuts it short, a text under a JSON schema is JSON that the schema allows, no matter what the model
+//! would prefer.
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -15,7 +15,7 @@ fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, 
     model.generate(PROMPT).constraint(constraint).seed(seed).max_tokens(400).text()
 }
 
-/// The violation of the schema by the text, if any, including formats.
+/// The reason why the text violates the schema; `None` if it does not. Formats are checked too.
 fn violation(schema: &Value, text: &str) -> Option<String> {
     let validator = jsonschema::options().should_validate_formats(true).build(schema).expect("the schema is one");
     let value: Value = match serde_json::from_str(text) {
@@ -26,7 +26,7 @@ fn violation(schema: &Value, text: &str) -> Option<String> {
     Some(format!("{error} in {text:?}"))
 }
 
-/// Headings of the file whose texts need not end.
+/// The headings in the file of schemas under which texts need not end.
 const MAY_GO_ON: [&str; 2] = ["alternatives and references", "values without an end of their own"];
 
 #[test]
@@ -95,7 +95,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
         });
         let member = (inner.clone(), any::<bool>());
         let object = btree_map(name.clone(), member, 0..4).prop_map(|members| {
-            let required = members.iter().filter(|(_, (_, it))| *it);
+            let required = members.iter().filter(|(_, (_, needed))| *needed);
             let required: Vec<_> = required.map(|(name, _)| name.clone()).collect();
             let properties: Map<String, Value> =
                 members.into_iter().map(|(name, (schema, _))| (name, schema)).collect();
@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
-    fn whatever_a_schema_allows(schema in any_schema(), seed in 0_u32..1000) {
+    fn any_schema_allows_the_text_that_it_constrains(schema in any_schema(), seed in 0_u32..1000) {
         thread_local!(static MODEL: Model = load_demo());
         let text = MODEL.with(|model| generate(model, Constraint::json_schema(schema.clone()), seed)).unwrap();
         prop_assert_eq!(violation(&schema, &text), None);

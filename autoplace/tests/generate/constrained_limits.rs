@@ -43,7 +43,7 @@ fn a_keyword_that_cannot_be_enforced_is_named() {
 }
 
 #[test]
-fn what_no_text_can_meet_is_refused() {
+fn a_constraint_that_no_text_can_meet_is_refused() {
     let model = load_demo();
     for constraint in [
         Constraint::json_schema(json!(false)),
@@ -94,7 +94,7 @@ fn any_object(key: &str, n: usize) -> Value {
     json!({"anyOf": list(n, |i| json!({"type": "object", "required": [format!("{key}{i}")]}))})
 }
 
-/// Hostile constraints. Each is refused or enforced within bounded time and memory.
+/// Hostile constraints, each of which must be refused, or enforced within bounded time and memory.
 const HOSTILE: [Make; 37] = [
     || {
         let chain = object(1900, |i| {
@@ -140,7 +140,7 @@ const HOSTILE: [Make; 37] = [
         let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
         Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))
     },
-    // Words with a common beginning, beside a rule that reads them letter by letter.
+    // Words with a common beginning stand beside a rule that reads them letter by letter.
     || {
         let words: Vec<String> = (0..2_000).map(|i| format!("\"w{i}\"")).collect();
         Constraint::gbnf(format!("root ::= (word | ({}) root [a-z0-9])\nword ::= [a-z] word?", words.join(" | ")))
@@ -181,7 +181,8 @@ fn kind(i: usize) -> Value {
     json!({"type": "object", "properties": {"kind": {"enum": names}}, "required": ["kind"]})
 }
 
-/// Schemas and grammars that once took gigabytes or minutes, or ended the process, by the refusal's message.
+/// Schemas and grammars that once took gigabytes or minutes, or ended the process. The cases are grouped by the message
+/// of the refusal.
 const BOMBS: [(&str, &[Make]); 9] = [
     (
         "combinations of its schemas apply at once",
@@ -262,8 +263,8 @@ fn large_schemas_of_tools_are_followed() {
     }
 }
 
-/// Each constraint runs in a process of its own, so that the peak belongs to it. A constraint that would take gigabytes
-/// or minutes is refused with the exceeded limit.
+/// Each constraint runs in a separate process, so that the peak of memory belongs to it. A constraint that would take
+/// gigabytes or minutes is refused with the exceeded limit.
 #[test]
 fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
     const INDEX: &str = "AUTOPLACE_HOSTILE";
@@ -293,7 +294,7 @@ fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
         }
         other => panic!("{other:?}"),
     }
-    // The kernel sums per core, and a second reading may be slightly lower.
+    // The kernel adds numbers of several cores, so a second reading may be slightly lower.
     let grown = peak().saturating_sub(before);
     assert!(grown <= 256 << 10, "{grown} KiB");
 }

@@ -51,7 +51,7 @@ fn an_ignored_end_token_is_not_taken_as_text_of_a_constraint() {
 }
 
 #[test]
-fn choices_are_one_of_them() {
+fn a_text_is_one_of_its_choices() {
     let model = load_demo();
     let lists: [&[&str]; 4] = [
         &["yes", "no"],
@@ -104,7 +104,7 @@ fn a_gbnf_grammar_is_followed_here_and_in_a_worker() {
 }
 
 #[test]
-fn one_that_allows_every_text_changes_none() {
+fn a_constraint_that_allows_every_text_changes_none() {
     let model = load_demo();
     let greedy = || model.generate(PROMPT).temp(0.0).max_tokens(60);
     let free = greedy().text().unwrap();
@@ -133,7 +133,7 @@ fn no_token_of_a_held_text_is_a_control_token() {
 }
 
 #[test]
-fn the_token_that_completes_a_text_is_one_of_it() {
+fn the_token_that_completes_a_text_is_part_of_it() {
     let model = load_demo();
     let held = Constraint::regex("[ab]{9}c");
     let mut stream = model.generate(PROMPT).constraint(held).stream().unwrap();

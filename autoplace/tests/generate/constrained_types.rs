@@ -86,7 +86,7 @@ fn values_of_many_types_are_parsed() {
     let (_, _): (bool, bool) = model.generate_as(PROMPT).unwrap();
 }
 
-/// The schema allows values that the type refuses.
+/// The schema of this type allows values that the type refuses.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Impossible {
     #[schemars(with = "bool")]

@@ -1,4 +1,5 @@
-//! Documents are scored against a query in the model's own form, many at once, with the same score as alone.
+//! Documents are scored against a query in the model's own form. Many documents at once have the same scores as each
+//! alone.
 
 use crate::embed_vectors::{by_llama_cpp, embedder, load, small, written};
 use autoplace::embed::Error;
@@ -19,7 +20,7 @@ fn with_template(template: &str) -> Sketch {
     sketch
 }
 
-/// The score of a pair equals llama.cpp's for these tokens.
+/// Checks that the score of a pair equals llama.cpp's score for these tokens.
 fn is_scored_as(sketch: &Sketch, query: &str, document: &str, tokens: impl FnOnce(&Vocab) -> Vec<Token>) {
     let (_folder, path) = written(sketch);
     let score = embedder(&path, Pooling::Rank).rerank(query, &[document]).unwrap()[0];
@@ -70,7 +71,7 @@ fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
 
 #[test]
 fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
-    // Four tokens of the query, and two or three special tokens.
+    // There are four tokens of the query, and two or three special tokens.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
         let mut embedder = small(&sketch, Pooling::Rank);
@@ -98,12 +99,12 @@ fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
 }
 
 #[test]
-fn a_reranker_that_says_so_itself_needs_no_asking() {
+fn a_reranker_by_its_own_header_needs_no_request() {
     let (_folder, path) = written(&reranker(F32));
     let mut ranking = embedder(&path, Pooling::Model);
     assert_eq!(ranking.pooling().unwrap(), Pooling::Rank);
     assert_eq!(ranking.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
-    // The model embeds too when it is loaded to.
+    // The same model can also be loaded to embed.
     assert!(embedder(&path, Pooling::Mean).embed(&["the sea"]).unwrap()[0].width() > 1);
 }
 

@@ -1,4 +1,4 @@
-//! Embeddings: texts in, vectors out. The vectors equal llama.cpp's own and do not depend on the other texts.
+//! Embeddings. The vectors of a text equal llama.cpp's own, and do not depend on the other texts.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,8 @@ fn distance(one: &Embedding, other: &Embedding) -> f32 {
     one.as_slice().iter().zip(other.as_slice()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Compares texts together with each alone. `apart` is the tolerated rounding of a cosine of 1.
+/// Compares the vectors of texts that are embedded together with those of each text alone. `apart` is the tolerated
+/// rounding of a cosine of 1.
 fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], apart: f32) {
     let (_folder, path) = written(sketch);
     for &pooling in poolings {
@@ -66,7 +67,7 @@ fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], ap
                 assert!(1.0 - cosine <= apart, "{case}: {cosine} in {text:?}");
             }
         }
-        let [one, other] = [&together[0], &together[1]].map(|it| it.vectors().last().unwrap());
+        let [one, other] = [&together[0], &together[1]].map(|embedding| embedding.vectors().last().unwrap());
         let cosine = cosine_similarity(one, other).unwrap();
         assert!(1.0 - cosine > apart, "{case}: all texts are alike, {cosine}");
     }
@@ -76,7 +77,7 @@ const POOLINGS: [Pooling; 5] = [Pooling::Model, Pooling::None, Pooling::Mean, Po
 
 #[test]
 fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
-    // Many lengths, so that some texts share a batch and some do not.
+    // The texts have many lengths, so that some share a batch and some do not.
     let texts: Vec<String> = (0..30).map(|n| text(n, 1 + n * 7 % 60)).collect();
     for sketch in encoders(F32) {
         together_as_alone(&sketch, &POOLINGS, &texts, 1e-5);
@@ -84,17 +85,17 @@ fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
 }
 
 #[test]
-fn so_does_a_model_with_a_memory_of_whatever_kind() {
-    // Their vocabulary consists of bytes.
+fn a_model_with_any_kind_of_memory_gives_the_vectors_of_each_text_alone() {
+    // The vocabulary of these models consists of bytes.
     let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
     let mut models = test_support::random_weights::all();
-    // A cache, a cache with a window, a state, and both.
+    // The memories of these models: a cache, a cache with a window, a recurrent state, a cache with a state.
     let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
     models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));
     assert_eq!(models.len(), kinds.len());
     for mut sketch in models {
         sketch.vocabulary();
-        // These models name no pooling. The first token of all texts is the same, and attends to no other.
+        // These models name no pooling. The first token is the same in all texts, and attends to no other token.
         together_as_alone(&sketch, &[Pooling::None, Pooling::Mean, Pooling::Last], &texts, 2e-3);
     }
     for sketch in [llama_embed(F32), t5_encoder(F32)] {
@@ -156,14 +157,14 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 }
 
 #[test]
-fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
+fn vectors_have_a_length_of_1_unless_requested_otherwise() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     // Without pooling, each token has a vector, including [CLS] and [SEP].
     for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
         let mut embedder = small(&nomic_bert(F32), pooling);
         let texts = ["the sea", "a warm stone sleeps"];
         let scaled = embedder.embed(&texts).unwrap();
-        assert_eq!([&scaled[0], &scaled[1]].map(|it| it.vectors().len()), counts);
+        assert_eq!([&scaled[0], &scaled[1]].map(|embedding| embedding.vectors().len()), counts);
         let mut embedder = embedder.normalize(false);
         let raw = embedder.embed(&texts).unwrap();
         for (scaled, raw) in scaled.iter().zip(&raw).flat_map(|(scaled, raw)| scaled.vectors().zip(raw.vectors())) {
@@ -171,7 +172,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
             assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
             assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
         }
-        // The other kinds of scaling, for each vector by itself.
+        // Checks the other kinds of scaling, for each vector by itself.
         for (kind, size) in [
             (
                 Normalization::MaxAbsolute,
@@ -194,11 +195,11 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let mut embedder = small(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
         assert_eq!(longest, MAX_LENGTH as usize, "{}", sketch.title());
-        // The model adds two more.
+        // The model adds two more tokens.
         let fits = text(0, longest - 2);
         assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
         let long = text(0, longest + 40);
-        // Aborts the next computation.
+        // This aborts the next computation.
         embedder.abort_handle().abort();
         let counts = (longest + 42, longest);
         let refused = embedder.embed(&["the sea", &long]);
@@ -209,7 +210,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let cut = embedder.embed(&["the sea", &long]).unwrap();
         let truncated: Vec<bool> = cut.iter().map(Embedding::is_truncated).collect();
         assert_eq!(truncated, [false, true]);
-        // The result equals that of the text that would have fitted, with its end token.
+        // The result equals that of the longest text that fits, with its end token.
         let fits = embedder.embed(&[&fits]).unwrap().remove(0);
         assert_eq!(cut[1].tokens(), longest);
         assert!(distance(&cut[1], &fits) < 2e-3);
@@ -232,7 +233,7 @@ fn a_megabyte_of_text_is_counted_or_cut() {
                     assert!(cut.is_truncated() && cut.tokens() <= limit, "{case}");
                     embedder = embedder.truncate(false);
                 }
-                // Some vocabularies make hardly a token of spaces, or of an unknown word.
+                // In some vocabularies, spaces or an unknown word become hardly any tokens.
                 Ok(embeddings) => assert!(embeddings[0].tokens() < 8, "{case}"),
                 Err(error) => panic!("{case}: {error}"),
             }
@@ -261,14 +262,14 @@ fn a_position_beyond_the_learned_ones_neither_lengthens_texts_nor_ends_the_proce
 }
 
 #[test]
-fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() {
+fn empty_texts_are_accepted_and_control_tokens_are_text() {
     let mut embedder = small(&bert(F32), Pooling::Model);
     assert!(embedder.embed::<&str>(&[]).unwrap().is_empty());
     let embeddings = embedder.embed(&["", "the", ""]).unwrap();
     assert_eq!(embeddings[0].tokens(), 2);
     assert!(distance(&embeddings[0], &embeddings[2]) < 1e-5);
     assert!(distance(&embeddings[0], &embeddings[1]) > 1e-3);
-    // As a control token, it would be one of three tokens.
+    // If it were read as a control token, there would be three tokens.
     assert!(embedder.embed(&["[SEP]"]).unwrap()[0].tokens() > 3);
 }
 

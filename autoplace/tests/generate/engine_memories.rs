@@ -1,5 +1,5 @@
-//! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside
-//! attention. Every text equals that of a raw llama.cpp loop, alone and beside others, and with its prompt in chunks.
+//! An engine with models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside
+//! attention. Every text equals that of a raw llama.cpp loop: alone, beside other texts, and with its prompt in chunks.
 
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;
@@ -13,7 +13,7 @@ const ALL: [&str; 5] = ["phi3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
 struct Kind {
     arch: &'static str,
     model: Model,
-    /// Prompts shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
+    /// Prompts that are shorter and longer than the windows, and than a graph of 32 tokens. Two of them begin alike.
     prompts: Vec<Vec<Token>>,
     /// llama.cpp's answers to the prompts.
     expected: Vec<Vec<Token>>,
@@ -43,7 +43,7 @@ impl Kind {
 
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
-    // Alone, a chunk is a batch; beside others, the other texts wait for each chunk.
+    // If the text is alone, a chunk is a batch. Otherwise, the other texts wait for each chunk.
     for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
         for (kind, chunk) in Kind::all(sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
@@ -57,27 +57,27 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 }
 
 #[test]
-fn texts_that_are_put_aside_go_on_as_they_were() {
+fn suspended_texts_continue_unchanged() {
     for kind in Kind::all(1) {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
-        // Without a reader, each text gives the only sequence to the next.
+        // Without a reader, each text gives up the only sequence to the next text.
         let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
-        until(&engine, |it| it.running == 0);
+        until(&engine, |metrics| metrics.running == 0);
         kind.check(4, kind.submit(&engine, 4));
         slow.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
     }
 }
 
 #[test]
-fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
+fn cancelled_texts_leave_nothing_in_other_texts() {
     for kind in Kind::all(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
-        // The text ends in the middle of a prompt that the next prompt extends.
+        // The text is dropped in the middle of its prompt. The next prompt extends this prompt.
         let answer = kind.submit(&engine, 2);
-        until(&engine, |it| it.prompt_tokens > 0);
+        until(&engine, |metrics| metrics.prompt_tokens > 0);
         drop(answer);
         kind.check(3, kind.submit(&engine, 3));
-        // In the middle of a text, beside another one that continues.
+        // The text is dropped in the middle. Another text beside it continues.
         let mut cut = kind.submit(&engine, 0);
         let beside = kind.submit(&engine, 1);
         cut.pieces().next().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! An engine whose model is re-placed, or whose card fails, while texts run. On simulated cards.
+//! The model of an engine is re-placed, or its card fails, while texts run. The cards are simulated.
 
 use crate::engine_steps::Gate;
 use crate::replace_support::{generations, load, plan, request};
@@ -60,7 +60,7 @@ fn texts_go_on_when_the_model_is_re_placed() {
     }
     assert_eq!(texts, expected);
     assert_eq!(engine.last_replaced().unwrap().unwrap().resumed, Resumed::Restored);
-    // The model is re-placed while idle, too.
+    // An idle model is re-placed too.
     model.request_replace(onto_card(0));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
     assert_eq!(whole(engine.submit(text(&model, 0)).unwrap()), expected[0]);
@@ -105,16 +105,16 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     let submit = || engine.submit(text(&model, 0));
     for is_idle in [true, false] {
         let mut running = (!is_idle).then(|| submit().unwrap());
-        running.iter_mut().for_each(|it| drop(it.next().unwrap().unwrap()));
-        // Another program takes the memory after the plan was made.
+        running.iter_mut().for_each(|text| drop(text.next().unwrap().unwrap()));
+        // Another program takes the memory, after the plan was made.
         card.set_taken(mib(64));
         model.request_replace(all_of_it.clone());
-        wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
-        assert!(running.is_none_or(|it| it.into_text().is_err()));
+        wait("fails", || engine.last_replaced().is_some_and(|outcome| outcome.is_err()));
+        assert!(running.is_none_or(|text| text.into_text().is_err()));
         assert_matches!(submit().map(drop), Err(Error::Load(_)));
         if is_idle {
             model.request_replace(nothing.clone());
-            wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
+            wait("is placed", || engine.last_replaced().is_some_and(|outcome| outcome.is_ok()));
         } else {
             card.set_taken(0);
             model.replace(None).unwrap();

@@ -1,4 +1,4 @@
-//! Requests of an engine: how they wait, leave and end, and how they end with the engine. On the demo model.
+//! Requests of an engine, on the demo model: how they wait, leave and end, and how they end with the engine.
 
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -44,23 +44,23 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
         assert_matches!(submit(PROMPTS[3]), Err(Error::QueueFull { queue: 2 }));
         drop(third);
         let fourth = submit(PROMPTS[3]).unwrap();
-        until(&engine, |it| it.queued + it.running == 3);
+        until(&engine, |metrics| metrics.queued + metrics.running == 3);
         drop((second, fourth, first));
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
     }
 }
 
 #[test]
-fn those_who_wait_for_a_place_get_it_in_their_order() {
+fn waiting_callers_get_a_place_in_their_order() {
     for model in everywhere(2048, 1, false) {
         let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
         let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
         let submit = || Box::pin(engine.submit_async(greedy(&model, PROMPTS[1], LONG)));
         let mut waiting = [submit(), submit(), submit()];
-        assert!(waiting.iter_mut().all(|it| it.now_or_never().is_none()));
+        assert!(waiting.iter_mut().all(|future| future.now_or_never().is_none()));
         drop(running);
-        until(&engine, |it| it.queued + it.running == 0);
-        // The first waiting caller has the place, and no later one may take it.
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
+        // The first waiting caller has the place, and no later caller may take it.
         let [first, mut second, mut third] = waiting;
         assert!((&mut second).now_or_never().is_none());
         assert_matches!(engine.try_submit(greedy(&model, PROMPTS[1], 4)), Err(Error::QueueFull { queue: 0 }));
@@ -69,12 +69,12 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         let answer = wait_for(second);
         assert!((&mut third).now_or_never().is_none());
         drop(answer);
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
         wait_for(third);
     }
 }
 
-/// The text of a future that has a place. A worker may still have to check the request.
+/// Waits for the text of a future that has a place in the queue. A worker may still have to check the request.
 fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin) -> TokenStream {
     loop {
         if let Some(answer) = (&mut future).now_or_never() {
@@ -85,25 +85,25 @@ fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin
 }
 
 #[test]
-fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
+fn a_dropped_text_ends_and_its_computed_tokens_stay() {
     for model in everywhere(4096, 1, false) {
         let prompt = PROMPTS.concat().repeat(6);
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
-        // In the middle of its prompt.
+        // The text is dropped in the middle of its prompt.
         let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
         if model.worker_id().is_none() {
-            until(&engine, |it| it.prompt_tokens > 0);
+            until(&engine, |metrics| metrics.prompt_tokens > 0);
         }
         drop(answer);
-        until(&engine, |it| it.queued + it.running == 0);
+        until(&engine, |metrics| metrics.queued + metrics.running == 0);
         assert_eq!(engine.metrics().generated_tokens, 0);
         drop(engine);
-        // In the middle of its text.
+        // The text is dropped in the middle of its answer.
         let engine = Engine::builder(&model).ahead(4).start().unwrap();
         let mut answer = engine.submit(greedy(&model, &prompt, LONG)).unwrap();
         answer.pieces().next().unwrap().unwrap();
         drop(answer);
-        until(&engine, |it| it.running == 0);
+        until(&engine, |metrics| metrics.running == 0);
         assert!(engine.metrics().generated_tokens < LONG as u64, "{:?}", engine.metrics());
         let (text, statistics) = engine.submit(greedy(&model, &prompt, 10)).unwrap().into_text().unwrap();
         assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
@@ -122,15 +122,15 @@ fn a_reader_that_does_not_read_stalls_nobody() {
             let quick = engine.submit(greedy(&model, PROMPTS[5], 30)).unwrap();
             assert_eq!(quick.into_text().unwrap().1.generated_tokens, 30);
         }
-        // The texts have given their places up.
+        // The texts have given up their sequences.
         let metrics = engine.metrics();
         assert!(metrics.generated_tokens <= 3 * 30 + 3 * 6, "{metrics:?}");
-        until(&engine, |it| it.running == 0 && it.queued == 3);
-        // They continue when they are read.
-        let texts: Vec<_> = slow.into_iter().map(|it| it.into_text().unwrap()).collect();
+        until(&engine, |metrics| metrics.running == 0 && metrics.queued == 3);
+        // The texts continue when they are read.
+        let texts: Vec<_> = slow.into_iter().map(|answer| answer.into_text().unwrap()).collect();
         drop(engine);
         for (prompt, (text, statistics)) in PROMPTS.iter().zip(texts) {
-            // In a shared cache, tokens that are computed again lie in other cells and round differently.
+            // In a shared cache, tokens that are computed again lie in other cells and are rounded differently.
             if unified {
                 assert!(statistics.generated_tokens == 100, "{statistics}");
             } else {
@@ -147,12 +147,12 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
         let begin = |engine: &Engine, tokens| {
             let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
-            // The first text is running.
+            // Now the first text is running.
             first.pieces().next().unwrap().unwrap();
             let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
             (first, second)
         };
-        let count = |answer: TokenStream| answer.into_text().map(|(_, it)| it.generated_tokens);
+        let count = |answer: TokenStream| answer.into_text().map(|(_, statistics)| statistics.generated_tokens);
 
         let engine = start();
         let (first, second) = begin(&engine, 50);
@@ -160,10 +160,10 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         assert_eq!(count(first).unwrap(), 50);
         assert_eq!(count(second).unwrap(), 20);
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
-        // The context is free although handles are left.
+        // The context is free, although handles of the engine are left.
         assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
 
-        // Texts that have begun are finished; waiting ones are not.
+        // Texts that have begun are finished; waiting texts are not.
         let engine = start();
         let (first, second) = begin(&engine, 50);
         engine.close(Shutdown::FinishBegun);
@@ -227,8 +227,8 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let waker = Waker::from(Arc::new(Panics));
     // The text waits behind the others.
     assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
-    // The panic comes with its first piece.
-    until(&engine, |it| it.running + it.queued == 0);
+    // The panic comes with the first piece of the text.
+    until(&engine, |metrics| metrics.running + metrics.queued == 0);
     for other in others {
         match other.into_text() {
             Ok((_, statistics)) => assert_eq!(statistics.generated_tokens, 100),

@@ -1,5 +1,5 @@
-//! The engine's work between two tokens: texts join, leave and take turns. On the demo model, whose tokens are chosen
-//! one by one with permission of the test.
+//! The engine's work between two tokens: texts join, leave and take turns. A sampler of the test lets the demo model
+//! choose its tokens one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -22,7 +22,7 @@ impl Gate {
         self.allowed.fetch_add(tokens, SeqCst);
     }
 
-    /// Number of tokens that have asked for permission.
+    /// Number of tokens that have waited for permission so far.
     fn asked(&self) -> usize {
         self.asked.load(SeqCst)
     }
@@ -63,7 +63,7 @@ fn a_text_whose_reader_goes_ends_with_the_token_that_is_chosen_just_then() {
     gate.stands_before(4);
     drop(answer);
     gate.leave(1000);
-    until(&engine, |it| it.running == 0);
+    until(&engine, |metrics| metrics.running == 0);
     assert_eq!(gate.asked(), 4, "no token is chosen for nobody");
     assert!(engine.metrics().generated_tokens <= 4);
 }
@@ -77,9 +77,9 @@ fn a_request_joins_at_the_next_token() {
     gate.leave(3);
     gate.stands_before(4);
     let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
-    // The token that is being chosen, and the one beside which the prompt is computed.
+    // One of the tokens is being chosen now; the prompt is computed beside the other one.
     gate.leave(2);
-    until(&engine, |it| it.running == 1 && it.queued == 0);
+    until(&engine, |metrics| metrics.running == 1 && metrics.queued == 0);
     assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);
     assert!(gate.asked() <= 6, "{}", gate.asked());
     gate.leave(1000);
@@ -114,7 +114,7 @@ fn the_first_of_two_equal_prompts_is_answered_while_the_second_is_computed() {
     let steps = tokens_of(&model, &prompt).len().div_ceil(8);
     let engine = Engine::builder(&model).prompt_chunk(8).start().unwrap();
     let [occupied, first, second] = [(); 3].map(|()| Gate::default());
-    // Both wait, so that they begin with the same step.
+    // Both texts wait, so that they begin with the same step.
     let [a, b] = [(); 2].map(|()| engine.submit(occupied.generate(&model, PROMPTS[0]).max_tokens(1)).unwrap());
     let submit = |gate: &Gate| engine.submit(gate.generate(&model, &prompt).cache_prompt(false)).unwrap();
     let answers = [submit(&first), submit(&second)];
@@ -141,14 +141,14 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
         gate.stands_before(2);
         let prompt = greedy(&model, &long).max_tokens(1).cache_prompt(false);
         let answer = engine.submit(prompt).unwrap();
-        // One token is being chosen, and one comes beside each chunk.
+        // One token is being chosen, and each chunk has another token beside it.
         let steps = tokens.div_ceil(chunk);
         gate.leave(steps);
         gate.stands_before(2 + steps);
         assert_eq!(engine.metrics().queued, 0);
         assert_eq!(engine.metrics().running, 2, "the prompt has a chunk to go");
         gate.leave(1);
-        until(&engine, |it| it.running == 1);
+        until(&engine, |metrics| metrics.running == 1);
         assert_eq!(answer.into_text().unwrap().1.generated_tokens, 1);
         gate.leave(1000);
         drop(other);

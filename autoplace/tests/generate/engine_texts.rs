@@ -1,4 +1,4 @@
-//! Texts of an engine equal those of a raw loop, however many run at once. On the demo model.
+//! Texts of an engine equal those of a raw loop, for any number of texts at once. The model is the demo model.
 
 use crate::text_support::{
     PROMPTS, Raw, answered, demo, greedy, likeliest, load, request, text, text_and_statistics, tokens_of, words,
@@ -45,16 +45,16 @@ fn every_request_has_statistics_of_its_own() {
     });
     let mut sums = [0; 3];
     for (at, (answer, (prompt, tokens))) in answers.into_iter().zip(asked).enumerate() {
-        let (_, it) = answer.into_text().unwrap();
+        let (_, statistics) = answer.into_text().unwrap();
         let of_prompt = tokens_of(&model, PROMPTS[prompt]).len();
-        assert_eq!((it.prompt_tokens, it.generated_tokens), (of_prompt, tokens), "{at}");
-        assert_eq!(it.seed, Some(prompt as u32), "{at}");
-        assert!(it.cached_tokens < of_prompt, "{at}: {it}");
-        assert!(it.first_token_latency.unwrap() >= it.prompt_time, "{at}: {it}");
-        assert_eq!(it.generation_time.is_zero(), tokens == 1, "{at}: {it}");
+        assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (of_prompt, tokens), "{at}");
+        assert_eq!(statistics.seed, Some(prompt as u32), "{at}");
+        assert!(statistics.cached_tokens < of_prompt, "{at}: {statistics}");
+        assert!(statistics.first_token_latency.unwrap() >= statistics.prompt_time, "{at}: {statistics}");
+        assert_eq!(statistics.generation_time.is_zero(), tokens == 1, "{at}: {statistics}");
         // Two texts run, and the others wait for them.
-        assert!(at < 2 || !it.queue_time.is_zero(), "{at}: {it:?}");
-        let counts = [it.prompt_tokens, it.cached_tokens, it.generated_tokens];
+        assert!(at < 2 || !statistics.queue_time.is_zero(), "{at}: {statistics:?}");
+        let counts = [statistics.prompt_tokens, statistics.cached_tokens, statistics.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
     }
     let all = engine.metrics();
@@ -63,7 +63,7 @@ fn every_request_has_statistics_of_its_own() {
 }
 
 #[test]
-fn what_prompts_begin_with_is_computed_once_unless_it_is_asked_for_again() {
+fn a_common_beginning_is_computed_once_unless_reuse_is_off() {
     let prompt = words(1, 300);
     let other = [&prompt[..200], &words(2, 20)].concat();
     for unified in [false, true] {
@@ -72,7 +72,7 @@ fn what_prompts_begin_with_is_computed_once_unless_it_is_asked_for_again() {
         let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
         drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
         let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
-        // The engine computes less than 64 further tokens for each prompt.
+        // The engine computes fewer than 64 further tokens for each prompt.
         assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
         for (reuse, cached) in [(true, 299), (false, 0)] {
             let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();
@@ -106,10 +106,10 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Small contexts, shared or not, and more requests than sequences. Each text is as long as alone, and identical if
-    /// every sequence has its own cache.
+    /// The contexts are small, with and without a shared cache, and there are more requests than sequences. Each text
+    /// is as long as if it were generated alone, and identical to that text if every sequence has its own cache.
     #[test]
-    fn whatever_runs_beside_a_text_it_is_the_same(
+    fn a_text_is_the_same_beside_any_other_texts(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),
         sequences in 1u32..5,
         unified: bool,
@@ -126,7 +126,8 @@ proptest! {
         for (request, (text, statistics)) in requests.iter().zip(texts) {
             let (alone, expected) = text_and_statistics(of(request));
             if unified {
-                // In a shared cache, the cells of a text depend on the others, and other cells round differently.
+                // In a shared cache, the cells of a text depend on the other texts, and other cells lead to other
+                // rounding.
                 prop_assert_eq!(statistics.generated_tokens, expected.generated_tokens);
             } else {
                 prop_assert_eq!(text, alone);
@@ -134,7 +135,7 @@ proptest! {
         }
     }
 
-    /// Texts without a limit outgrow their shared cache together. The newest ones are suspended, and no text is cut
+    /// Texts without a limit outgrow their shared cache together. The newest texts are suspended, and no text is cut
     /// short by another.
     #[test]
     fn texts_without_a_limit_fill_the_context_one_after_the_other(

@@ -1,5 +1,5 @@
-//! An engine over a worker process gives the same texts as one in this process, and the worker's death ends none of
-//! them. On the demo model.
+//! An engine with a worker process gives the same texts as an engine in this process, and the worker's death ends none
+//! of them. The model is the demo model.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Error, GenerateRequest, TokenStream};
 use test_support::demo_path;
 
-/// More texts than sequences: greedy, random, and up to the end of the context.
+/// More texts than there are sequences: greedy texts, random texts, and texts up to the end of the context.
 fn texts(model: &Model) -> Vec<GenerateRequest> {
     let long = model.generate(PROMPTS[0]).seed(9);
     let some = PROMPTS.iter().zip(0..).map(|(prompt, seed)| match seed % 2 {
@@ -20,7 +20,7 @@ fn texts(model: &Model) -> Vec<GenerateRequest> {
 
 fn all(model: &Model) -> Vec<Completion> {
     let engine = Engine::new(model).unwrap();
-    let answers: Vec<_> = texts(model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
+    let answers: Vec<_> = texts(model).into_iter().map(|request| engine.submit(request).unwrap()).collect();
     let completions = answers.into_iter().map(answered).collect();
     let metrics = engine.metrics();
     assert_eq!((metrics.queued, metrics.running), (0, 0));

@@ -1,5 +1,5 @@
-//! A text and its end are the same in a stream, a session, an engine, a worker, and the two async forms. On the demo
-//! model.
+//! A text of the demo model and its end are the same in a stream, a session, an engine, a worker, and the two async
+//! forms.
 
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
@@ -25,13 +25,14 @@ enum FrontEnd {
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
-    /// The error. A session has none, because its pieces report the end.
+    /// The error of the text. A session has no error, because its pieces report the end.
     error: Option<String>,
-    /// Tokens of the prompt, and generated tokens.
+    /// Numbers of prompt tokens and of generated tokens.
     counts: [usize; 2],
 }
 
-/// Runs a text in a front end, read as text and again as tokens. Returns the error if the request is refused.
+/// Runs a text in a front end twice: once it is read as text, once as tokens. Returns the error if the request is
+/// refused.
 fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
@@ -107,9 +108,9 @@ type Check = fn(&Error) -> bool;
 
 enum Ends {
     By(FinishReason),
-    /// With an error after its last piece.
+    /// The text ends with an error after its last piece.
     With(FinishReason, Check),
-    /// Before it began.
+    /// The request is refused before the text begins.
     Refused(Check),
 }
 
@@ -132,62 +133,66 @@ fn case(name: &'static str, ends: Ends, describe: impl Fn(GenerateRequest) -> Ge
 /// A case with a prompt of `n` tokens.
 fn of_tokens(name: &'static str, n: usize, ends: Ends) -> Case {
     let generate = move |model: &Model| {
-        let prompt: Vec<Token> = (0..n as Token).map(|it| 300 + it).collect();
+        let prompt: Vec<Token> = (0..n as Token).map(|number| 300 + number).collect();
         model.generate(Prompt::tokens(prompt)).temp(0.0)
     };
     Case { name, generate: Box::new(generate), ends }
 }
 
 fn cases(stop: String) -> Vec<Case> {
-    let is_range: Check = |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
-    let is_full: Check = |it| matches!(it, Error::ContextFull { tokens: 65 });
-    let too_long: Check = |it| matches!(it, Error::PromptTooLong { tokens: 64, context: 64 });
-    let by_chance = |it: GenerateRequest| it.seed(3).temp(0.8).repeat_penalty(1.3).logprobs(3);
+    let is_range: Check = |error| matches!(error, Error::Native(llama_sys::Error::InvalidParameter { .. }));
+    let is_full: Check = |error| matches!(error, Error::ContextFull { tokens: 65 });
+    let too_long: Check = |error| matches!(error, Error::PromptTooLong { tokens: 64, context: 64 });
+    let by_chance = |request: GenerateRequest| request.seed(3).temp(0.8).repeat_penalty(1.3).logprobs(3);
     vec![
-        case("so many tokens", By(MaxTokens), |it| it.max_tokens(20)),
-        case("no token", By(MaxTokens), |it| it.max_tokens(0)),
-        case("by chance", By(MaxTokens), move |it| by_chance(it).max_tokens(20)),
-        case("to a stop string", By(StopString), move |it| it.stop(&stop)),
-        case("to the end of the context", By(ContextFull), |it| it),
-        case("which is an error", With(ContextFull, is_full), |it| it.when_full(WhenFull::Error)),
+        case("so many tokens", By(MaxTokens), |request| request.max_tokens(20)),
+        case("no token", By(MaxTokens), |request| request.max_tokens(0)),
+        case("by chance", By(MaxTokens), move |request| by_chance(request).max_tokens(20)),
+        case("to a stop string", By(StopString), move |request| request.stop(&stop)),
+        case("to the end of the context", By(ContextFull), |request| request),
+        case("which is an error", With(ContextFull, is_full), |request| request.when_full(WhenFull::Error)),
         of_tokens("a prompt of all but one", 63, By(ContextFull)),
         of_tokens("a prompt of all", 64, Refused(too_long)),
-        case("no stop string", Refused(|it| matches!(it, Error::EmptyStop)), |it| it.stop("")),
-        case("out of range", Refused(is_range), |it| it.top_p(7.0)),
-        case("no number", Refused(is_range), |it| it.temp(f32::NAN)),
+        case("no stop string", Refused(|error| matches!(error, Error::EmptyStop)), |request| request.stop("")),
+        case("out of range", Refused(is_range), |request| request.top_p(7.0)),
+        case("no number", Refused(is_range), |request| request.temp(f32::NAN)),
     ]
 }
 
 fn constrained(stop: String) -> Vec<Case> {
-    let cut: Check = |it| matches!(it, Error::Incomplete { limit: MaxTokens, .. });
-    let stopped: Check = |it| matches!(it, Error::Incomplete { limit: StopString, .. });
-    let full: Check = |it| matches!(it, Error::Incomplete { limit: ContextFull, .. });
+    let cut: Check = |error| matches!(error, Error::Incomplete { limit: MaxTokens, .. });
+    let stopped: Check = |error| matches!(error, Error::Incomplete { limit: StopString, .. });
+    let full: Check = |error| matches!(error, Error::Incomplete { limit: ContextFull, .. });
     let person = Constraint::json_schema(json!({
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 150}},
         "required": ["name", "age"],
         "additionalProperties": false,
     }));
-    let unmeetable: Check = |it| matches!(it, Error::Constraint { .. });
+    let unmeetable: Check = |error| matches!(error, Error::Constraint { .. });
     let deep = (0..400).fold(json!({}), |inner, _| json!({"items": inner}));
-    let letters = |it: GenerateRequest| it.constraint(Constraint::regex("[a-z]{30}"));
+    let letters = |request: GenerateRequest| request.constraint(Constraint::regex("[a-z]{30}"));
     vec![
         case("letters", By(EndOfGeneration), letters),
-        case("letters cut short", With(MaxTokens, cut), move |it| letters(it).max_tokens(3)),
-        case("no letters", With(MaxTokens, cut), move |it| letters(it).max_tokens(0)),
-        case("letters to a stop", With(StopString, stopped), move |it| letters(it).stop(&stop)),
-        case("too many letters", With(ContextFull, full), |it| it.constraint(Constraint::regex("[a-z]{500}"))),
+        case("letters cut short", With(MaxTokens, cut), move |request| letters(request).max_tokens(3)),
+        case("no letters", With(MaxTokens, cut), move |request| letters(request).max_tokens(0)),
+        case("letters to a stop", With(StopString, stopped), move |request| letters(request).stop(&stop)),
+        case("too many letters", With(ContextFull, full), |request| {
+            request.constraint(Constraint::regex("[a-z]{500}"))
+        }),
         // The partial text meets the constraint.
-        case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
-        case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
-        case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::lark("start: /[a-z]{9}/"))),
-        case("no expression", Refused(unmeetable), |it| it.constraint(Constraint::regex("("))),
-        case("too deep", Refused(unmeetable), move |it| it.constraint(Constraint::json_schema(deep.clone()))),
+        case("cut where it may end", By(MaxTokens), |request| {
+            request.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)
+        }),
+        case("a schema", By(EndOfGeneration), move |request| request.constraint(person.clone())),
+        case("a grammar", By(EndOfGeneration), |request| request.constraint(Constraint::lark("start: /[a-z]{9}/"))),
+        case("no expression", Refused(unmeetable), |request| request.constraint(Constraint::regex("("))),
+        case("too deep", Refused(unmeetable), move |request| request.constraint(Constraint::json_schema(deep.clone()))),
     ]
 }
 
 #[test]
-fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
+fn a_text_and_its_end_are_the_same_in_every_front_end() {
     use FrontEnd::{AsyncAnswer, AsyncStream, AsyncWorker, EngineInWorker, Session, Stream, Worker};
     let here = demo(CONTEXT, 1, false);
     let there = in_worker(&demo_path(), request(CONTEXT, 1, false));
@@ -210,7 +215,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 (ran, _) => panic!("{case}: {ran:?}"),
             };
             let end = outcome.completion.end.unwrap();
-            let is_cut = outcome.error.as_ref().is_some_and(|it| it.starts_with("Incomplete"));
+            let is_cut = outcome.error.as_ref().is_some_and(|error| error.starts_with("Incomplete"));
             assert!(end.meets_constraint != is_cut || front == Session, "{case}");
             if let Some(expected) = &expected {
                 if front == Session {

@@ -1,4 +1,4 @@
-//! Streams and sessions: behaviour beyond the texts and ends of `front_ends.rs`. On the demo model.
+//! Streams and sessions on the demo model. These tests cover behaviour beyond the texts and ends of `front_ends.rs`.
 
 use crate::native_support::load_demo;
 use crate::text_support::{
@@ -42,7 +42,7 @@ fn the_tokens_of_a_text_are_that_text_again_and_a_continuation_keeps_its_space()
         assert_eq!(model.detokenize(&tokens).unwrap(), text, "{tokens:?}");
     }
     let (text, whole) = ("And the king said", model.tokenize("And the king said").unwrap());
-    // Behind the BOS token, the text is the same wherever its tokens are cut.
+    // After the BOS token, the text may be cut at any token and stays the same.
     for at in 2..whole.len() {
         let parts = [&whole[..at], &whole[at..]].map(|tokens| model.detokenize(tokens).unwrap());
         assert_eq!(parts.concat(), text, "{at}");
@@ -112,8 +112,8 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     let mut texts = Texts::default();
     (0..4).for_each(|_| texts.step(&mut session));
     let second = session.begin(long.clone()).unwrap();
-    // While a long prompt is computed in parts, the other text continues.
-    let of_both: Vec<_> = session.step().unwrap().map(|it| it.sequence).collect();
+    // The other text continues while a long prompt is computed in parts.
+    let of_both: Vec<_> = session.step().unwrap().map(|piece| piece.sequence).collect();
     assert_eq!(of_both, [first]);
     assert_eq!(session.end(first).unwrap().generated_tokens, texts.of(first).tokens.len() + 1);
     assert!(session.end(first).is_none());
@@ -133,9 +133,9 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
     let (mut room, mut full) = (256 + 2, 0);
     for completion in to_the_end(&mut session) {
         full += usize::from(completion.end.unwrap().reason == FinishReason::ContextFull);
-        let it = completion.statistics();
-        room -= it.prompt_tokens + it.generated_tokens;
+        let statistics = completion.statistics();
+        room -= statistics.prompt_tokens + statistics.generated_tokens;
     }
-    // Both texts fill the cache together, unless one has ended by itself.
+    // Both texts fill the cache together, unless one of them has ended by itself.
     assert!(full < 2 || room <= 2, "{room} places are left");
 }

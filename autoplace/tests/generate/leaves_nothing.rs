@@ -1,5 +1,5 @@
-//! A thousand unfinished answers of an engine leave nothing behind. `soak.rs` covers streams and sessions. Runs in a
-//! process of its own, whose threads and files are counted.
+//! A thousand unfinished answers of an engine leave nothing behind. `soak.rs` covers streams and sessions. The test
+//! runs in its own process, and counts the threads and files of that process.
 
 use std::thread;
 

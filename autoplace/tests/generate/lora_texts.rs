@@ -1,5 +1,5 @@
-//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set, or of
-//! a load with this set alone, so that no set affects another.
+//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set of
+//! adapters, or of a load with only this set. So no set affects another.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ impl Files {
         self.folder.path().join(format!("{name}.gguf"))
     }
 
-    /// The text of a loop over llama.cpp's own calls with a set.
+    /// The text of a raw llama.cpp loop with this set.
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
         let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
@@ -92,8 +92,9 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let sets: [Set; 5] = [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
     let plain = || demo().request(request(512, 1, false));
     let texts = sets.map(|set| {
-        let model = set.iter().fold(plain(), |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
-        assert!(model.adapters().iter().map(|adapter| adapter.scale).eq(set.iter().map(|it| it.1)));
+        let model =
+            set.iter().fold(plain(), |builder, (name, scale)| builder.lora(files.path(name), *scale)).load().unwrap();
+        assert!(model.adapters().iter().map(|adapter| adapter.scale).eq(set.iter().map(|adapter| adapter.1)));
         let tokens = complete(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
@@ -103,8 +104,9 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     assert_eq!(complete(greedy(&none), &none).tokens, texts[1]);
 }
 
-/// The text and the logprobs of a prompt that is computed at once, and of the same prompt where all but its last token
-/// is reused: the floats of an adapter are summed up in another order in a batch of one token.
+/// Returns the text and the logprobs of a prompt that is computed at once, and of the same prompt if all but its last
+/// token is reused. The two may differ, because an adapter's floats are summed in another order in a batch of one
+/// token.
 fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
     let generate = || greedy(model).lora([(name, 1.0)]).logprobs(2).cache_prompt(true);
     let texts = [complete(generate(), model), complete(generate(), model)];
@@ -125,11 +127,11 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
     assert_eq!(texts.len(), 10, "{expected:?}");
     for sequences in [1, 4, 10] {
         let builder = demo().request(request(512 * sequences, sequences, false));
-        let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
+        let model = names.iter().fold(builder, |builder, name| builder.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let mut reused = 0;
-        // All texts at once, three times. Each text equals, to the bit, that of the adapter alone with the same part of
-        // the prompt reused.
+        // All texts run at once, three times. Each text equals, to the bit, a text with only its adapter and with the
+        // same part of the prompt reused.
         for round in 0..3 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -143,7 +145,7 @@ fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() 
                 reused += usize::from(cached > 0);
             }
         }
-        // With a sequence for each text, every text after the first round finds its prompt.
+        // If each text has its own sequence, every text after the first round finds its prompt.
         assert!(sequences < 10 || reused == 20, "{reused} of 20");
     }
 }
@@ -189,10 +191,10 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
 }
 
 #[test]
-fn what_was_computed_with_other_adapters_is_not_reused() {
+fn tokens_computed_with_other_adapters_are_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
-    // Short answers, so that the prompt makes up most of the cached tokens.
+    // The answers are short, so that the prompt makes up most of the cached tokens.
     let cached = |generate: GenerateRequest| {
         let (text, statistics) = text_and_statistics(generate.max_tokens(6).cache_prompt(true));
         (text, statistics.cached_tokens)
@@ -277,7 +279,8 @@ fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
     let gpu = card(mib(64));
     let model = demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).load().unwrap();
     let first = text(greedy(&model));
-    // The buffers are freed before they are reserved again, so another program may take the memory in between.
+    // A change of adapters frees the buffers before it reserves them again, so another program may take the memory in
+    // between.
     gpu.set_taken(mib(64));
     assert_eq!(text(greedy(&model)), first);
     let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
@@ -292,7 +295,7 @@ fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
 }
 
 #[test]
-fn adapters_travel_to_a_worker_and_a_scale_that_is_no_number_is_refused() {
+fn adapters_travel_to_a_worker_and_a_scale_of_nan_is_refused() {
     let files = Files::new();
     let with = |scale| demo().lora(files.path("one"), scale);
     let here = with(1.0).load().unwrap();
@@ -320,12 +323,12 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     let is_said = |note: &String| note.starts_with("with one, two beside");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     assert!(placed.notes.iter().any(|note| note.starts_with("with a control vector")), "{:?}", placed.notes);
-    // Weights including adapters, as planned, on the card and on the host.
+    // The weights, including those of the adapters, are as planned on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
     let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
-    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each block except the
-    // first.
+    // Each of six blocks has two pairs of matrices of 8 x 256 floats, one of them of 8 x 128. Each block except the
+    // first has a direction.
     let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
     assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));
@@ -347,7 +350,7 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
 }
 
 #[test]
-fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
+fn a_model_with_adapters_fits_and_one_more_layer_would_not() {
     own_process!();
     let files = Files::new();
     let builder = || demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).lora(files.path("two"), 1.0);

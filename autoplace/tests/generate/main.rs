@@ -1,9 +1,9 @@
-//! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
+//! Tests of generation: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
 
 #[macro_use]
 extern crate test_support;
 
-// Shared with the other binary of this crate's tests.
+// This module is shared with the other test binary of this crate.
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,12 +1,12 @@
-//! A prompt that shares its beginning with an earlier one computes only the rest, with the same text. Through the
-//! public API, on the demo model.
+//! If a prompt shares its beginning with an earlier one, only the rest is computed, and the text is the same. The tests
+//! use the public API and the demo model.
 
 use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
 #[test]
-fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
+fn cached_tokens_of_a_prompt_are_not_computed_again() {
     let model = demo(1024, 1, false);
     let raw = |prompt: &[Token]| Raw::text(&model, prompt, 24);
     let whole = tokens_of(&model, &PROMPTS.concat());
@@ -34,9 +34,9 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         let generate = if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
         let completion = complete(generate, &model);
         assert_eq!(completion.tokens, raw(prompt), "{case}");
-        let it = completion.statistics();
-        assert!(it.cached_tokens >= held && it.cached_tokens < prompt.len(), "{case}: {it:?}");
-        assert_eq!((it.cached_tokens == 0, it.prompt_tokens), (held == 0, prompt.len()), "{case}");
+        let statistics = completion.statistics();
+        assert!(statistics.cached_tokens >= held && statistics.cached_tokens < prompt.len(), "{case}: {statistics:?}");
+        assert_eq!((statistics.cached_tokens == 0, statistics.prompt_tokens), (held == 0, prompt.len()), "{case}");
     }
 }
 
@@ -44,9 +44,9 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();
-    // Both begin alike, and their answers are longer than the shortest prefix that is worth a copy.
+    // Both prompts begin alike, and their answers are longer than the shortest prefix that is worth a copy.
     let begun = ["The first song of David, when he", "A psalm of the sons of Korah, for"];
-    let mut texts = begun.map(|it| format!("{} {it}", SYSTEM.repeat(6)));
+    let mut texts = begun.map(|prompt| format!("{} {prompt}", SYSTEM.repeat(6)));
     for turn in 0..4 {
         for text in &mut texts {
             let generate = greedy(&model, text.as_str()).max_tokens(100).cache_prompt(true);

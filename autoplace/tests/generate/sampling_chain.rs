@@ -1,4 +1,4 @@
-//! The effects of sampling parameters on texts: through the public API, on the demo model.
+//! The effects of sampling parameters on texts, through the public API, on the demo model.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
@@ -14,7 +14,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {
     let mut typical = Sampling::default();
     (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
     (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
-    let held = |it| model.generate(PROMPT).seed(11).constraint(it);
+    let held = |constraint| model.generate(PROMPT).seed(11).constraint(constraint);
     let all = [
         by_chance(),
         by_chance().sampling(typical).seed(7),
@@ -45,7 +45,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {
 }
 
 #[test]
-fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
+fn without_a_temperature_the_likeliest_remaining_token_is_chosen() {
     let greedy = load_demo().generate(PROMPT).temp(0.0).max_tokens(24);
     let expected = text(greedy.clone());
     for same in [
@@ -59,7 +59,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
         let (found, statistics) = text_and_statistics(same);
         assert_eq!((found, statistics.seed), (expected.clone(), None));
     }
-    // XTC drops the likeliest token and so leaves a random choice.
+    // XTC drops the likeliest token, so the choice is random.
     let (found, statistics) = text_and_statistics(greedy.xtc(1.0, 0.05));
     assert_ne!(found, expected);
     assert!(statistics.seed.is_some());
@@ -82,23 +82,23 @@ fn a_bias_names_a_token_by_its_text_control_tokens_too() {
 fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
     let model = load_demo();
     let changes: [fn(&mut Sampling); 17] = [
-        |it| it.temperature = f32::NAN,
-        |it| it.temperature = -0.5,
-        |it| it.top_p = 1.5,
-        |it| it.min_p = -0.1,
-        |it| it.repeat_penalty = 0.0,
-        |it| it.typical_p = 1.5,
-        |it| it.top_n_sigma = f32::NAN,
-        |it| it.dynatemp_range = -1.0,
-        |it| it.dynatemp_exponent = -1.0,
-        |it| it.xtc_threshold = 2.0,
-        |it| it.frequency_penalty = f32::INFINITY,
-        |it| it.presence_penalty = 1e9,
-        |it| it.dry_base = 0.5,
-        |it| it.mirostat_tau = -1.0,
-        |it| it.adaptive_decay = 1.0,
-        |it| it.logit_bias.push((-1, 1.0)),
-        |it| it.seed = Some(u32::MAX),
+        |sampling| sampling.temperature = f32::NAN,
+        |sampling| sampling.temperature = -0.5,
+        |sampling| sampling.top_p = 1.5,
+        |sampling| sampling.min_p = -0.1,
+        |sampling| sampling.repeat_penalty = 0.0,
+        |sampling| sampling.typical_p = 1.5,
+        |sampling| sampling.top_n_sigma = f32::NAN,
+        |sampling| sampling.dynatemp_range = -1.0,
+        |sampling| sampling.dynatemp_exponent = -1.0,
+        |sampling| sampling.xtc_threshold = 2.0,
+        |sampling| sampling.frequency_penalty = f32::INFINITY,
+        |sampling| sampling.presence_penalty = 1e9,
+        |sampling| sampling.dry_base = 0.5,
+        |sampling| sampling.mirostat_tau = -1.0,
+        |sampling| sampling.adaptive_decay = 1.0,
+        |sampling| sampling.logit_bias.push((-1, 1.0)),
+        |sampling| sampling.seed = Some(u32::MAX),
     ];
     for change in changes {
         let mut sampling = Sampling::default();
@@ -110,7 +110,7 @@ fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
 }
 
 #[test]
-fn a_generation_begins_with_what_the_models_makers_want() {
+fn a_generation_begins_with_the_parameters_of_the_model_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let file = tiny_llama().f32("general.sampling.temp", 0.0).i32("general.sampling.top_k", 7);

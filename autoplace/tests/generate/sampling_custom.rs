@@ -1,4 +1,4 @@
-//! Log-probabilities, and samplers of an application: through the public API, on the demo model.
+//! Log-probabilities, and samplers of an application, through the public API, on the demo model.
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, Raw, demo, likeliest, text, tokens_of};
@@ -24,7 +24,7 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
     let mut raw = Raw::with(&model.native().unwrap(), params);
     raw.compute(&tokens_of(&model, PROMPT));
     for piece in &reported {
-        let logits: Vec<f64> = raw.context().logits(-1).unwrap().iter().map(|it| f64::from(*it)).collect();
+        let logits: Vec<f64> = raw.context().logits(-1).unwrap().iter().map(|logit| f64::from(*logit)).collect();
         let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
         let logprobs = piece.logprobs.as_ref().unwrap();
         assert_eq!(Some(logprobs.token), piece.token);
@@ -34,7 +34,7 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
         }
         let mut sorted = logits.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
-        assert_eq!(logprobs.top.iter().map(|it| logits[it.0 as usize]).collect::<Vec<_>>(), sorted[..4]);
+        assert_eq!(logprobs.top.iter().map(|token| logits[token.0 as usize]).collect::<Vec<_>>(), sorted[..4]);
         raw.compute(&[logprobs.token]);
     }
 }
@@ -44,7 +44,7 @@ fn log_probabilities_are_reported_on_request_and_up_to_a_limit() {
     let generate = load_demo().generate(PROMPT).max_tokens(2);
     assert!(pieces(generate.clone()).unwrap().iter().all(|piece| piece.logprobs.is_none()));
     let chosen = pieces(generate.clone().logprobs(0)).unwrap();
-    let is_alone = |it: &Piece| it.logprobs.as_ref().is_some_and(|it| it.top.is_empty());
+    let is_alone = |piece: &Piece| piece.logprobs.as_ref().is_some_and(|logprobs| logprobs.top.is_empty());
     assert!(chosen.iter().all(is_alone));
     assert_matches!(pieces(generate.logprobs(129)), Err(Error::TooManyLogprobs { asked: 129, most: 128 }));
 }
@@ -91,7 +91,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
             if left == 0 { bad } else { likeliest(candidates, so_far) }
         })
     };
-    // The other text ends long before the failures, together with them, or after them.
+    // The other text ends long before the failures, at the same time, or after them.
     for tokens in [1, 5, 12] {
         let mut session = model.session().unwrap();
         let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();
@@ -110,7 +110,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         assert_eq!(failed, failing);
         let count = |id| received.iter().filter(|sequence| **sequence == id).count();
         assert_eq!(count(other), tokens);
-        // Tokens from before the failure are reported.
+        // The tokens before the failure are reported.
         assert_eq!(failing.map(count), [4, 4]);
         assert_eq!((session.step().unwrap().count(), session.failed()), (0, None));
     }

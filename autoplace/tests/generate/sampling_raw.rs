@@ -1,5 +1,5 @@
-//! Each sampling parameter gives the text of llama.cpp's own chain with that parameter, built as its programs do
-//! (common/sampling.cpp, common_sampler_init). On the demo model.
+//! With each sampling parameter, the demo model's text equals that of llama.cpp's own chain with this parameter, built
+//! as in its programs (common/sampling.cpp, common_sampler_init).
 
 use std::collections::BTreeSet;
 
@@ -11,39 +11,39 @@ use autoplace::llama_sys::{self, Sampler, Token};
 const TOKENS: usize = 40;
 const SEEDS: std::ops::Range<u32> = 1..4;
 
-/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with its
-/// source.
-fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
+/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with
+/// llama.cpp's source.
+fn chain(model: &Model, sampling: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
     let mut chain = Sampler::chain(&model.native().unwrap())?;
-    if !it.logit_bias.is_empty() {
-        chain = chain.logit_bias(&it.logit_bias)?;
+    if !sampling.logit_bias.is_empty() {
+        chain = chain.logit_bias(&sampling.logit_bias)?;
     }
-    let (tau, eta) = (it.mirostat_tau, it.mirostat_eta);
-    match it.mirostat {
-        Mirostat::V1 => return chain.temperature(it.temperature)?.mirostat(tau, eta, 100, seed),
-        Mirostat::V2 => return chain.temperature(it.temperature)?.mirostat_v2(tau, eta, seed),
+    let (tau, eta) = (sampling.mirostat_tau, sampling.mirostat_eta);
+    match sampling.mirostat {
+        Mirostat::V1 => return chain.temperature(sampling.temperature)?.mirostat(tau, eta, 100, seed),
+        Mirostat::V2 => return chain.temperature(sampling.temperature)?.mirostat_v2(tau, eta, seed),
         _ => {}
     }
-    let (frequency, presence) = (it.frequency_penalty, it.presence_penalty);
-    let breakers: Vec<&str> = it.dry_sequence_breakers.iter().map(|breaker| &**breaker).collect();
-    let (allowed, last_n) = (it.dry_allowed_length, it.dry_penalty_last_n);
+    let (frequency, presence) = (sampling.frequency_penalty, sampling.presence_penalty);
+    let breakers: Vec<&str> = sampling.dry_sequence_breakers.iter().map(|breaker| &**breaker).collect();
+    let (allowed, last_n) = (sampling.dry_allowed_length, sampling.dry_penalty_last_n);
     let chain = chain
-        .min_keep(it.min_keep)
-        .penalties(it.repeat_last_n, it.repeat_penalty, frequency, presence)?
-        .dry(it.dry_multiplier, it.dry_base, allowed, last_n, &breakers)?
-        .top_n_sigma(it.top_n_sigma)?
-        .top_k(it.top_k)?
-        .typical(it.typical_p)?
-        .top_p(it.top_p)?
-        .min_p(it.min_p)?
-        .xtc(it.xtc_probability, it.xtc_threshold, seed)?;
-    if it.temperature <= 0.0 {
+        .min_keep(sampling.min_keep)
+        .penalties(sampling.repeat_last_n, sampling.repeat_penalty, frequency, presence)?
+        .dry(sampling.dry_multiplier, sampling.dry_base, allowed, last_n, &breakers)?
+        .top_n_sigma(sampling.top_n_sigma)?
+        .top_k(sampling.top_k)?
+        .typical(sampling.typical_p)?
+        .top_p(sampling.top_p)?
+        .min_p(sampling.min_p)?
+        .xtc(sampling.xtc_probability, sampling.xtc_threshold, seed)?;
+    if sampling.temperature <= 0.0 {
         return chain.greedy();
     }
-    let (range, exponent) = (it.dynatemp_range, it.dynatemp_exponent);
-    let chain = chain.dynamic_temperature(it.temperature, range, exponent)?;
-    match it.samplers.contains(&SamplerKind::AdaptiveP) {
-        true => chain.adaptive_p(it.adaptive_target, it.adaptive_decay, seed),
+    let (range, exponent) = (sampling.dynatemp_range, sampling.dynatemp_exponent);
+    let chain = chain.dynamic_temperature(sampling.temperature, range, exponent)?;
+    match sampling.samplers.contains(&SamplerKind::AdaptiveP) {
+        true => chain.adaptive_p(sampling.adaptive_target, sampling.adaptive_decay, seed),
         false => chain.dist(seed),
     }
 }
@@ -52,30 +52,30 @@ type Change = fn(&mut Sampling);
 type Method = fn(GenerateRequest) -> GenerateRequest;
 
 const FIELDS: &[Change] = &[
-    |it| it.temperature = 1.7,
-    |it| (it.temperature, it.dynatemp_range, it.dynatemp_exponent) = (1.2, 1.0, 0.7),
-    |it| it.top_k = 3,
-    |it| (it.top_k, it.top_p, it.min_p) = (0, 1.0, 0.0),
-    |it| it.top_p = 0.4,
-    |it| it.min_p = 0.4,
-    |it| (it.min_p, it.min_keep) = (0.9, 7),
-    |it| it.typical_p = 0.3,
-    |it| it.top_n_sigma = 0.6,
-    |it| (it.xtc_probability, it.xtc_threshold) = (0.6, 0.07),
-    |it| (it.repeat_penalty, it.repeat_last_n) = (1.6, 20),
-    |it| it.frequency_penalty = 0.9,
-    |it| it.presence_penalty = 1.5,
-    |it| it.dry_multiplier = 3.0,
+    |sampling| sampling.temperature = 1.7,
+    |sampling| (sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent) = (1.2, 1.0, 0.7),
+    |sampling| sampling.top_k = 3,
+    |sampling| (sampling.top_k, sampling.top_p, sampling.min_p) = (0, 1.0, 0.0),
+    |sampling| sampling.top_p = 0.4,
+    |sampling| sampling.min_p = 0.4,
+    |sampling| (sampling.min_p, sampling.min_keep) = (0.9, 7),
+    |sampling| sampling.typical_p = 0.3,
+    |sampling| sampling.top_n_sigma = 0.6,
+    |sampling| (sampling.xtc_probability, sampling.xtc_threshold) = (0.6, 0.07),
+    |sampling| (sampling.repeat_penalty, sampling.repeat_last_n) = (1.6, 20),
+    |sampling| sampling.frequency_penalty = 0.9,
+    |sampling| sampling.presence_penalty = 1.5,
+    |sampling| sampling.dry_multiplier = 3.0,
     |sampling| {
         (sampling.dry_multiplier, sampling.dry_base) = (2.0, 2.5);
         (sampling.dry_allowed_length, sampling.dry_penalty_last_n) = (1, 30);
         sampling.dry_sequence_breakers = vec![";".to_owned()];
     },
-    |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0),
-    |it| (it.mirostat, it.mirostat_tau, it.mirostat_eta) = (Mirostat::V2, 2.0, 0.3),
-    |it| it.logit_bias = vec![(300, 4.0), (301, -7.0), (40, 3.0)],
-    |it| it.temperature = 0.0,
-    |it| (it.temperature, it.repeat_penalty, it.dry_multiplier) = (0.0, 1.5, 1.0),
+    |sampling| (sampling.mirostat, sampling.mirostat_tau) = (Mirostat::V1, 3.0),
+    |sampling| (sampling.mirostat, sampling.mirostat_tau, sampling.mirostat_eta) = (Mirostat::V2, 2.0, 0.3),
+    |sampling| sampling.logit_bias = vec![(300, 4.0), (301, -7.0), (40, 3.0)],
+    |sampling| sampling.temperature = 0.0,
+    |sampling| (sampling.temperature, sampling.repeat_penalty, sampling.dry_multiplier) = (0.0, 1.5, 1.0),
 ];
 
 /// The methods of a request, and the fields that they set.
@@ -94,9 +94,12 @@ const METHODS: &[(Method, Change)] = &[
             sampling.logit_bias = vec![(300, 1.0)];
         },
     ),
-    (|it| it.mirostat(Mirostat::V1, 3.0), |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0)),
     (
-        |it| it.adaptive_p(0.25),
+        |sampling| sampling.mirostat(Mirostat::V1, 3.0),
+        |sampling| (sampling.mirostat, sampling.mirostat_tau) = (Mirostat::V1, 3.0),
+    ),
+    (
+        |sampling| sampling.adaptive_p(0.25),
         |sampling| {
             sampling.adaptive_target = 0.25;
             sampling.samplers.push(SamplerKind::AdaptiveP);

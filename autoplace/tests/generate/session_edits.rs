@@ -16,7 +16,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
     let own = model.generate(SYSTEM).top_p(1.0).min_p(0.0).max_tokens(24);
     let by_length = own.sampler(move |candidates, so_far: &[Token]| nth(candidates, (so_far.len() - prompt) % 3));
     let whole = complete(greedy(model, SYSTEM).max_tokens(60), model).text;
-    // A stop string that spans words, and therefore tokens.
+    // The stop string spans several words, and therefore several tokens.
     let stop: String = whole.chars().skip(20).take(15).collect();
     vec![
         ("greedy", greedy(model, SYSTEM)),
@@ -29,7 +29,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
 
 /// Positions at which a text of this length is forked or rolled back.
 fn places(length: usize) -> impl Iterator<Item = usize> {
-    [1, 6, 12, 20, length - 1].into_iter().filter(move |it| *it < length)
+    [1, 6, 12, 20, length - 1].into_iter().filter(move |place| *place < length)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                 assert_eq!(session.tokens(late), session.tokens(first), "{case}");
                 let again = session.fork(first, Fork::from_prompt()).unwrap();
                 let (said, tokens) = (texts.of(first).text.clone(), texts.of(first).tokens.clone());
-                // The fork no longer needs its original.
+                // Now the fork no longer needs its original.
                 let mut whole = vec![early, again];
                 match place % 2 {
                     0 => drop(session.end(first).unwrap()),
@@ -75,7 +75,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
 fn several_answers_to_one_prompt_compute_it_once() {
     for unified in [false, true] {
         let model = demo(2048, 4, unified);
-        // Long enough for a copy.
+        // The prompt is long enough to be worth a copy.
         let prompt = SYSTEM.repeat(4);
         let seeded = |seed| model.generate(&*prompt).seed(seed).max_tokens(16);
         let mut session = model.session().unwrap();
@@ -181,7 +181,7 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
     assert_eq!(to_the_end(&mut session)[0].tokens, raw);
 }
 
-/// The text, rolled back by `tokens` after `place` tokens, and generated to its end.
+/// The text after it was rolled back by `tokens` tokens at the token `place`, and generated to its end.
 fn rolled_back(model: &Model, generate: GenerateRequest, place: usize, tokens: usize) -> (String, usize) {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
@@ -254,7 +254,7 @@ fn a_fork_of_a_rolled_back_text_and_a_rolled_back_fork_are_texts_like_others() {
 }
 
 #[test]
-fn one_token_stays_and_what_is_refused_changes_nothing() {
+fn one_token_stays_and_a_refusal_changes_nothing() {
     let model = demo(1024, 1, false);
     let prompt = tokens_of(&model, SYSTEM);
     let mut session = model.session().unwrap();
@@ -272,7 +272,7 @@ fn one_token_stays_and_what_is_refused_changes_nothing() {
 }
 
 #[test]
-fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
+fn choices_by_logits_are_lost_except_before_the_first() {
     let model = demo(1024, 2, false);
     let mut mirostat = Sampling::default();
     (mirostat.mirostat, mirostat.seed) = (Mirostat::V2, Some(4));
@@ -290,14 +290,14 @@ fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
     assert_eq!(texts.of(twin).tokens, alone.tokens);
     drop(session);
     assert_eq!(rolled_back(&model, generate, 6, 6).0, alone.text);
-    // A sampler that depends on tokens alone can replace one that depends on logits, but not the reverse.
+    // A sampler that depends only on tokens can replace a sampler that depends on logits, but not the reverse.
     let mut session = model.session().unwrap();
     for (of, into, can) in [(mirostat.clone(), Sampling::default(), true), (Sampling::default(), mirostat, false)] {
         let first = session.begin(model.generate(PROMPT).sampling(of)).unwrap();
         Texts::default().generate_to(&mut session, first, 3);
         let forked = session.fork(first, Fork::new().sampling(into));
         assert_eq!(forked.is_ok(), can, "{forked:?}");
-        forked.map(|it| session.end(it)).ok();
+        forked.map(|fork| session.end(fork)).ok();
         session.end(first);
     }
 }

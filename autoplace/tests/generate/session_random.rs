@@ -1,4 +1,4 @@
-//! Texts that begin and end in any order: each equals that of a fresh model with the same tokens.
+//! Texts begin and end in any order. Each text equals that of a fresh model with the same tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use autoplace::generate::{Error, GenerateRequest, Piece, SequenceId, Session, To
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
-/// An operation on a session. Numbers select among the present texts. `Again` begins a text with the tokens of a
-/// running one, without the last.
+/// An operation on a session. The numbers select one of the present texts. `Again` begins a text with the tokens of a
+/// running text, except the last.
 #[derive(Debug, Clone)]
 enum Deed {
     Begin { prompt: usize, cached: bool },
@@ -37,7 +37,7 @@ const PROMPTS: [&str; 6] = [
     "In the beginning God created the heaven and the earth. And the earth was without form, and void",
 ];
 
-/// Longer than any text of this file.
+/// Maximum number of tokens, which no text of this file reaches.
 const MAX_TOKENS: usize = 40;
 
 /// The choice of a fresh model after these tokens, computed once per program.
@@ -78,7 +78,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) {
             Deed::End { which } => {
                 if let Some(sequence) = pick(which) {
                     session.end(sequence);
-                    running.retain(|it| *it != sequence);
+                    running.retain(|text| *text != sequence);
                 }
             }
         }
@@ -94,8 +94,8 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
 }
 
 /// Whether the token is the choice of a fresh model, or equally likely up to rounding. The CPU's flash attention adds
-/// values of F16 in half precision, in the order of the cache's cells. Where a text's cells are in another order, each
-/// of the two log-probabilities shifts by some hundredths: up to 0.075 in the recorded cases.
+/// values of F16 in half precision, in the order of the cache's cells. If a text's cells are in another order, each of
+/// the two log-probabilities changes by some hundredths, up to 0.075 in the recorded cases.
 fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
         return false;
@@ -104,9 +104,9 @@ fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     *token == fresh || top.iter().any(is_near)
 }
 
-/// A step in which every token is the choice of a fresh model.
+/// Takes a step, and checks that every token is the choice of a fresh model.
 fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
-    let before: HashMap<_, _> = running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
+    let before: HashMap<_, _> = running.iter().map(|&text| (text, session.tokens(text).unwrap())).collect();
     for piece in session.step().unwrap() {
         if piece.token.is_some() {
             let before = &before[&piece.sequence];
@@ -114,7 +114,7 @@ fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
             assert!(is_as_likely(&piece, fresh), "{piece:?}, not {fresh} after {before:?}");
         }
         if piece.end.is_some() {
-            running.retain(|it| *it != piece.sequence);
+            running.retain(|text| *text != piece.sequence);
         }
     }
 }

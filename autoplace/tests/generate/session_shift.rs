@@ -1,4 +1,4 @@
-//! The context shift of a full context, compared with llama.cpp's own: through the public API.
+//! Compares the shift of a full context, through the public API, with llama.cpp's own shift.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn a_memory_that_cannot_shift_says_why_when_the_text_begins() {
     assert!(keys.contains("keys of q8_0"), "{keys}");
     assert!(refused(&load(&demo_path(), f16.clone().n_batch(8).n_ubatch(2))).contains("`n_ubatch` of at least 4"));
     let folder = tempfile::tempdir().unwrap();
-    // Longer than a window's cache, because a shorter context would hold all tokens.
+    // The context is longer than a window's cache, because a shorter one would hold all tokens.
     let of = |arch: &str| small(&random(arch, None, folder.path()), request(4 * CONTEXT, 1, false), 0);
     for (arch, expected) in [("mamba2", "recurrent"), ("jamba", "recurrent"), ("gpt-oss", "swa_full")] {
         assert!(refused(&of(arch)).contains(expected), "{arch}");
@@ -113,7 +113,7 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
         texts.step(&mut session);
         let discarded = session.statistics(first).unwrap().discarded_tokens;
         if discarded > 0 && most == 0 {
-            // All shared cells, and half of the rest.
+            // The shift discards all shared cells, and half of the remaining ones.
             most = discarded;
             assert!(most > prompt.len() + 75, "{most}");
         }
@@ -185,7 +185,7 @@ fn a_shifting_text_is_re_placed_and_goes_on() {
         session.replace(None).unwrap();
     }
     texts.run(&mut session);
-    // After a shift, the cells are in another order in the new context, and sums round differently.
+    // After a shift, the cells are in another order in the new context, so sums are rounded differently.
     assert_eq!(texts.of(text).tokens[..300], expected.tokens[..300]);
     let end = texts.of(text).end.unwrap();
     assert_eq!((end.reason, end.statistics.generated_tokens), (FinishReason::MaxTokens, 500));

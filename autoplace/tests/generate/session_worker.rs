@@ -1,5 +1,5 @@
-//! A session of a model in a worker process behaves like one in this process: its texts, forks, roll-backs and
-//! re-placements.
+//! A session of a model in a worker process has the same texts, forks, roll-backs and re-placements as a session in
+//! this process.
 
 use crate::text_support::{PROMPT, SYSTEM, Texts, demo, greedy, in_worker, request};
 use autoplace::Model;
@@ -20,12 +20,12 @@ fn everything(model: &Model) -> String {
     session.replace(None).unwrap();
     texts.step(&mut session);
     let numbers = (session.len(), session.n_seq_max(), session.is_loaded(), session.is_empty(), session.failed());
-    let tokens = [first, second, third].map(|it| session.tokens(it));
+    let tokens = [first, second, third].map(|text| session.tokens(text));
     let busy = session.begin(greedy(model, PROMPT)).and_then(|_| session.begin(greedy(model, PROMPT)));
-    let ended = session.end(third).map(|it| it.generated_tokens);
+    let ended = session.end(third).map(|statistics| statistics.generated_tokens);
     texts.run(&mut session);
     let none = session.roll_back(first, 1).unwrap_err().to_string();
-    let said = [first, second, third].map(|it| (texts.of(it).tokens.clone(), texts.of(it).text.clone()));
+    let said = [first, second, third].map(|text| (texts.of(text).tokens.clone(), texts.of(text).text.clone()));
     let counted = texts.of(first).statistics().generated_tokens;
     assert!(session.is_empty() && session.last_replaced().unwrap().is_ok());
     format!("{possible:?} {gone:?} {numbers:?} {tokens:?} {busy:?} {ended:?} {none} {said:?} {counted}")
@@ -61,7 +61,7 @@ fn a_closure_is_refused_and_an_abort_stops_a_step() {
 
 #[cfg(unix)]
 #[test]
-fn where_the_worker_dies_the_texts_have_ended_and_the_next_session_has_another() {
+fn when_the_worker_dies_texts_end_and_the_next_session_has_another() {
     let model = in_worker(&demo_path(), request(1024, 2, false));
     let text = |session: &mut Session| {
         let mut texts = Texts::default();

@@ -1,5 +1,5 @@
-//! Many tokens in streams and sessions that are opened, dropped midway, re-placed and aborted, without leaking memory,
-//! files or threads. `cargo xtask soak` generates a million of them; `cargo test` a few thousand.
+//! Generates many tokens in streams and sessions that are opened, dropped midway, re-placed and aborted. No memory,
+//! file or thread is leaked. `cargo xtask soak` generates a million tokens, `cargo test` a few thousand.
 
 use std::path::PathBuf;
 use std::thread;
@@ -19,7 +19,7 @@ use test_support::random_weights::Dice;
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     tokens: u64,
-    /// Streams and sessions.
+    /// Opened streams and sessions.
     opened: u64,
     dropped: u64,
     aborted: u64,
@@ -60,7 +60,7 @@ impl Soak {
     }
 
     fn some_plan(&mut self) -> Option<Plan> {
-        // The last index means a new plan.
+        // An index beyond the plans means a new plan.
         self.plans.get(self.dice.below(4)).cloned()
     }
 
@@ -82,7 +82,7 @@ impl Soak {
                 // The stream may have ended before.
                 self.tally.aborted += u64::from(stream.finish_reason() == Some(FinishReason::Aborted));
             }
-            // A re-placement that fails, and the next one, after which the text continues.
+            // One re-placement fails, and the text continues after the next one.
             3 => {
                 self.read(&mut stream, 10);
                 self.card.set_taken(self.card.total());
@@ -109,7 +109,7 @@ impl Soak {
         self.read(&mut stream, usize::MAX);
     }
 
-    /// Random sampling, sometimes with a penalty, and with a rare stop string.
+    /// A stream with random sampling, sometimes with a penalty, and with a rare stop string.
     fn stream(&mut self, model: &Model) -> TokenStream {
         let seed = self.dice.below(1 << 20);
         let penalty = self.dice.one_of(&[1.0, 1.2]);
@@ -129,14 +129,14 @@ impl Soak {
         }
         let statistics = stream.statistics();
         self.tally.tokens += (statistics.generated_tokens - before) as u64;
-        // Where no card computes, a load reserves only as llama.cpp itself does.
+        // If no card computes, a load reserves no more than llama.cpp itself does.
         let is_on_card = |model: &Model| model.placement().gpus().next().is_some();
         if self.model.as_ref().is_some_and(is_on_card) {
             self.tally.grown += statistics.buffer_growth - grown;
         }
     }
 
-    /// Several texts at once, re-placed one time.
+    /// Runs several texts at once, and re-places the model once.
     fn several(&mut self, model: &Model, steps: usize) {
         let mut session = model.session().unwrap();
         for length in [20, 60, 100, 200] {
@@ -157,8 +157,8 @@ impl Soak {
     }
 }
 
-/// Generates `tokens` tokens, each round on a thread of its own. Prints the resources of the process while no model is
-/// loaded, `rows` times. Memory may grow by `kib` KiB above the level of the first tenth of the rows.
+/// Generates `tokens` tokens, each round on its own thread. Prints the resources of the process `rows` times, while no
+/// model is loaded. Memory may grow by `kib` KiB above its level in the first tenth of the rows.
 fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
     let mut soak = Soak::new();
     let mut table = Vec::new();
@@ -204,6 +204,6 @@ fn tokens_without_end_leave_nothing_behind() {
     own_process!();
     let tokens = std::env::var("AUTOPLACE_SOAK_TOKENS").ok();
     let tokens = tokens.map_or(1_000_000, |tokens| tokens.parse().expect("a number"));
-    // By then the allocator has its memory, apart from fragmentation.
+    // In so many rounds, the allocator grows only by fragmentation.
     println!("{:?}", soak(tokens, 40, 8 * 1024));
 }

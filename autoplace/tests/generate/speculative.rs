@@ -1,5 +1,5 @@
-//! Drafts by a model or by a block for multi-token prediction change no text and follow it everywhere. On small models
-//! whose weights are random, or chosen so that every draft token is accepted.
+//! Drafts by a model or by a block for multi-token prediction change no text, and follow the text through all changes.
+//! The models are small. Their weights are random, or chosen so that every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -27,12 +27,12 @@ pub(crate) fn seeded(model: &Model, seed: u32) -> GenerateRequest {
     model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
-/// Without a minimum probability.
+/// Drafts by the block, without a minimum probability.
 fn mtp(draft_max: u32) -> Speculation {
     Speculation::Mtp { draft_max, p_min: 0.0 }
 }
 
-/// Without a minimum probability, because a random model is never sure.
+/// Drafts by a draft model, without a minimum probability, because a random model is never sure.
 pub(crate) fn draft() -> Speculation {
     Speculation::DraftModel { draft_max: 5, p_min: 0.0 }
 }
@@ -50,7 +50,8 @@ struct Way {
     by_itself: bool,
     /// Whether all draft tokens are accepted; otherwise some are not.
     all_accepted: bool,
-    /// llama.cpp rolls back the states of several sequences only while all are computed together.
+    /// Number of sequences. llama.cpp rolls back recurrent states of several sequences only while all of them are
+    /// computed together.
     sequences: u32,
 }
 
@@ -87,13 +88,13 @@ impl Way {
     fn check(&self, statistics: &Statistics) {
         let (drafted, accepted) = (statistics.drafted_tokens, statistics.accepted_tokens);
         assert!(drafted > 10, "{}: {statistics:?}", self.name);
-        // Nearly all, if both models compute the same from the same input.
+        // If both models compute the same from the same input, nearly all draft tokens are accepted.
         let all = accepted == drafted || (self.by_itself && statistics.acceptance_rate() > 0.9);
         assert_eq!(all, self.all_accepted, "{}: {statistics:?}", self.name);
     }
 }
 
-/// Tokens were drafted, and all were accepted.
+/// Checks that tokens were drafted and all of them were accepted.
 #[track_caller]
 fn check_all_accepted(statistics: &Statistics) {
     assert!(statistics.drafted_tokens > 10, "{statistics:?}");
@@ -150,7 +151,7 @@ fn each_text_of_a_session_is_followed_by_itself() {
                 let drafted = to_the_end(&mut session);
                 assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
                 if way.all_accepted && !way.by_itself {
-                    drafted.iter().for_each(|it| check_all_accepted(&it.statistics()));
+                    drafted.iter().for_each(|text| check_all_accepted(&text.statistics()));
                 }
             }
         }
@@ -171,15 +172,15 @@ fn a_draft_goes_no_further_than_the_context() {
 }
 
 #[test]
-fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
+fn without_a_drafter_nothing_is_drafted_and_the_reason_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, steps) = (exact("llama", folder.path()), prediction_heads::steps(folder.path()));
     let lookup = Speculation::prompt_lookup;
-    // Their states cannot go back.
+    // The states of these models cannot go back.
     let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
     for (path, room, drafting, off) in [
         (&plain, 5, draft(), DraftingPaused::NoModel),
-        // The file has a block, but the load does not request it.
+        // The file has a block, but the load did not request it.
         (&steps, 3, mtp(3), DraftingPaused::NoHeads),
         (&plain, 0, lookup(), DraftingPaused::NoRoom),
         (&mamba, 4, lookup(), DraftingPaused::Memory),
@@ -200,13 +201,13 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     let states = prediction_heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
-    // A draft model with another vocabulary. The planner's tests cover the differences.
+    // The draft model has another vocabulary. The planner's tests cover the possible differences.
     let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
     assert_matches!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }
 
 #[test]
-fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
+fn no_card_is_overfull_beside_a_draft_which_moves_with_its_model() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());

@@ -1,5 +1,5 @@
-//! Drafts change no text, whatever they contain. Through the public API, on a small model without rounding differences
-//! and on the demo model.
+//! Drafts with any content change no text. The tests use the public API, a small model without rounding differences,
+//! and the demo model.
 
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, oracle, request};
@@ -10,7 +10,7 @@ use autoplace::worker;
 use proptest::prelude::*;
 use test_support::demo_path;
 
-/// A model that drafts with itself. Greedy tokens are accepted, random ones may differ.
+/// A model that is its own draft model. Greedy draft tokens are accepted, random ones may differ.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
@@ -34,10 +34,14 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
                 let raw = Raw::text(&model, &tokens_of(&model, prompt), 60);
                 let completion = answered(answer);
                 assert_eq!(completion.tokens, raw, "{source:?}, {sequences} sequences");
-                let it = completion.statistics();
-                accepted += it.accepted_tokens;
-                assert_eq!(it.to_string().contains("draft tokens accepted"), it.drafted_tokens > 0, "{it}");
-                assert_eq!(it.acceptance_rate() > 0.0, it.accepted_tokens > 0, "{it}");
+                let statistics = completion.statistics();
+                accepted += statistics.accepted_tokens;
+                assert_eq!(
+                    statistics.to_string().contains("draft tokens accepted"),
+                    statistics.drafted_tokens > 0,
+                    "{statistics}"
+                );
+                assert_eq!(statistics.acceptance_rate() > 0.0, statistics.accepted_tokens > 0, "{statistics}");
             }
         }
         assert!(accepted > 0, "{source:?}");
@@ -73,12 +77,12 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             let oracle = oracle(&prompt, &plain.tokens, noise);
             let drafted = complete(generate.clone().draft_with(oracle.clone()), &model);
             assert_eq!(drafted, plain, "{noise}");
-            let it = drafted.statistics();
-            assert!(it.accepted_tokens > 4, "{it:?}");
+            let statistics = drafted.statistics();
+            assert!(statistics.accepted_tokens > 4, "{statistics:?}");
             // The draft of the token that ends a text is wasted.
-            assert!(noise > 0 || it.accepted_tokens + 1 >= it.drafted_tokens, "{it:?}");
-            wrong += it.drafted_tokens - it.accepted_tokens;
-            // The closure replaces other drafts, and stops where the text does.
+            assert!(noise > 0 || statistics.accepted_tokens + 1 >= statistics.drafted_tokens, "{statistics:?}");
+            wrong += statistics.drafted_tokens - statistics.accepted_tokens;
+            // The closure replaces other drafts. Its drafts end with the text.
             for most in [1, 7] {
                 let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
                 assert_eq!(complete(cut, &model).tokens, plain.tokens[..most]);
@@ -119,7 +123,7 @@ proptest! {
                 _ => seeded(model, seed).max_tokens(120).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
             let mut plain = complete(generate.clone(), model);
-            // A part of the text, because the vocabulary has hardly any spaces.
+            // The stop string is any part of the text, because the vocabulary has hardly any spaces.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);
@@ -129,10 +133,10 @@ proptest! {
             let generate = generate.speculate(Speculation::DraftModel { draft_max: 8, p_min: 0.0 });
             let drafted = complete(generate, model);
             prop_assert_eq!(&drafted, &plain);
-            let it = drafted.statistics();
-            prop_assert_eq!(it.generated_tokens, plain.statistics().generated_tokens);
-            prop_assert!(it.accepted_tokens <= it.drafted_tokens);
-            prop_assert!(it.accepted_tokens < it.generated_tokens.max(1));
+            let statistics = drafted.statistics();
+            prop_assert_eq!(statistics.generated_tokens, plain.statistics().generated_tokens);
+            prop_assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
+            prop_assert!(statistics.accepted_tokens < statistics.generated_tokens.max(1));
             Ok(())
         })?;
     }

@@ -1,5 +1,5 @@
-//! Rounds of `kill -9`, damaged files and full disks under a prompt store's folder: every text is llama.cpp's own, and
-//! the folder never holds more than its bound.
+//! Rounds with `kill -9`, damaged files and full disks under a prompt store's folder. Every text equals llama.cpp's
+//! own, and the folder never exceeds its limit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -17,12 +17,12 @@ use autoplace::{Isolation, Model, ModelBuilder, OnDeath, memory};
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, words, worker};
 
 const ANSWER: usize = 16;
-/// So small that each kind of model evicts files of earlier texts.
+/// Limit of the folder in bytes. This is so little that each kind of model evicts files of earlier texts.
 const FOLDER: u64 = 3 << 20;
-/// Rounds without `--ignored`.
+/// Number of rounds without `--ignored`.
 const FEW: usize = 12;
 
-/// A number generator whose rounds can be repeated.
+/// A generator of random numbers that can be repeated.
 struct Chance(u64);
 
 impl Chance {
@@ -37,9 +37,9 @@ struct Kind {
     arch: &'static str,
     path: PathBuf,
     folder: PathBuf,
-    /// llama.cpp's own texts by their prompts.
+    /// llama.cpp's own texts, by their prompts.
     expected: HashMap<Vec<Token>, Vec<Token>>,
-    /// The names of all files that the folder has had.
+    /// The names of all files that were ever in the folder.
     names: BTreeSet<String>,
 }
 
@@ -72,16 +72,16 @@ impl Kind {
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        // Not the lock, and not the links of `fill`, which lead to a device.
-        let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|it| it.is_file());
+        // The lock does not count, and neither do the links of `fill`, which lead to a device.
+        let is_piece = |file: &Path| fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file());
         files.retain(|file| file.extension().is_some() && is_piece(file));
         files.sort();
         files
     }
 
-    /// Bytes of the folder's files in whole blocks.
+    /// Bytes of the folder's files, rounded up to whole blocks.
     fn bytes(&self) -> u64 {
-        let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |it| it.len().next_multiple_of(4096));
+        let of = |file: PathBuf| fs::symlink_metadata(file).map_or(0, |metadata| metadata.len().next_multiple_of(4096));
         self.files().into_iter().map(of).sum()
     }
 
@@ -101,7 +101,7 @@ impl Kind {
             1 => fs::write(file, &bytes[..at]),
             2 => fs::remove_file(file),
             3 => {
-                // Another piece's bytes, which take no more room.
+                // The file gets the bytes of another piece, but no more of them than it had.
                 let mut other = fs::read(&files[chance.below(files.len())]).unwrap_or_default();
                 other.truncate(bytes.len());
                 fs::write(file, other)
@@ -111,7 +111,7 @@ impl Kind {
         drop(done);
     }
 
-    /// Lets the next writes of some files fail as on a full disk (Linux).
+    /// Makes the next writes of some files fail as on a full disk (Linux).
     fn fill(&self, chance: &mut Chance) {
         for name in &self.names {
             if chance.below(2) == 0 {
@@ -129,7 +129,8 @@ impl SmallDisk {
     fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let arguments = ["-t", "tmpfs", "-o", "size=700k,mode=700", "tmpfs"];
-        let mounted = Command::new("mount").args(arguments).arg(at).output().is_ok_and(|it| it.status.success());
+        let mounted =
+            Command::new("mount").args(arguments).arg(at).output().is_ok_and(|output| output.status.success());
         mounted.then(|| Self(at.to_owned()))
     }
 }
@@ -140,7 +141,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// One of a few prompts: they share beginnings, and go on and part at several places.
+/// One of a few prompts, which share beginnings of several lengths.
 fn prompt(chance: &mut Chance) -> Vec<Token> {
     let system = words(1, 90);
     let one = [&system[..], &words(2 + chance.below(3) as u32, 30)].concat();
@@ -151,7 +152,7 @@ fn prompt(chance: &mut Chance) -> Vec<Token> {
     }
 }
 
-/// Kills the model's worker after this time, whatever it does then.
+/// Kills the model's worker after this time, no matter what it is doing.
 fn kill_later(model: &Model, after: Duration) -> thread::JoinHandle<()> {
     let id = model.worker_id();
     thread::spawn(move || {

@@ -1,10 +1,12 @@
-//! Computed states survive in a prompt store: other texts in the same sequence, a re-placement, a restart and damage.
-//! The text is always that of llama.cpp's own loop.
+//! A prompt store keeps computed states while other texts use the same sequence, during a re-placement and after a
+//! restart. Damaged files do no harm. The text always equals that of llama.cpp's own loop.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::process::Command;
 
-use autoplace::generate::{Engine, GenerateRequest, Speculation, Statistics};
+use autoplace::generate::{Engine, GenerateRequest, Session, Speculation, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 use autoplace::store::{PromptStore, StoreOptions};
@@ -12,15 +14,15 @@ use autoplace::{Isolation, Model, ModelBuilder, memory};
 
 use crate::speculative_support::{self, exact};
 use crate::text_support::{
-    Raw, SEED, SYSTEM, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, tokens_of, words,
-    worker,
+    Raw, SEED, SYSTEM, Texts, answered, complete, greedy, random, raw_by_chance as raw, request, sampled, to_the_end,
+    tokens_of, words, worker,
 };
 use test_support::{demo_path, prediction_heads};
 
 const ANSWER: usize = 24;
 const MIB: u64 = 1 << 20;
 
-/// A builder with plain attention in 32 bits, whose windows hold 256 tokens.
+/// A builder with plain attention in 32 bits. Windows hold 256 tokens.
 fn builder(path: &Path, request: Request, store: &PromptStore) -> ModelBuilder {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -34,10 +36,15 @@ fn load(path: &Path, request: Request, store: &PromptStore) -> Model {
     builder(path, request, store).load().unwrap()
 }
 
-/// A model for each kind of memory: attention, windows, a recurrent state, and hybrids.
-fn models(folder: &Path) -> [(&'static str, PathBuf); 5] {
-    let kinds = [("llama", None), ("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
-    kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
+/// A model for each kind of memory: attention, with compressed keys (MLA), windows, a recurrent state, and hybrids.
+fn models(folder: &Path) -> [(&'static str, PathBuf); 6] {
+    let archs = ["llama", "deepseek2", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
+    archs.map(|arch| (arch, random(arch, (arch == "gpt-oss").then_some(224), folder)))
+}
+
+/// Whether a text of this model can be restored at any of its tokens.
+fn is_divided(arch: &str) -> bool {
+    matches!(arch, "llama" | "deepseek2")
 }
 
 fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
@@ -48,7 +55,7 @@ fn in_folder(folder: &Path) -> PromptStore {
     PromptStore::open(StoreOptions::new(256 * MIB).folder(folder, 1 << 30)).unwrap()
 }
 
-/// Computes a text, and checks it against llama.cpp's own. Returns its prompt with the answer, and its statistics.
+/// Computes a text and compares it with llama.cpp's own. Returns its prompt with the answer, and its statistics.
 fn turn(title: &str, model: &Model, prompt: &[Token]) -> (Vec<Token>, Statistics) {
     let text = complete(generate(model, prompt), model);
     assert_eq!(text.tokens, raw(model, prompt, ANSWER), "{title}: {:?}", text.statistics());
@@ -86,13 +93,13 @@ fn a_text_goes_on_after_a_restart_with_other_numbers_of_sequences_and_tokens() {
             let model = load(&path, request(1024, 1, false), &in_folder(&files));
             turn(title, &model, &words(1, 150)).0
         };
-        let sequences = if title == "llama" { 2 } else { 1 };
+        let sequences = if is_divided(title) { 2 } else { 1 };
         let model = load(&path, request(1500 * sequences, sequences, false), &in_folder(&files));
         let next = [&history[..], &words(9, 20)].concat();
         let (_, again) = turn(title, &model, &next);
         let known = history.len() - 1;
         assert_eq!((again.restored_tokens, again.restored_from_folder), (known, known), "{title}: {again:?}");
-        // Another model with the same shapes finds nothing: its weights differ.
+        // Another model with the same shapes finds nothing, because its weights differ.
         drop(model);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.len() - 3;
@@ -112,15 +119,15 @@ fn an_earlier_place_of_a_text_is_restored_as_far_as_its_memory_can_be_divided() 
         let system = words(1, 200);
         let (history, _) = turn(title, &model, &system);
         turn(title, &model, &words(5, 80));
-        // A fork in the middle of the prompt.
+        // This prompt differs from the middle of the history on.
         let fork = [&history[..150], &words(6, 60)].concat();
         let (_, forked) = turn(title, &model, &fork);
-        let expected = if title == "llama" { 150 } else { 0 };
+        let expected = if is_divided(title) { 150 } else { 0 };
         assert_eq!(forked.restored_tokens, expected, "{title}: {forked:?}");
         turn(title, &model, &words(7, 80));
-        // Another answer to the same prompt goes on from the checkpoint before its end.
+        // A prompt that begins with the whole first prompt continues from the checkpoint before its end.
         let (_, again) = turn(title, &model, &[&system[..], &words(8, 10)].concat());
-        let expected = if title == "llama" { 200 } else { 196 };
+        let expected = if is_divided(title) { 200 } else { 196 };
         assert_eq!(again.restored_tokens, expected, "{title}: {again:?}");
     }
 }
@@ -133,7 +140,7 @@ fn a_beginning_that_cannot_be_brought_displaces_no_text_that_shares_less() {
     let (shared, long) = (words(1, 100), [words(1, 100), words(2, 100)].concat());
     turn("", &load(&path, request(1024, 1, false), &in_folder(&files)), &long);
     let model = load(&path, request(1024, 1, false), &in_folder(&files));
-    // Computed, so that the beginning of the long text stays in the folder alone.
+    // This prompt is computed without reuse, so that the beginning of the long text exists only in the folder.
     complete(generate(&model, &[&shared[..], &words(3, 40)].concat()).cache_prompt(false), &model);
     for file in fs::read_dir(&files).unwrap() {
         let file = file.unwrap().path();
@@ -153,7 +160,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
     let prompt = tokens_of(&model, &SYSTEM.repeat(5));
     let mut session = model.session().unwrap();
     session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
-    crate::text_support::to_the_end(&mut session);
+    to_the_end(&mut session);
     session.replace(None).unwrap();
     drop(session);
     let again = complete(greedy(&model, &prompt[..]).cache_prompt(true), &model);
@@ -162,7 +169,7 @@ fn a_replacement_keeps_the_texts_that_were_idle() {
 }
 
 #[test]
-fn what_the_store_takes_would_be_free_once_the_model_is_released() {
+fn the_stores_memory_would_be_free_once_the_model_is_released() {
     use autoplace::machine::{Host, Machine};
 
     let store = PromptStore::new(256 * MIB);
@@ -176,6 +183,31 @@ fn what_the_store_takes_would_be_free_once_the_model_is_released() {
     let more = store.usage().memory_bytes - stored;
     assert!(more > 0);
     assert_eq!(free(), before + more);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn where_the_process_runs_short_of_memory_nothing_is_stored_and_all_is_given_back() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let store = PromptStore::new(256 * MIB);
+    let model = load(&random("llama", None, folder.path()), request(1024, 1, false), &store);
+    let prompt = words(3, 300);
+    let expected = complete(generate(&model, &prompt).cache_prompt(false), &model);
+    turn("", &model, &words(1, 300));
+    turn("", &model, &words(2, 300));
+    assert!(store.usage().pieces > 0);
+    // Less than the margin that plans leave is left of the memory that the process may take.
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = format!("--data={}", (data << 10) + 48 * MIB);
+    let limited = Command::new("prlimit").args(["--pid", &std::process::id().to_string(), &limit]).status();
+    assert!(limited.unwrap().success(), "util-linux has prlimit");
+    let text = complete(generate(&model, &prompt), &model);
+    assert_eq!(text, expected);
+    let usage = store.usage();
+    assert_eq!((usage.pieces, usage.memory_limit), (0, 256 * MIB), "{usage:?}");
 }
 
 #[test]
@@ -216,7 +248,7 @@ fn damaged_files_change_no_text_and_fail_none() {
         let store = in_folder(&files);
         let model = load(path, request(1024, 1, false), &store);
         for seed in [1, 2] {
-            // A turn that went on, one that is repeated, and one that parts from it.
+            // Some prompts are repeated, and some differ from an earlier prompt after a common beginning.
             let prompt = [words(seed, 100), words(round as u32 % 3, 20)].concat();
             turn(title, &model, &prompt);
         }
@@ -244,12 +276,14 @@ fn damaged_files_change_no_text_and_fail_none() {
     }
 }
 
-/// Models with a drafter: a draft model, and a block for multi-token prediction whose drafts are right, or by chance.
-fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 3] {
+/// Models with a drafter: a draft model, one with windows, a block for multi-token prediction with correct drafts, and
+/// one with random drafts.
+fn drafting(folder: &Path) -> [(&'static str, PathBuf, Speculation); 4] {
     let mtp = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
     let draft = Speculation::DraftModel { draft_max: 3, p_min: 0.0 };
     [
         ("draft", exact("llama", folder), draft),
+        ("draft with windows", exact("olmo2", folder), draft),
         ("right", prediction_heads::steps(folder), mtp),
         ("random", prediction_heads::random(folder), mtp),
     ]
@@ -261,8 +295,8 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
     for (title, path, speculation) in drafting(folder.path()) {
         let load = |store: Option<PromptStore>| {
             let builder = speculative_support::builder(&path, speculative_support::request(512, 1, 3).n_batch(64));
-            let builder = match title {
-                "draft" => builder.draft(&path),
+            let builder = match speculation {
+                Speculation::DraftModel { .. } => builder.draft(&path),
                 _ => builder.mtp(true),
             };
             store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap()
@@ -287,9 +321,42 @@ fn a_restored_text_drafts_as_one_that_was_never_interrupted() {
         assert!(again.restored_draft_tokens >= prompt.len(), "{title}: {again:?}");
         assert_eq!(whole.restored_draft_tokens, 0);
         assert!(again.drafted_tokens > 0, "{title}: {again:?}");
-        // Nearly all drafts are right, if both models compute the same from the same input.
+        // If both models compute the same from the same input, nearly all drafts are correct.
         assert!(title == "random" || again.acceptance_rate() > 0.9, "{title}: {again:?}");
     }
+}
+
+#[test]
+fn an_ended_text_is_stored_only_where_it_takes_no_room_of_a_running_texts_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = prediction_heads::steps(folder.path());
+    let drafts = |store: Option<PromptStore>| {
+        let mut request = speculative_support::request(512, 3, 3).n_batch(64);
+        request.params.kv_unified = true;
+        let builder = speculative_support::builder(&path, request).mtp(true);
+        let model = store.into_iter().fold(builder, ModelBuilder::prompt_store).load().unwrap();
+        let mut session = model.session().unwrap();
+        let speculation = Speculation::Mtp { draft_max: 3, p_min: 0.0 };
+        let begin = |session: &mut Session, seed: u32, prompt: usize, tokens: usize| {
+            let prompt = words(seed, prompt);
+            let generate = generate(&model, &prompt).temp(0.0).max_tokens(tokens).speculate(speculation);
+            session.begin(generate).unwrap()
+        };
+        // The block keeps the cells of this text when it has left the model's context.
+        begin(&mut session, 1, 100, 4);
+        to_the_end(&mut session);
+        let long = begin(&mut session, 2, 370, 24);
+        let mut texts = Texts::default();
+        texts.generate_to(&mut session, long, 8);
+        // Its last tokens wait for a draft that never comes, and would take the last free cells.
+        begin(&mut session, 3, 60, 1);
+        texts.run(&mut session);
+        let statistics = texts.of(long).statistics();
+        (statistics.drafted_tokens, statistics.accepted_tokens)
+    };
+    let expected = drafts(None);
+    assert!(expected.1 > 10, "{expected:?}");
+    assert_eq!(drafts(Some(PromptStore::new(256 * MIB))), expected);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Every architecture of llama.cpp: weights and cache equal llama.cpp's own to the byte, and compute buffers stay
-//! within the stated uncertainty. Otherwise the estimate says that it does not know them, and why.
+//! within the stated uncertainty. Otherwise, the estimate must say that it does not know them, and give the reason.
 //!
 //! The list of architectures and their tensors come from llama.cpp (`blueprints`), so a new architecture fails here
 //! until somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: --
@@ -20,7 +20,7 @@ use crate::rig::{Card, Kind, Loaded, gpus};
 
 /// The models with an unknown KV layout, and a part of the reason given for each.
 const UNKNOWN: &[(&str, &str)] = &[
-    // llama.cpp treats blocks that the list omits as full ones; we report them as unknown.
+    // In llama.cpp, blocks that are not in the list have full attention. We report them as unknown.
     ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),
@@ -28,8 +28,8 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("eagle3 tied", "drafts for another model"),
 ];
 
-/// Architectures that llama.cpp names but cannot create by themselves: it does not load the first two, and creates the
-/// third only beside its main model.
+/// Architectures that llama.cpp knows but cannot create alone. The first two are not loaded at all, and the third is
+/// created only beside its main model.
 const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 
 #[test]
@@ -56,7 +56,7 @@ fn every_architecture_is_exact_or_unknown() {
     }
 }
 
-/// The observations of all models.
+/// The results of all models.
 struct Survey<'a> {
     card: &'a Card,
     /// The reason why the KV layout of a model is unknown.
@@ -65,7 +65,7 @@ struct Survey<'a> {
 }
 
 impl Survey<'_> {
-    /// A model as we write it and, if small, as llama.cpp writes it.
+    /// Compares a file of the model that we write and, for a small model, a file that llama.cpp writes.
     fn model(&mut self, number: usize, blueprint: &Blueprint, folder: &Path) {
         let model = match blueprint.make(folder) {
             Ok(model) => model,
@@ -91,8 +91,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Compares a file on the host and on the card; every third model also split in between. Returns llama.cpp's error
-    /// if it refuses the file.
+    /// Compares a file on the host and on the card. Every third model is also split between the two. Returns
+    /// llama.cpp's error if it refuses the file.
     fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
@@ -124,7 +124,7 @@ impl Survey<'_> {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }
-            // Each split uses the first setting with a graph, and the next model another one.
+            // Each split uses the first setting that has a graph. The next model begins with another setting.
             for row in 0..settings.len() {
                 let mut params = settings[(row + split + turn.unwrap_or(0)) % settings.len()].clone();
                 params.repack = false;

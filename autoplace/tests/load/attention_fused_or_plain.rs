@@ -1,10 +1,11 @@
-//! A card computes the same bits as the CPU, and AUTO leaves attention plain in known cases.
+//! A card computes the same bits as the CPU. AUTO turns fused attention off only in known cases.
 //!
 //! AUTO keeps attention fused if the scheduler puts it on the device of its layer, for one token of each sequence
 //! (llama-context.cpp, `resolve_fused_ops`). With the cache on the host, the next operation in the graph decides. In a
-//! transformer the next operation uses the output weight of attention, so attention goes to the GPU. In a hybrid it
-//! uses a recurrent state on the host, so attention goes to the CPU and AUTO turns fused attention off, whereas the CPU
-//! alone keeps it. Fused and plain attention round differently: fused attention on the CPU sums F16 values in F16.
+//! transformer the next operation uses the output weight of attention, so attention goes to the GPU. In a hybrid, it
+//! uses a recurrent state on the host, so attention goes to the CPU and AUTO turns fused attention off. On the CPU
+//! alone, AUTO keeps it fused. Fused and plain attention round differently: fused attention on the CPU sums F16 values
+//! in F16.
 
 use std::path::Path;
 
@@ -14,8 +15,8 @@ use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::gib;
 use autoplace::memory::{ContextParams, FlashAttention, Split};
 
-/// The logits after prompts of two sequences with their caches on the host, and after one more token: with all layers
-/// on the GPU, or on the CPU alone.
+/// The logits after prompts of two sequences, and after one more token. The caches are on the host; all layers are on
+/// the GPU, or there is only the CPU.
 fn logits(path: &Path, gpu: &[&Card], flash_attn: FlashAttention) -> Vec<f32> {
     let mut params = ContextParams::default();
     (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 32, 16);
@@ -28,7 +29,7 @@ fn logits(path: &Path, gpu: &[&Card], flash_attn: FlashAttention) -> Vec<f32> {
 }
 
 #[test]
-fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain() {
+fn a_card_computes_the_cpus_bits_and_only_hybrids_use_plain_attention() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let gpu = Card::with_memory((Rules::Cuda, false), gib(1));

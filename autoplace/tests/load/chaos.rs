@@ -1,9 +1,9 @@
 //! Chaos on simulated fleets. While a random model is planned, loaded, warmed up and run on random cards, other
 //! programs take and release memory, allocations are refused, and computations fail. Every round ends with the CPU's
-//! text or with a typed error that lists all attempts, and leaves the cards empty.
+//! text, or with a typed error that lists all attempts. After each round, the cards are empty.
 //!
-//! The number of a round determines it, except for the few rounds in which a thread takes memory at its own pace.
-//! `cargo test` runs the first 60. This command runs all 2,000:
+//! A round is determined by its number, except in the few rounds in which a thread takes memory at its own pace. `cargo
+//! test` runs the first 60. This command runs all 2,000:
 //! ```text
 //! cargo test -p autoplace --test load chaos:: -- --ignored --nocapture
 //! ```

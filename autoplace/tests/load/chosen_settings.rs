@@ -1,5 +1,5 @@
-//! Settings that the search chooses beside the placement (type and place of the cache, tokens computed at once) are
-//! loaded as planned, to the byte, on simulated cards of rising sizes.
+//! The search also chooses settings: type and place of the cache, and the number of tokens computed at once. Plans with
+//! such settings are loaded as planned, to the byte, on simulated cards of rising sizes.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,13 @@ use autoplace::plan::{KvCache, KvPlace, Policy, Request};
 use autoplace::{Model, Plan};
 use test_support::demo_path;
 
-/// The policy counts layers, because a model this small is as fast on some hosts. So each setting must gain a layer.
+/// The policy counts layers, because so small a model is as fast on some hosts. So a setting is chosen only where it
+/// brings one more layer onto the card.
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0)).policy(Policy::MostLayers).n_ctx(4096)
 }
 
-/// Loads by this request on cards of rising sizes. Returns the values of `setting` for the plans.
+/// Loads by this request on cards of rising sizes. Returns the values of `setting` in the plans.
 fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     for size in (4..=32).step_by(2) {
@@ -26,7 +27,7 @@ fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T
         assert_eq!(gpu.used(), planned, "{size} MiB: {plan}");
         let text = model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap();
         assert!(!text.is_empty());
-        // The choice puts at least as many layers on the card.
+        // With chosen settings, at least as many layers are on the card.
         let mut given = request.clone().kv_cache(KvCache::Given).kv_place(KvPlace::Given);
         given.min_ubatch = None;
         let given = Model::builder(demo_path()).request(given).machine(Machine::clone(&model.machine())).plan();

@@ -1,5 +1,5 @@
-//! The memory of a draft model beside the main model equals llama.cpp's own account of the draft model, in the context
-//! that llama.cpp's programs give it.
+//! The planned memory of a draft model equals llama.cpp's own account of it. The draft model has the context that
+//! llama.cpp's programs would create.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
@@ -13,11 +13,11 @@ use crate::rig::{Card, Kind, Loaded};
 const MODELS: [&str; 4] = ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"];
 
 #[test]
-fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_models() {
+fn a_draft_takes_llama_cpps_bytes_in_a_context_of_the_main_models_length() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = Card::new((Rules::Cuda, true));
-    // A full card, so that free memory does not matter.
+    // The card is full, so that free memory does not matter.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
     let mut sketches = test_support::synthetic::all();
     sketches.retain(|sketch| MODELS.contains(&&*sketch.title()));
@@ -45,16 +45,16 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
             loaded.footprints(&context).unwrap()
         };
         let theirs = probed(&[&card], 999);
-        let of = |it: &Footprint| (it.weights, it.kv);
+        let of = |footprint: &Footprint| (footprint.weights, footprint.kv);
         assert_eq!(of(&bytes.gpu), of(&theirs.gpus[0]), "{title}");
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;
         assert!(theirs.gpus[0].compute <= most, "{title}");
-        // llama.cpp's accounts omit the one row of returned logits.
+        // llama.cpp's accounts omit the single row of returned logits.
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
 
-        // The draft with some of its layers on the card, and with a cache of its own type.
+        // The draft has some of its layers on the card, and another type of cache than the model.
         let mut options = DraftOptions::default();
         (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q4_0));
         options.n_gpu_layers = Some(2);

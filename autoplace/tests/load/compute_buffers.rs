@@ -1,5 +1,5 @@
-//! The estimate compared with llama.cpp on up to three simulated cards of three families, with any number of layers,
-//! with and without adapters, and with pseudo-random settings. `conformance.rs` has a grid.
+//! Compares the estimate with llama.cpp on up to three simulated cards of three families. The number of layers, the
+//! adapters and the settings are pseudo-random; `conformance.rs` has a grid.
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
 
 /// An adapter for some of the model's matrices.
 fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Path, number: usize) -> PathBuf {
-    // Weights that a graph does not use in a plain product.
+    // Weights that a graph does not use in a plain matrix product.
     const OTHER: &str = "conv ssm_ shexp_gate rope_ attn_k_b attn_v_b kv_b token_embd";
     let ty = dice.one_of(&[TensorType::F32, TensorType::F16, TensorType::Q8_0]);
     let (part, every) = (dice.one_of(&["attn_q.", "attn_", "ffn_", "."]), 1 + dice.below(3));
@@ -71,7 +71,7 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     let all: Vec<&str> = names.collect();
     let mut chosen: Vec<&str> = all.iter().copied().filter(|name| name.contains(part)).step_by(every).collect();
     if chosen.is_empty() {
-        // Mamba has no other.
+        // Mamba has no other weight.
         chosen.push(all.first().copied().unwrap_or("blk.0.ssm_in.weight"));
     }
     let lora = Adapter::new(model.architecture().unwrap()).alpha(16.0);
@@ -85,8 +85,8 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     lora.write(folder, &format!("adapter {number}"))
 }
 
-/// All layers in a third of the cases. Half of the cases move some weights away from their layer: experts, or parts of
-/// every second block.
+/// A split with all layers in a third of the cases. Half of the cases move some weights away from their layers:
+/// experts, or parts of every second block.
 fn split(dice: &mut Dice, all: u32, cards: usize) -> Split {
     let layers = if dice.percent(33) { all } else { dice.below(all + 1) };
     let pattern = dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);

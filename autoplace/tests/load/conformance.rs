@@ -1,9 +1,9 @@
-//! The estimate compared with llama.cpp itself, over every synthetic model, a grid of settings, and zero to three
+//! Compares the estimate with llama.cpp itself, for every synthetic model, a grid of settings, and zero to three
 //! simulated GPUs.
 //!
 //! Weights and cache are equal to the byte if the estimate claims to know their layout. Compute buffers never exceed
-//! the stated maximum, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` holds the printed table;
-//! `cargo xtask conformance` also runs the larger grid.
+//! the stated maximum, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` contains the printed
+//! table; `cargo xtask conformance` also runs the larger grid.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
 }
 
-/// A probe of a model with this choice of kernels. Contexts are created later.
+/// Loads a model without data, with or without repacking. Contexts are created later.
 fn probed(path: &Path, cards: &[&Card], split: &Split, repack: bool) -> Loaded {
     let mut params = ContextParams::default();
     params.repack = repack;
@@ -65,7 +65,7 @@ fn grid(thorough: bool) {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
         for (at, cards) in machines.into_iter().enumerate() {
-            // In the small grid, a model uses a third of the machines, and the next two models use the others.
+            // In the small grid, a model uses a third of the machines. The next two models use the other machines.
             if thorough || (number + at).is_multiple_of(3) {
                 model(&mut tally, &mut turn, &path, cards, thorough);
             }
@@ -74,7 +74,7 @@ fn grid(thorough: bool) {
     tally.check();
 }
 
-/// A model on these cards with each split. In the large grid, a load gets several contexts.
+/// Compares a model on these cards with each split. In the large grid, each load has several contexts.
 fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thorough: bool) {
     let profile = profile(path);
     let settings = settings();
@@ -85,7 +85,7 @@ fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thor
         (_, false) => 1,
     };
     for split in splits(profile.n_layer(), cards.len(), thorough) {
-        // Each round of the settings, whose number is a multiple of 3, begins one further.
+        // The number of settings is a multiple of 3, so each round of the settings begins one step later.
         let repack = !(*turn + *turn / settings.len()).is_multiple_of(3);
         let probed = probed(path, cards, &split, repack);
         for _ in 0..contexts {
@@ -101,7 +101,8 @@ fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thor
             let case = format!("{} on {names:?}, {split:?}, {params:?}", path.display());
             let theirs = match probed.footprints(&params) {
                 Ok(theirs) => theirs,
-                // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp, the constructor).
+                // If none of a device's blocks keeps a cache, a real load fails too (llama-kv-cache.cpp, the
+                // constructor).
                 Err(error) if error.to_string().contains("keep none") => continue,
                 Err(error) => panic!("{case}: {error}"),
             };
@@ -127,7 +128,7 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    // 64 blocks over as many GPUs as llama.cpp schedules.
+    // 64 blocks are split over the maximum number of GPUs that llama.cpp schedules.
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
     let cards = [(); 15].map(|()| Card::with_memory((Rules::Metal, true), gib(24)));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use test_support::llama_source::read;
 
-/// Names and values as written. No value is empty.
+/// The names and values of fields, as they are written in the source. No value is empty.
 type Fields = BTreeMap<String, String>;
 
 /// Excluded fields of the C API: callbacks, data, and fields that select another kind of model or context.
@@ -40,7 +40,7 @@ fn members(source: &str, name: &str) -> Fields {
             }
             statement.clear();
         } else if whole.ends_with('{') && whole.contains('(') {
-            // The body of a function.
+            // This statement is the body of a function.
             statement.clear();
         }
     }
@@ -116,7 +116,7 @@ fn the_defaults_of_llama_cpps_tools_are_documented() {
     assert!(theirs.len() > 150, "{theirs:?}");
     let sampling = members(&source, "common_params_sampling");
     theirs.extend(prefixed("sampling", sampling));
-    // Only some members of these structs.
+    // The document has only some members of these structs.
     for (prefix, name) in [("cpuparams", "common_cpu_params"), ("speculative.draft", "common_params_speculative_draft")]
     {
         let some = prefixed(prefix, members(&source, name));
@@ -133,11 +133,11 @@ fn prefixed(prefix: &str, fields: Fields) -> impl Iterator<Item = (String, Strin
 #[test]
 fn our_own_defaults_are_documented() {
     fn fields(value: &impl serde::Serialize) -> Map<String, Value> {
-        // Goes through the text, in which an f32 has its own digits.
+        // The conversion goes through the text, in which an f32 has only its own digits.
         serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
     }
     let mut ours = fields(&ContextParams::default());
-    // Sets fields that are omitted when off.
+    // This sets fields that are omitted when they are off.
     let mut on = ContextParams::default();
     (on.embeddings, on.mtp, on.n_rs_seq) = (Some(Pooling::Model), true, 1);
     let off = [("embeddings", Value::Null), ("mtp", false.into()), ("n_rs_seq", 0.into())];
@@ -147,7 +147,7 @@ fn our_own_defaults_are_documented() {
     assert!(fields(&on).keys().eq(ours.keys()));
     ours.extend(fields(&Sampling::default()));
     let mut documented = documented("autoplace");
-    // `Headroom::Default` and the like are not fields.
+    // Rows without a value, such as `Headroom::Default`, are not fields.
     documented.retain(|_, value| !value.is_empty());
     for (name, value) in &documented {
         let value: Value = serde_json::from_str(value).unwrap();

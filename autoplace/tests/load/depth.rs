@@ -1,5 +1,5 @@
-//! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine,
-//! and in a worker. The texts equal those of a model that does not move.
+//! Models move to their other placement when their texts grow deeper, and back: on simulated cards, in an engine, and
+//! in a worker. The texts equal those of a model that does not move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use test_support::{demo_path, wait};
 /// Live tokens at which the placements cross.
 const CROSSING: u32 = 160;
 
-/// The demo model, which is on the host with fewer live tokens than [`CROSSING`] and on the card with more; and a model
-/// that stays on the host.
+/// Two copies of the demo model. The first is on the host with fewer live tokens than [`CROSSING`], and on the card
+/// with more. The second stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));
@@ -47,7 +47,7 @@ fn a_chat_of_60_turns_crosses_twice_and_back_with_its_text_unchanged() {
     let mut crossed = Vec::new();
     for turn in 0..60 {
         if turn % 12 == 11 {
-            // Another conversation.
+            // Begins another conversation.
             chats.iter_mut().for_each(|chat| chat.messages_mut().clear());
         }
         let before = is_deep(&model);
@@ -92,7 +92,7 @@ fn a_growing_text_moves_once_at_a_tokens_boundary_and_says_so() {
         assert!(statistics.moves == 1 && !statistics.moving_time.is_zero(), "{statistics}");
         assert!(moved_at.unwrap() > CROSSING as usize && is_deep(&model), "{moved_at:?}");
         drop(stream);
-        // The next short text moves back.
+        // The next short text moves the model back.
         let short = generations(&model, "In the beginning", 4)[which].clone().text().unwrap();
         assert_eq!(short, generations(&stays, "In the beginning", 4)[which].clone().text().unwrap());
         assert!(!is_deep(&model));
@@ -116,13 +116,13 @@ fn a_long_prompt_begins_in_the_deep_placement() {
     assert!(is_deep(&model) && stream.statistics().moves == 1);
     let report = model.report();
     let moved = report.moved.as_ref().unwrap();
-    // Nothing was computed yet.
+    // At the move, nothing was computed yet.
     assert!(moved.tokens == 0 && moved.lost.is_zero(), "{moved}");
     let text: String = std::iter::once(first).chain(stream.map(Result::unwrap)).collect();
     assert!(!stays.generate(&*prompt).temp(0.0).max_tokens(8).text().unwrap().is_empty() && !text.is_empty());
 }
 
-/// As the sentinel's, under pressure.
+/// The request is like the one of a sentinel under memory pressure.
 #[test]
 fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     own_process!();
@@ -132,7 +132,7 @@ fn a_requested_re_placement_goes_before_a_move_that_is_due() {
     let asked = plan(&demo_path(), &request, 3);
     let prompt = PROMPT.repeat(40);
     model.request_replace(Replacement::By(Box::new(asked.clone())));
-    // So long a prompt would begin in the deep placement.
+    // Without the request, such a long prompt would begin in the deep placement.
     let mut stream = model.generate(&*prompt).temp(0.0).max_tokens(8).stream().unwrap();
     stream.next().unwrap().unwrap();
     assert_eq!((stream.statistics().moves, &*model.placement()), (0, &asked));
@@ -182,13 +182,13 @@ fn a_move_that_would_not_fit_is_not_begun() {
 }
 
 #[test]
-fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
+fn the_time_of_a_move_is_stored_for_later_programs_with_its_date() {
     own_process!();
     let _card = card(mib(64));
     let (path, request) = (demo_path(), request().n_ctx(1024).n_ubatch(64));
     let folder = tempfile::tempdir().unwrap();
     let [shallow, deep] = [3, 7].map(|layers| plan(&path, &request, layers));
-    // The stated time of a move is an hour, until a load of this file was measured.
+    // The plan states an hour as the time of a move. A measured load of this file replaces this time.
     let mut saved = serde_json::to_value(crossing(&path, &request, [&shallow, &deep], CROSSING)).unwrap();
     saved["plan"]["by_depth"]["moving_seconds"] = 3600.0.into();
     let saved = SavedPlan::from_json(&saved.to_string()).unwrap();
@@ -204,7 +204,7 @@ fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
     assert!(of_load.warm_file.is_some() && of_load.rest_ns.is_some() && of_load.state.is_none(), "{of_load:?}");
     generations(&first, PROMPT, 400)[1].clone().text().unwrap();
     assert_eq!(first.placement().n_gpu_layers, 7);
-    // The move has measured the copy of the states too, whose bytes the text's statistics do not tell.
+    // The move has also measured the copy of the states.
     let of_move = known(&first).unwrap();
     assert!(of_move.state.is_some(), "{of_move:?}");
     let took = first.report().moved.as_ref().unwrap().time.as_secs_f64();
@@ -216,7 +216,7 @@ fn what_moving_takes_is_kept_for_later_programs_with_its_date() {
     let today = by_depth.moving_measured.as_ref().unwrap().date().unwrap();
     assert!(by_depth.moving_seconds < 60.0, "{} s, and a move took {took} s", by_depth.moving_seconds);
     assert!(plan.to_string().contains(&format!("(as measured {today}")), "{plan}");
-    // A new plan knows it too, and another file's does not.
+    // A new plan of this file uses the measurement, but not a plan of another file.
     assert!(known(&later).is_some());
     let cache = MeasurementCache::at(folder.path());
     assert_eq!(cache.move_rates(&later.machine(), (&path, 1), &autoplace::load::build_name()), None);
@@ -250,7 +250,7 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     drop(stream);
     assert!(is_for_deep_texts(&model));
     assert!(model.report().moved.as_ref().is_some_and(|moved| moved.tokens >= CROSSING));
-    // A session's calls move the model too.
+    // The calls of a session move the model too.
     let mut session = model.session().unwrap();
     session.begin(generations(&model, "In the beginning", 4)[0].clone()).unwrap();
     while !session.is_empty() {
@@ -260,8 +260,8 @@ fn a_model_in_a_worker_moves_there_and_the_application_knows() {
     assert!(!is_for_deep_texts(&model));
 }
 
-/// The move lasts some milliseconds. So the worker is stopped when the sentinel reports its beginning, and killed once
-/// no message of a finished move arrives.
+/// The move lasts only some milliseconds. So the worker is stopped as soon as the sentinel reports the beginning of the
+/// move, and is killed when no message about a finished move has arrived.
 #[cfg(unix)]
 #[test]
 fn a_worker_killed_in_the_middle_of_its_move_loses_no_token() {

@@ -1,8 +1,8 @@
-//! Models that follow the depth of their texts on random fleets of simulated cards, while other programs take and
-//! release memory: no card ever holds more than it has, no load lacks memory, and every text is that of a model that
-//! stays on the host.
+//! Models follow the depth of their texts on random fleets of simulated cards, while other programs take and release
+//! memory. No card is ever overfull, no load lacks memory, and every text equals that of a model that stays on the
+//! host.
 //!
-//! The number of a case determines it. `cargo test` runs the first 40. This command runs all 1,000:
+//! A case is determined by its number. `cargo test` runs the first 40. This command runs all 1,000:
 //!
 //! ```text
 //! cargo test -p autoplace --test load depth_fleets:: -- --ignored --nocapture
@@ -37,7 +37,7 @@ const MIN_PER_THOUSAND: [(&str, u64); 8] = [
     ("quantised cache", 200),
 ];
 
-/// Tokens of the long text, and of the short one after it.
+/// Number of tokens in the long text, and in the short text after it.
 const TOKENS: [usize; 2] = [90, 6];
 
 fn request(dice: &mut Dice) -> Request {
@@ -68,7 +68,7 @@ fn plan(path: &Path, request: &Request, layers: u32, on_host: u32) -> Result<Pla
     builder(path, &request).plan().map_err(|error| error.to_string())
 }
 
-/// Runs a text. Before every tenth piece other programs take another share of the memory that the model leaves free.
+/// Runs a text. Before every tenth piece, other programs take another share of the memory that the model leaves free.
 fn text(
     model: &Model,
     cards: &[SimGpu],

@@ -16,8 +16,8 @@ use test_support::synthetic::Sketch;
 
 const Q8: TensorType = TensorType::Q8_0;
 
-/// Encoders, a reranker, and models with caches. Recurrent models are left out: each of their texts is a graph that no
-/// reservation has covered, and the warm-up finds its size.
+/// Encoders, a reranker, and models with caches. Recurrent models are left out, because each of their texts has a graph
+/// that cannot be reserved. The warm-up measures such graphs.
 fn models() -> Vec<Sketch> {
     let mut models = encoders(Q8);
     models.extend(encoders(TensorType::Q4_K));
@@ -26,7 +26,7 @@ fn models() -> Vec<Sketch> {
     models.push(t5_encoder(Q8));
     let others = ["llama gqa", "gemma3", "qwen3moe", "deepseek2"];
     let all = test_support::random_weights::all().into_iter();
-    models.extend(all.filter(|it| others.iter().any(|other| it.title().starts_with(other))));
+    models.extend(all.filter(|model| others.iter().any(|other| model.title().starts_with(other))));
     assert_eq!(models.len(), 9 + others.len());
     models
 }
@@ -65,7 +65,7 @@ fn builder(path: &Path) -> ModelBuilder {
 }
 
 #[test]
-fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
+fn a_load_for_embeddings_fits_and_one_more_layer_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let models = [encoders(Q8).remove(0), llama_embed(Q8)];
@@ -92,7 +92,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
 fn a_recurrent_model_takes_no_more_than_is_free_either() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut sketch = test_support::random_weights::all().into_iter().find(|it| it.arch == "jamba").unwrap();
+    let mut sketch = test_support::random_weights::all().into_iter().find(|sketch| sketch.arch == "jamba").unwrap();
     sketch.vocabulary();
     let path = test_support::random_weights::write(&sketch, folder.path());
     let mut seen = Vec::new();
@@ -118,7 +118,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();
-            // A batch, a text of the maximum length, and a short one.
+            // The warm-up computes a batch, a text of the maximum length, and a short text.
             assert_eq!(u64::from(MAX_LENGTH as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, MAX_LENGTH as u32 - 1);
         }
@@ -126,7 +126,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
 }
 
 #[test]
-fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
+fn a_computation_has_whole_texts_and_all_their_tokens_are_outputs() {
     own_process!();
     let _gpu = card(mib(64));
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let asked = |request| Model::builder(&path).request(request).plan().unwrap().context;
     let context = asked(begun());
     assert_eq!(context.embeddings, Some(Pooling::Mean));
-    let sizes = |it: &ContextParams| (it.n_ctx, it.n_batch, it.n_ubatch);
+    let sizes = |params: &ContextParams| (params.n_ctx, params.n_batch, params.n_ubatch);
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
@@ -153,7 +153,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     assert_eq!(breakdown.footprints.output, 4 * sketch.dims.n_embd * MAX_LENGTH);
 
-    // Their memory is unknown without llama.cpp.
+    // Without llama.cpp, the memory of these graphs is unknown.
     let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
     let machine = load::detect().unwrap();
     let planner = Planner::new(&profile, &machine);

@@ -1,4 +1,4 @@
-//! docs/flags.md and docs/if-you-know.md compared with our own methods. The program's tests compare docs/flags.md with
+//! Compares docs/flags.md and docs/if-you-know.md with our own methods. The program's tests compare docs/flags.md with
 //! llama.cpp's flags.
 
 use std::collections::BTreeSet;
@@ -11,14 +11,14 @@ const TABLE: &str = include_str!("../../../docs/flags.md");
 fn methods() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let crates = ["autoplace", "chat", "hub", "llama-sys", "openai", "planner"];
-    let mut folders = crates.map(|it| root.join(it).join("src")).to_vec();
+    let mut folders = crates.map(|folder| root.join(folder).join("src")).to_vec();
     let mut names = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(path).unwrap();
                 let ends = |c: char| !(c.is_alphanumeric() || c == '_');
                 let functions = ["pub fn ", "pub const fn ", "pub async fn "]
@@ -31,7 +31,7 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
-/// The number of methods that a document names. Checks that all of them exist.
+/// Checks that all methods that a document names exist. Returns their number.
 fn named(document: &str) -> usize {
     let methods = methods();
     let codes =
@@ -45,13 +45,13 @@ fn named(document: &str) -> usize {
 }
 
 #[test]
-fn every_method_of_the_table_is_there() {
+fn every_method_of_the_flag_table_exists() {
     let named = named(TABLE);
     assert!(named > 50, "{named}");
 }
 
 #[test]
-fn every_method_that_is_named_for_those_who_know_other_programs_is_there() {
+fn every_method_of_if_you_know_exists() {
     let named = named(include_str!("../../../docs/if-you-know.md"));
     assert!(named > 50, "{named}");
 }

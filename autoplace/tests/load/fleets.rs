@@ -1,7 +1,7 @@
-//! Plans on simulated fleets: a random model is planned, loaded and run on random cards under a random request. The
-//! cards' own counts equal the plan to the byte and never exceed the free memory.
+//! Plans on simulated fleets. In each case, a random model is planned, loaded and run on random cards under a random
+//! request. The cards' own counts equal the plan to the byte and never exceed the free memory.
 //!
-//! The number of a case determines it. `cargo test` runs the first 150. This command runs all 1,000:
+//! A case is determined by its number. `cargo test` runs the first 150. This command runs all 1,000:
 //!
 //! ```text
 //! cargo test -p autoplace --test load fleets:: -- --ignored --nocapture
@@ -63,14 +63,14 @@ fn fleets(cases: u64) {
 }
 
 #[test]
-fn what_cards_count_is_what_was_planned_on_random_fleets() {
+fn cards_count_the_planned_bytes_on_random_fleets() {
     own_process!();
     fleets(150);
 }
 
 #[test]
 #[ignore = "minutes: the 150 above and 850 more"]
-fn what_cards_count_is_what_was_planned_on_1000_random_fleets() {
+fn cards_count_the_planned_bytes_on_1000_random_fleets() {
     own_process!();
     fleets(1000);
 }

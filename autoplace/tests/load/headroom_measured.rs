@@ -1,5 +1,5 @@
-//! A load measures the memory that its GPUs took beside llama.cpp's buffers, and the next plan leaves it free. On
-//! simulated GPUs whose drivers and pools take memory as real ones do.
+//! A load measures the memory that was taken on its GPUs in addition to llama.cpp's buffers, and the next plan leaves
+//! this memory free. The tests run on simulated GPUs whose drivers and pools take memory like real ones.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // The card has an address by which other loads of this user would recognise it.
+        // Without this, other loads of this user would recognise the card by its address.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)
 }
 
-/// A load during which `taken` bytes are taken; the driver takes [`DRIVER`].
+/// A load during which another program takes `taken` bytes, and the driver takes [`DRIVER`].
 fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     let card = Arc::clone(gpu);
     let taking = builder(machine(gpu, folder), folder).progress(move |progress| {
@@ -71,7 +71,7 @@ fn parts(learned: &LearnedHeadroom) -> (u64, u64) {
 }
 
 #[test]
-fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan() {
+fn bytes_of_driver_and_pools_are_measured_and_used_by_the_next_plan() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -102,8 +102,8 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // The measured headroom is enough: a card that has exactly the needed bytes holds the model. It has the same name,
-    // so that the measurement applies to it.
+    // The measured headroom is enough: a card with exactly the needed bytes has room for the model. The card has the
+    // same name, so that the measurement applies to it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
@@ -127,7 +127,7 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
 }
 
 #[test]
-fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it() {
+fn a_measurement_depends_on_the_work_and_on_other_programs() {
     own_process!();
     // A context that one batch fills is measured too. Nothing is measured for the output layer alone, without a
     // warm-up, or while another program takes memory.
@@ -150,7 +150,7 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
         assert_eq!(learned.as_ref().map(parts).map_err(Clone::clone), expected, "{case}");
         let found = machine(&gpu, folder.path()).gpus[0].learned;
         assert_eq!(found, learned.ok(), "{case}");
-        // There is enough room, so that no further attempt is needed.
+        // There is enough room, so no further attempt is needed.
         let report = model.report();
         assert_eq!(report.tries(), 1, "{case}");
         assert!(case != "another program" || report.notes.len() == 1, "{report}");

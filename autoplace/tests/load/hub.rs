@@ -112,7 +112,7 @@ mod named {
         use test_support::synthetic::mmproj;
 
         let large = |name: &str| Content::large(mmproj::named(name).to_bytes().unwrap());
-        // The second is of another width.
+        // The second projector has another width.
         let other = mmproj::named("LLaVA 1.5").encoded().unwrap();
         let files =
             [("mmproj-F16.gguf", large("Small LLaVA")), ("mmproj-other.gguf", Content::hollow(other.0, other.1))];

@@ -1,5 +1,5 @@
-//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error or goes
-//! unnoticed.
+//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error, or the text
+//! continues without an interruption.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -98,7 +98,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
     let second = model.generate(PROMPT).stream();
     assert_matches!(second, Err(generate::Error::Busy));
     drop(first);
-    // Before, at and after its first token.
+    // The stream is dropped before, at and after its first token.
     let expected = greedy(&load_demo(), 5);
     for pieces in [0, 1, 2, 40] {
         let mut stream = model.generate(PROMPT).stream().unwrap();
@@ -118,7 +118,7 @@ fn progress_is_reported_and_may_cancel() {
     });
     loaded.load().unwrap();
     let seen = reported.lock().unwrap();
-    assert!(seen.iter().map(|it| it.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
+    assert!(seen.iter().map(|report| report.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
     let stages: Vec<Stage> = seen.chunk_by(|one, next| one.0 == next.0).map(|all| all[0].0).collect();
     assert_eq!(stages[..4], [Stage::Plan, Stage::Measure, Stage::Plan, Stage::Weights], "{seen:?}");
     // A small model may be loaded before the worker receives the cancellation.
@@ -147,7 +147,7 @@ pub(crate) mod deaths {
 
     pub(crate) fn stop(model: &Model) {
         signal(model, "-STOP");
-        // Each of its threads stops separately.
+        // Each thread of the worker stops separately.
         let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));
         let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         let entries = || std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -161,11 +161,11 @@ pub(crate) mod deaths {
         assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
 
-    /// A worker that is killed soon after it was stopped.
+    /// A model whose worker is killed soon after it was stopped.
     fn impatient(on_death: OnDeath) -> Model {
         let process = worker().timeout(Duration::from_secs(2)).on_death(on_death);
-        // More tokens than a text runs ahead of its reader, so that the text waits and does not end before the worker
-        // is stopped.
+        // The context has more tokens than a text runs ahead of its reader, so the text waits and does not end before
+        // the worker is stopped.
         builder(process).n_ctx(4096).load().unwrap()
     }
 
@@ -187,7 +187,7 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // The same token forever, so that the text does not end.
+        // The model generates the same token forever, so that the text does not end.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         stop(&model);
@@ -210,7 +210,7 @@ pub(crate) mod deaths {
     }
 
     #[test]
-    fn one_that_computes_or_waits_for_longer_than_that_lives() {
+    fn a_worker_that_computes_or_waits_for_longer_lives() {
         let process = worker().timeout(Duration::from_millis(200));
         let model = builder(process).load().unwrap();
         let engine = Engine::new(&model).unwrap();
@@ -239,15 +239,15 @@ pub(crate) mod deaths {
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
         let kinds: [fn(GenerateRequest) -> GenerateRequest; 3] = [
-            |it| it.temp(0.0),
-            |it| it.seed(3).temp(1.2),
-            |it| it.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),
+            |request| request.temp(0.0),
+            |request| request.seed(3).temp(1.2),
+            |request| request.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),
         ];
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
             let expected = read(stream(&here), 0, || {});
-            // A worker that is killed after its last text may be found dead by the next one, which has a death of its
-            // own.
+            // If a worker is killed after its last text, the next text may be the first to notice. That text then has
+            // two deaths.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (4 * kind..130).step_by(13) {
                 let worker = model.worker_id();
@@ -255,13 +255,13 @@ pub(crate) mod deaths {
                 assert_eq!(text, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
-            // On a busy machine the worker may survive to the end of its text.
+            // On a busy machine, the worker may survive until its text ends.
             assert!(deaths > 0);
         }
     }
 
     #[test]
-    fn without_a_policy_a_death_is_an_error_with_how_and_stays_one() {
+    fn without_a_policy_a_death_is_a_lasting_error_with_its_cause() {
         let model = in_worker();
         let mut stream = model.generate(PROMPT).seed(1).stream().unwrap();
         stream.next().unwrap().unwrap();
@@ -282,7 +282,7 @@ pub(crate) mod deaths {
     fn a_death_that_a_text_survived_is_in_its_statistics_and_in_the_model() {
         let model = resuming(1);
         assert!(model.worker_deaths().is_empty());
-        // So long that the worker waits for its reader.
+        // The text is so long that the worker waits for its reader.
         let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(400).stream().unwrap();
         stream.next().unwrap().unwrap();
         kill(&model);
@@ -372,8 +372,8 @@ pub(crate) mod deaths {
     fn load_with(patience: Duration, script: &str) -> Lost {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stub");
-        // Another process writes the file: a child that another test starts meanwhile would hold it open for writing,
-        // and the file could not be executed.
+        // Another process writes the file. If this process did, a child that another test starts meanwhile would keep
+        // the file open for writing, and the file could not be executed.
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod +x "$2""#;
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", write, "sh", script]).arg(&path).status().unwrap().success());
@@ -387,13 +387,13 @@ pub(crate) mod deaths {
     const LONG: Duration = Duration::from_secs(120);
 
     #[test]
-    fn a_program_that_is_no_worker_is_recognised() {
+    fn a_program_that_is_not_a_worker_is_recognised() {
         let error = load_with(LONG, "echo out; echo something went wrong >&2; exit 3");
         let Lost::NotAWorker { status, log, .. } = &error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
-        // A silent program that does not end is killed. Its own children do not prolong the wait.
+        // A silent program that does not end is killed. The program's own children do not prolong the wait.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });
     }
@@ -440,15 +440,15 @@ pub(crate) mod deaths {
             let model = resuming(1);
             ids.extend(model.worker_id());
             match round % 4 {
-                // In the middle of a sentence.
+                // The model is dropped in the middle of a sentence.
                 1 => {
                     let mut stream = model.generate(PROMPT).stream().unwrap();
                     drop(model);
                     stream.next().unwrap().unwrap();
                 }
-                // Already dead.
+                // The worker is already dead.
                 2 => kill(&model),
-                // In a second worker.
+                // The text runs in a second worker.
                 3 => {
                     kill(&model);
                     model.generate(PROMPT).max_tokens(2).text().unwrap();
@@ -471,7 +471,7 @@ pub(crate) mod deaths {
         if std::env::var_os(APPLICATION).is_some() {
             let model = in_worker();
             println!("worker {}", model.worker_id().unwrap());
-            // In the middle of a sentence.
+            // This process is killed in the middle of a sentence.
             let mut stream = model.generate(PROMPT).stream().unwrap();
             while stream.next().is_some() {}
             loop {

@@ -18,14 +18,14 @@ use test_support::demo_path;
 /// The task of another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// `None`: the machine's own card.
+    /// The file of the simulated card; `None` means the machine's own card.
     card: Option<PathBuf>,
     total: u64,
-    /// `None`: the user's runtime folder.
+    /// The folder of the leases; `None` means the user's runtime folder.
     leases: Option<PathBuf>,
-    /// `None`: the default patience.
+    /// The patience of the load; `None` means the default.
     patience: Option<Duration>,
-    /// Stops at the beginning of its load.
+    /// Whether the process stops at the beginning of its load.
     stops_while_loading: bool,
 }
 
@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// A load that waits for no other, and in another process stops at the beginning.
+    /// A load that does not wait for others. In another process, it stops at the beginning.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));
@@ -46,7 +46,7 @@ impl Task {
     }
 
     fn card(&self) -> SimGpu {
-        // The address makes it the same card for all processes.
+        // By its address, it is the same card for all processes.
         let shared = self.card.as_ref().unwrap();
         card_of(self.total).pci_id("ffff:01:00.0").shared(shared).register().unwrap()
     }
@@ -66,8 +66,8 @@ impl Task {
     }
 }
 
-/// The demo model, which may use the card to the last byte. In a larger context, computing would take more memory than
-/// layers.
+/// The demo model, which may use the card to the last byte. In a larger context, compute buffers would take more memory
+/// than layers.
 fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64).host_parts(HostParts::None);
     Model::builder(demo_path()).request(request.n_ctx(512)).n_threads(1)
@@ -137,8 +137,8 @@ fn the_other_process() {
     wait();
 }
 
-/// The layers and the text of the demo model on the host, the size of a card for one and a half of it, and the layers
-/// that fit on that card beside a complete one.
+/// Returns the layers and the text of the demo model on the host, the size of a card with room for one and a half of
+/// this model, and the number of layers that fit on that card beside a complete model.
 fn one_and_a_half() -> (Outcome, u64, u32) {
     let load = || builder().leases(Leases::none()).load().unwrap();
     let text = text(&load());
@@ -155,7 +155,7 @@ fn one_and_a_half() -> (Outcome, u64, u32) {
 
 #[cfg(unix)]
 #[test]
-fn a_load_that_others_do_not_see_says_so() {
+fn a_load_reports_that_others_cannot_see_it() {
     use std::os::unix::fs::PermissionsExt;
 
     own_process!();
@@ -178,8 +178,8 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // In every other pair the loads do not wait for each other. The second one then gets no card, or the rest of
-        // it.
+        // In every other pair, the loads do not wait for each other. The second load then gets nothing or only the rest
+        // of the card.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();
@@ -191,7 +191,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
         let mut layers = outcomes.map(|outcome| outcome.0);
         layers.sort_unstable();
         assert_eq!(layers[1], all, "round {round}");
-        // A load that waits gets as many layers as one that starts much later.
+        // A load that waits gets as many layers as a load that starts much later.
         assert!(layers[0] == beside || (!waits && layers[0] < beside), "round {round}: {layers:?}");
         others.into_iter().for_each(Other::end);
         assert_eq!(gpu.shared_used(), Some(0), "round {round}");

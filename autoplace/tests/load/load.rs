@@ -1,4 +1,4 @@
-//! From a path to a loaded model, on any machine.
+//! Loads and errors that do not depend on the machine.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
     assert_eq!((plan.context.n_ctx, plan.confidence), (1024, Confidence::Probed));
-    // 6 blocks, 1024 cells, K and V of 128 elements each, in blocks of 32 elements and 34 bytes; and for each block and
-    // side a matrix of 64 x 64 floats (llama-kv-cache.cpp, `init_rotation`).
+    // There are 6 blocks and 1024 cells, with K and V of 128 elements each. 32 elements take 34 bytes. Each block also
+    // has two matrices of 64 x 64 floats, one for K and one for V (llama-kv-cache.cpp, `init_rotation`).
     let kv = plan.host().unwrap().footprint.kv;
     assert_eq!(kv, 6 * 2 * (1024 * (128 / 32) * 34 + 4 * 64 * 64));
     let notes = plan.notes.join("\n");
@@ -23,7 +23,7 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_refused_with_the_reason() {
+fn an_impossible_load_is_refused_with_the_reason() {
     let demo = || Model::builder(demo_path());
     let host = || Machine::new(Host::new(gib(8)));
     let gpu = Gpu::new("RTX 9999").total(gib(24));
@@ -48,7 +48,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     assert_eq!(devices.len(), 1);
     assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
-    // The error of `load` answers without a conversion, and says that no change would help.
+    // The error of `load` has the same methods without a conversion. The message says that no change would help.
     assert!(error.is_out_of_memory() && !error.is_aborted() && !error.is_bad_file());
     assert_eq!((error.device(), error.needed()), (Some("host"), Some(devices[0].needed)));
     let advice = error.advice().expect("changes were tried").to_string();
@@ -88,7 +88,7 @@ fn a_build_without_gpu_features_says_so() {
 }
 
 #[test]
-fn positions_are_scaled_as_was_asked() {
+fn positions_are_scaled_as_requested() {
     let text = |builder: ModelBuilder| {
         let model = builder.load().unwrap();
         model.generate("Once upon a time").temp(0.0).max_tokens(12).text().unwrap()
@@ -118,7 +118,7 @@ fn a_load_says_how_many_threads_it_begins_with_and_why() {
 }
 
 #[test]
-fn threads_that_were_asked_for_are_kept() {
+fn requested_threads_are_kept() {
     for asked in [1, 3] {
         let model = Model::builder(demo_path()).n_threads(asked).load().unwrap();
         let threads = model.report().threads.clone();
@@ -134,7 +134,7 @@ fn threads_that_were_asked_for_are_kept() {
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));
-        // As in a plan that pages, because rearranged weights have no file to page from.
+        // A plan that pages has this setting too, because rearranged weights cannot be paged from a file.
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request).n_threads(1);
         let host = Host::new(gib(64)).available(available).disk(1_000_000_000);
@@ -145,7 +145,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let plan = whole.placement();
     assert_eq!(plan.paging, None);
     let text = greedy(&whole);
-    // Room for everything except half of the weights.
+    // The host has room for everything except half of the weights.
     let host = plan.host().unwrap();
     let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
     drop(whole);

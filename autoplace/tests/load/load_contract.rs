@@ -1,5 +1,5 @@
-//! The load contract on simulated GPUs: the computation that verifies a load, its reaction to a lack of memory, and its
-//! report.
+//! The load contract on simulated GPUs: how a load verifies itself, how it reacts to a lack of memory, and what it
+//! reports.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn registered() -> (Arc<SimGpu>, Machine) {
 fn builder(machine: &Machine) -> ModelBuilder {
     let mut request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     request.host_parts = HostParts::None;
-    // Repacked weights are multiplied in another order, and the same text is certain only with the same order.
+    // Repacked weights are multiplied in another order, and only the same order is certain to give the same text.
     request.params.repack = false;
     Model::builder(demo_path()).request(request).machine(machine.clone()).n_threads(1)
 }
@@ -69,7 +69,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
     assert_eq!(card.taken(), Some(gpu.used()));
     let differences = (card.grown, card.beyond(), card.difference());
     assert_eq!(differences, (0, Some(0), 0));
-    // The largest batch, and one token after it.
+    // The warm-up computes the largest batch, and one token after it.
     let warm_up = &report.warm_up;
     assert_eq!((warm_up.tokens, warm_up.last_position), (65, 64));
     let said = report.to_string();
@@ -79,7 +79,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
 }
 
 #[test]
-fn a_load_computes_as_much_as_is_asked_for() {
+fn a_load_computes_as_much_as_requested() {
     own_process!();
     let (gpu, machine) = registered();
     let loaded = |verify| {
@@ -192,7 +192,7 @@ fn memory_taken_since_the_plan_makes_a_smaller_one() {
     assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
     assert!(gpu.used() <= on_gpu(&planned) / 2);
     assert_eq!(text(&model), text_of_the_cpu(&machine));
-    // A report survives serialization.
+    // A report is the same after serialization.
     let json = serde_json::to_string(&*report).unwrap();
     let read: LoadReport = serde_json::from_str(&json).unwrap();
     assert_eq!(read, *report);
@@ -226,8 +226,8 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     assert_eq!(gpu.free(), 0);
     assert_eq!(*model.placement(), planned);
     drop(model);
-    // During the load. When the first weights are reported, all of them have their memory: the cache and the
-    // computation need the remaining memory.
+    // Now the memory is taken during the load. When the progress of the first weights is reported, all weights have
+    // their memory already. The cache and the computation need the rest.
     gpu.set_taken(0);
     let other = Arc::clone(&gpu);
     let taking = once().progress(move |progress| {
@@ -240,7 +240,7 @@ fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     assert_eq!((said, bytes), (device.clone(), needed));
     assert!(free < needed, "{free} of {needed}");
     is_empty(&gpu);
-    // A buffer that fails although there is room keeps llama.cpp's own error.
+    // If a buffer fails although there is room, llama.cpp's own error is kept.
     gpu.set_taken(0);
     gpu.fail_allocation(1);
     let Error::Native(native) = once().load().unwrap_err() else { panic!("another error") };
@@ -284,7 +284,7 @@ fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
 fn when_nothing_works_the_error_lists_every_attempt() {
     own_process!();
     let (gpu, machine) = registered();
-    // Refuses the cache of every attempt.
+    // The card refuses the cache of every attempt.
     let failing = |attempts| {
         let other = Arc::clone(&gpu);
         let mut is_new_attempt = false;
@@ -320,7 +320,7 @@ fn when_nothing_works_the_error_lists_every_attempt() {
 }
 
 #[test]
-fn layers_that_were_asked_for_are_not_silently_fewer() {
+fn requested_layers_are_never_silently_fewer() {
     own_process!();
     let (gpu, machine) = registered();
     let exact = || builder(&machine).n_gpu_layers(GpuLayers::Exactly(7));
@@ -334,10 +334,10 @@ fn layers_that_were_asked_for_are_not_silently_fewer() {
 }
 
 #[test]
-fn what_is_no_lack_of_memory_is_not_tried_again() {
+fn a_failure_without_a_lack_of_memory_is_not_tried_again() {
     own_process!();
     let (gpu, machine) = registered();
-    // In the warm-up.
+    // Cancels in the warm-up.
     let mut done = 0;
     let cancelled = builder(&machine)
         .progress(move |progress| {
@@ -347,14 +347,15 @@ fn what_is_no_lack_of_memory_is_not_tried_again() {
         .load();
     let error = cancelled.unwrap_err();
     assert_matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. }));
-    // While the load plans, and while the file is read: nothing is computed that could be cancelled instead.
+    // Cancels while the load plans, and while the file is read. No computation runs then that could be cancelled
+    // instead.
     for stage in [Stage::Plan, Stage::Measure, Stage::Weights] {
         let builder = builder(&machine).verify(Verify::Off);
         let cancelled = builder.progress(move |progress| progress.stage != stage).load();
         assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
     }
     is_empty(&gpu);
-    // A device that is gone.
+    // The plan names a device that is gone.
     let name = gpu.device().name();
     drop(gpu);
     let error = builder(&machine).load().unwrap_err();
@@ -371,7 +372,7 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header).unwrap();
     let following = || Model::builder(demo_path()).n_threads(1).machine(machine.clone()).follow(saved.clone());
-    // Taken after the machine was read, so that the given machine is outdated.
+    // The memory is taken after the machine was read, so the given machine is outdated.
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = following().load().unwrap_err();
     assert_matches!(error, Error::OutOfMemory { .. });
@@ -382,10 +383,10 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 }
 
 #[test]
-fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_asked() {
+fn a_load_that_took_too_much_gives_an_error_a_note_or_a_smaller_plan() {
     own_process!();
     let pools = mib(2);
-    // The caller offers a part of the card, and the pools take more than the plan leaves of it.
+    // The caller offers only a part of the card, and the pools take more than the plan leaves of this part.
     let lent = |more: u64| {
         let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();

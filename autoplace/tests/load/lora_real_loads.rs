@@ -1,6 +1,6 @@
-//! The probe with adapters and a control vector compared with real loads of models with random weights, on simulated
-//! GPUs with their own counts. They are equal to the byte, and the probe is never below the memory in use while
-//! adapters come and go.
+//! The probe with adapters and a control vector is compared with real loads of models with random weights, on simulated
+//! GPUs with their own counts. Both are equal to the byte. While adapters are added and removed, the memory in use
+//! never exceeds the probe's number.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
             matrix && name.ends_with(".weight") && parts.any(|part| name.contains(part))
         };
         let adapter = Adapter::new(sketch.arch).of_weights(&header, 8, TensorType::F32, takes);
-        // Mamba has none of these.
+        // Mamba has none of these weights.
         let is_empty = adapter.header().tensors().len() == 0;
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);
         (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter).control_vector()))

@@ -1,9 +1,9 @@
-//! Plans compared with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
+//! Compares plans with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
 
 #[macro_use]
 extern crate test_support;
 
-// Shared with the other binary of this crate's tests.
+// This module is shared with the other test binary of this crate.
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -26,7 +26,7 @@ use test_support::lora::Adapter;
 use test_support::prediction_heads;
 use test_support::synthetic::{Sketch, in_32_bits};
 
-/// Architectures whose block for multi-token prediction can be computed, among those that these tests can create.
+/// The architectures that these tests can create and whose block for multi-token prediction can be computed.
 const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
 
 #[test]
@@ -63,7 +63,7 @@ fn adapters_come_and_go_while_contexts_that_predict_are_made() {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     LoraAdapter::load(&model, &adapter).unwrap();
-                    // Gives a waiting thread the lock first.
+                    // Lets a waiting thread take the lock first.
                     thread::sleep(Duration::from_micros(100));
                 }
             });
@@ -93,7 +93,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                 assert_eq!(architecture, *arch);
                 continue;
             }
-            // A model that llama.cpp creates from metadata alone lacks the projection that its graph needs
+            // If llama.cpp creates this model from metadata, it lacks the projection that its graph needs
             // (models/deepseek4.cpp, `load_arch_hparams`).
             Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
             Err(error) => panic!("{arch}: {error}"),
@@ -108,7 +108,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
             let probed = probed.unwrap_or_else(|error| panic!("{arch}, {n}: {error}"));
             let (ours, theirs) = (estimate.footprints(n).gpus[0], probed.footprints.gpus[0]);
             assert_eq!(ours.weights, theirs.weights, "{arch}, {n} layers");
-            // If arithmetic does not know the memory, its number is higher, not lower.
+            // If the arithmetic does not know the memory, its number is too high, never too low.
             assert!(ours.kv <= theirs.kv);
         }
     }
@@ -128,7 +128,7 @@ fn text(model: &Model) -> GenerateRequest {
 }
 
 #[test]
-fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
+fn both_contexts_fit_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = prediction_heads::steps(folder.path());
@@ -155,7 +155,7 @@ fn a_re_placed_model_takes_its_block_along() {
     let folder = tempfile::tempdir().unwrap();
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    // A model with correct drafts, and one of random weights whose state goes back each time.
+    // The first model has correct drafts. The second has random weights, and its state goes back each time.
     let models =
         [(prediction_heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
@@ -196,7 +196,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
 }
 
 #[test]
-fn only_a_probe_plans_it_and_it_embeds_nothing() {
+fn only_a_probe_plans_the_block_and_the_model_does_not_embed() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = prediction_heads::random(folder.path());
@@ -208,7 +208,7 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     let planner = Planner::new(&profile, &machine);
     assert_matches!(planner.plan(), Err(plan::Error::Unknown { .. }));
     let plan = planner.plan_probed(&NativeProbe::new(&header).unwrap()).unwrap();
-    // Three draft tokens, and the token before them.
+    // The outputs are for three draft tokens and the token before them.
     assert_eq!((plan.context.mtp, plan.context.n_outputs_max), (true, 4));
     let error = Model::builder(&path).mtp(true).embeddings(Pooling::Mean).load().unwrap_err();
     assert_matches!(error, load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. })));

@@ -1,4 +1,5 @@
-//! A saved plan is followed exactly, or refused with the changes. On simulated GPUs, with real loads.
+//! A saved plan is followed exactly, or refused with a list of the changes. The tests make real loads on simulated
+//! GPUs.
 
 use crate::sim_support::card;
 use autoplace::gguf::Header;
@@ -78,7 +79,7 @@ fn a_card_that_is_gone_is_named_and_a_larger_one_will_do() {
 }
 
 #[test]
-fn a_plan_that_no_longer_fits_is_planned_again_where_that_was_allowed() {
+fn a_plan_that_no_longer_fits_is_planned_again_if_allowed() {
     own_process!();
     let gpu = card(mib(8));
     let saved = saved();
@@ -108,7 +109,7 @@ fn room_for_a_file_that_is_not_known_is_not_planned_again() {
     let gpu = card(mib(256));
     let saved = save(builder().draft(demo_path()).plan().unwrap());
     gpu.set_taken(mib(250));
-    // Without its draft model.
+    // The draft model's file is not stated.
     let found = changes(by_plan().follow_or_replan(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let plan = by_plan().draft(demo_path()).follow_or_replan(saved).plan().unwrap();
@@ -116,14 +117,14 @@ fn room_for_a_file_that_is_not_known_is_not_planned_again() {
 }
 
 #[test]
-fn room_for_companions_is_asked_for_too() {
+fn room_for_companions_is_requested_too() {
     own_process!();
     let gpu = card(mib(256));
     let saved = save(builder().draft(demo_path()).plan().unwrap());
     let placement = saved.plan.gpus().next().unwrap();
     assert!(placement.companions > 0, "{}", saved.plan);
     assert_eq!(saved.changes(&load::detect().unwrap()), []);
-    // Exactly enough memory for the model alone.
+    // The free memory is exactly enough for the model alone.
     gpu.set_taken(gpu.total() - placement.footprint.total() - placement.headroom.total());
     let found = changes(by_plan().follow(saved).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
@@ -168,16 +169,16 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     assert_eq!(by_plan().follow(saved).load().unwrap().allocated().gpus[0].weights, held);
 }
 
-/// Replaces every number and flag of the plan's own parameters, one at a time. Each change that passes the check is
-/// refused by llama.cpp or by us, or planned; none ends the process.
+/// Replaces every number and flag of the plan's parameters, one at a time. If a change passes the check, the result is
+/// a plan or an error, from llama.cpp or from us. No change ends the process.
 #[test]
 fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     own_process!();
     let _gpu = card(mib(64));
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
-    // In JSON notation.
+    // The new values, in JSON notation.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
-    let values: Vec<serde_json::Value> = values.split(' ').map(|it| serde_json::from_str(it).unwrap()).collect();
+    let values: Vec<serde_json::Value> = values.split(' ').map(|value| serde_json::from_str(value).unwrap()).collect();
     let mut outcomes = [0; 3];
     let fields = json["plan"]["context"].as_object().unwrap().keys().map(|key| format!("/plan/context/{key}"));
     let others = ["n_gpu_layers", "tensor_split", "split_blocks"];

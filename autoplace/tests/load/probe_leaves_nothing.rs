@@ -14,15 +14,16 @@ use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, Ten
 use test_support::random_weights::DIMS;
 use test_support::synthetic::Sketch;
 
-/// Probes per round, and rounds. A leak appears in every round; growth of the allocator only in some.
+/// Number of probes per round, and of rounds. A leak shows in every round, but the allocator grows only in some rounds.
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// A leak of 200 bytes per probe would be noticed. The smallest object of a probe, a tensor's description, is larger.
+/// Allowed growth in bytes. A leak of 200 bytes per probe exceeds it; the smallest object of a probe, a tensor's
+/// description, is larger than that.
 const GROWTH: u64 = 200 * PROBES as u64;
 
-/// Set by `cargo xtask sanitize`, which finds leaks itself. A few hundred probes are then enough, and memory grows
-/// because freed memory is kept.
+/// Variable that `cargo xtask sanitize` sets. The sanitizer finds leaks itself, so a few hundred probes are enough. The
+/// sanitizer keeps freed memory, so memory grows.
 const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
 /// A model of the list by title. Its random weights are not needed.
@@ -30,7 +31,7 @@ fn named(title: &str) -> Sketch {
     test_support::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
-/// One of the questions that are asked in turn.
+/// One of the probes that run in turn.
 struct Question<'a> {
     probe: &'a NativeProbe,
     gpus: Vec<&'a Gpu>,
@@ -100,7 +101,7 @@ impl tracing::Subscriber for Ear {
     }
 }
 
-/// A single test, because another one running beside it would leave traces of its own.
+/// This is a single test, because another test beside it would leave its own traces.
 #[test]
 fn thousands_of_probes_leave_nothing_behind() {
     own_process!();
@@ -111,7 +112,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     let [large, other, tiny] =
         cards.each_ref().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
     let gone = Gpu::new("gone").device("GONE0");
-    // Without a tensor that llama.cpp requires.
+    // This model lacks a tensor that llama.cpp requires.
     let mut broken = Sketch::new("llama", "half a block", DIMS);
     broken.ends(T::Q8_0, None);
     broken.norms(0);
@@ -129,10 +130,11 @@ fn thousands_of_probes_leave_nothing_behind() {
         Question::new(&mamba, &[&other], split(2)),
         // A card without room for the state, which a probe does not allocate.
         Question::new(&mamba, &[&tiny], split(2)),
-        // The remaining answers are errors. llama.cpp refuses these in the middle of the load, and of the context.
+        // The remaining results are errors. llama.cpp refuses these in the middle of the load or of the creation of the
+        // context.
         Question::new(&broken, &[&large], split(1)),
         Question::new(&llama, &[&large], split(2)),
-        // No such device.
+        // There is no such device.
         Question::new(&llama, &[&gone], split(2)),
     ];
     questions[3].params.mmap = false;
@@ -153,7 +155,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     // Bytes of anonymous memory of this process.
     let resident = || status("RssAnon").unwrap() << 10;
     let mut growth = Vec::new();
-    // A leak grows in every round.
+    // With a leak, memory would grow in every round.
     let is_level = (0..rounds).any(|_| {
         let before = resident();
         for n in 0..probes {

@@ -1,5 +1,5 @@
-//! The planner's model of another quantisation compared with llama.cpp's own quantiser: every tensor of every
-//! architecture gets the same type.
+//! The planner's prediction of another quantisation is compared with llama.cpp's own quantiser. Every tensor of every
+//! architecture must get the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -18,7 +18,7 @@ use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, Shape};
 
 unsafe extern "C" {
-    /// From llama.h. The bindings omit it because the library does not need it.
+    /// A function of llama.h. The bindings omit it because the library does not need it.
     fn llama_model_quantize(from: *const c_char, to: *const c_char, params: *const llama_model_quantize_params) -> u32;
 }
 
@@ -69,8 +69,8 @@ fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     (!refused).then(|| SAID.lock().unwrap().lines().filter_map(tensor).collect())
 }
 
-/// Parses `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: the
-/// name, and the type at the end, or the earlier type if it stays.
+/// Parses `[ 1/ 272] NAME - [ 576, 49152, 1, 1], type = q4_1, size = 17 MiB -> 29 MiB (q8_0)`. Returns the name and the
+/// new type at the end, or the old type if there is no new one.
 fn tensor(line: &str) -> Option<(String, String)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
     let now = rest.split_once("type =")?.1.split_once(',')?.0;
@@ -175,7 +175,7 @@ fn every_tensor_of_every_architecture_has_that_type_in_every_quantisation() {
     every_architecture(1);
 }
 
-/// Compares models of every architecture, each in one of `one_of` quantisations in turn.
+/// Compares models of every architecture, each in one of every `one_of` quantisations.
 fn every_architecture(one_of: usize) {
     listen();
     let folder = tempfile::tempdir().unwrap();
@@ -187,7 +187,8 @@ fn every_architecture(one_of: usize) {
         let path = blueprint.write(&model, folder.path());
         drop(model);
         let all = Q::ALL.into_iter().enumerate();
-        let some: Vec<Q> = all.filter(|(at, _)| (at + turn).is_multiple_of(one_of)).map(|(_, it)| it).collect();
+        let some: Vec<Q> =
+            all.filter(|(at, _)| (at + turn).is_multiple_of(one_of)).map(|(_, quantisation)| quantisation).collect();
         if compare(&blueprint.title(), &path, &some, &mut faults) {
             compared.insert(blueprint.arch.clone());
         }

@@ -1,5 +1,5 @@
-//! The probe compared with real loads of models with random weights, on simulated GPUs with their own counts: equal to
-//! the byte, before and after a prompt and a token.
+//! The probe is compared with real loads of models with random weights, on simulated GPUs with their own counts. Both
+//! are equal to the byte, before and after a prompt and a token.
 
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,8 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // With room for only one copy of the graph, a real load of the first split takes the probed bytes of the second.
+    // If there is room for only one copy of the graph, a real load of the first split takes the bytes that the probe
+    // counts for the second.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

@@ -1,5 +1,5 @@
-//! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors. The product names the
-//! key, and the native layer survives the same file on its own.
+//! Files with which llama.cpp would end the process (GGML_ASSERT, GGML_ABORT) give typed errors. The library's error
+//! names the key, and the native layer alone survives the same file too.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
     for change in changes {
         let (_dir, path) = write(&tiny_llama());
         let (file, mut has_changed) = (path.clone(), false);
-        // llama.cpp has opened the file by then.
+        // At this time, llama.cpp has opened the file.
         let load = Model::builder(&path).progress(move |progress| {
             if progress.stage == load::Stage::Weights && !std::mem::replace(&mut has_changed, true) {
                 change(&file);
@@ -60,7 +60,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
 }
 
 #[test]
-fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
+fn a_file_on_which_llama_cpp_would_assert_is_refused_by_its_key() {
     let tiny = tiny_llama;
     load(&tiny()).unwrap().generate("word1").max_tokens(3).temp(0.0).text().expect("it works by itself");
     let blocks = |n| tiny().u32("llama.block_count", n);
@@ -76,7 +76,7 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
         (experts(4, 8), "llama.expert_used_count", assertion),
         (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
         (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
-        // A split's number of another type.
+        // The number of the split has another type.
         (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(FailureCause::Refused)),
     ] {
         let error = load(&model).unwrap_err();
@@ -95,7 +95,7 @@ fn a_vocabulary_with_a_token_twice() {
     let tokens = (0..TINY_VOCABULARY).map(|n| format!("token{}", n.max(7)));
     let model =
         tiny_llama_without_vocabulary().str("tokenizer.ggml.model", "llama").array_str("tokenizer.ggml.tokens", tokens);
-    // Before llama.cpp, no code reads whole vocabularies, so the guard around llama.cpp answers.
+    // Only llama.cpp reads whole vocabularies, so the error comes from the guard around llama.cpp.
     let error = load(&model).unwrap_err();
     assert!(error.to_string().contains("id_to_token"), "{error}");
     assert_eq!(cause(&model), FailureCause::Assertion);
@@ -112,8 +112,8 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
 
 #[test]
 fn a_cache_whose_blocks_do_not_divide_the_heads() {
-    // Without flash attention, llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp,
-    // `cpy_k`).
+    // Without flash attention, llama.cpp notices this only in the middle of the graph, with an assertion
+    // (llama-kv-cache.cpp, `cpy_k`).
     let model = tiny("llama", 1, 48).str("tokenizer.ggml.model", "no_vocab").u32("llama.vocab_size", TINY_VOCABULARY);
     let (_dir, path) = write(&model);
     let native = native(&path).unwrap();

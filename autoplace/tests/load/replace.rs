@@ -1,4 +1,4 @@
-//! A model that is re-placed in the middle of a text, on simulated GPUs: the text equals that of an undisturbed run.
+//! A model is re-placed in the middle of a text, on simulated GPUs. The text equals that of an undisturbed run.
 
 use crate::replace_support::{builder, generations, load, plan, replace, request, text_of};
 use crate::sim_support::card;
@@ -75,8 +75,8 @@ fn four_texts_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string() {
         assert_eq!(expected[2].end.unwrap().reason, FinishReason::StopString);
         let texts = run(true, &stop);
         if unified {
-            // The shared cells are distributed differently afterwards, which changes the rounding, so the texts may
-            // differ but continue.
+            // After the re-placement, the texts may lie in other cells of the shared cache. This changes the rounding,
+            // so the texts may differ, but they continue.
             let go_on = |(text, expected): (&Completion, &Completion)| text.text.starts_with(&expected.text[..8]);
             assert!(texts.iter().zip(&expected).all(go_on), "{texts:?}, {expected:?}");
         } else {
@@ -158,7 +158,7 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
 }
 
 #[test]
-fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
+fn a_cache_of_another_layout_is_computed_again_and_reported() {
     own_process!();
     let path = demo_path();
     let request = request().n_batch(16);
@@ -177,8 +177,8 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
             assert!(replaced.saved > 0);
             text.push_str(&stream.next().unwrap().unwrap());
         }
-        // The content of the other cache is forgotten, so the text equals the first one, except for the shape of a
-        // batch.
+        // Nothing of the other cache is used. So the text is the same as without a re-placement, except for rounding
+        // with batches of another shape.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);
         assert_eq!(stream.statistics().generated_tokens, 30);
@@ -186,7 +186,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
 }
 
 #[test]
-fn an_abort_handle_stays_good() {
+fn an_abort_handle_stays_valid() {
     own_process!();
     let model = load(&demo_path(), &request(), 0);
     let mut stream = model.generate(PROMPT).stream().unwrap();

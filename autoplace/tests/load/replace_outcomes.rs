@@ -1,5 +1,4 @@
-//! Re-placements that are refused, that fail, that wait for a gain, or that other threads request: no text loses a
-//! token.
+//! No text loses a token when a re-placement is refused, fails, waits for a gain, or is requested by another thread.
 
 use crate::replace_support::{builder, generations, load, plan, request};
 use crate::sim_support::card;
@@ -16,7 +15,7 @@ fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
 }
 
-/// A text that is generated while the model is re-placed, and the same text undisturbed.
+/// A text that is generated while the model is re-placed, and the same text of an undisturbed run.
 struct Text {
     stream: TokenStream,
     text: String,
@@ -37,7 +36,7 @@ impl Text {
         self.text += &self.stream.next().unwrap().unwrap();
     }
 
-    /// Generates it to the end, which must equal that of the undisturbed text.
+    /// Generates the text to its end, and checks that it equals the undisturbed text.
     #[track_caller]
     fn end(mut self) {
         self.text.extend(self.stream.by_ref().map(Result::unwrap));
@@ -83,7 +82,7 @@ fn a_reload_that_fails_loses_nothing() {
     assert_eq!(replaced.before.n_gpu_layers, 7);
     text.end();
 
-    // A missing card loses no token either.
+    // With a missing card, no token is lost either.
     let gone = model.placement();
     let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
     drop(gpu);
@@ -114,7 +113,7 @@ fn a_text_that_is_longer_than_what_costs_no_layer_keeps_its_room() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_released() {
+fn an_impossible_plan_is_refused_before_anything_is_released() {
     own_process!();
     let path = demo_path();
     let request = request().n_seq_max(2).n_ctx(512);
@@ -149,7 +148,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
         })
     };
     assert_eq!(run(false), run(true));
-    // One of two texts is left, and a plan for one has room for it, whatever its sequence number.
+    // One of two texts is left. A plan for one text has room for it, no matter which sequence number it has.
     let begun = [0, 1].map(|_| session.begin(generate.clone()).unwrap());
     drop(session.step().unwrap());
     session.end(begun[0]).unwrap();
@@ -158,7 +157,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
 }
 
 #[test]
-fn an_idle_model_is_not_released_for_a_plan_that_there_is_not_nor_for_another_file() {
+fn an_idle_model_is_not_released_without_a_plan_or_for_another_file() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
@@ -228,7 +227,7 @@ fn a_better_plan_that_cannot_be_loaded_after_all_leaves_the_text_where_it_was() 
 }
 
 #[test]
-fn whoever_does_not_generate_can_ask_for_it() {
+fn other_threads_can_request_a_re_placement() {
     own_process!();
     let path = demo_path();
     let request = request();
@@ -260,6 +259,6 @@ fn whoever_does_not_generate_can_ask_for_it() {
     assert!(not_loaded(text.stream.next()));
     model.request_replace(Replacement::Replan);
     text.end();
-    // The request was for no layers on cards.
+    // The request asked for no layers on cards.
     assert_eq!(model.placement().n_gpu_layers, 0);
 }

@@ -1,4 +1,5 @@
-//! Devices of other machines: real rpc-servers on loopback, some behind a slower link, some of which die.
+//! Devices of other machines. The rpc-servers are real programs on loopback; some are behind a slower link, and some
+//! die.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,7 +36,7 @@ impl Server {
         Self::start_by(&[])
     }
 
-    /// Started through a program that executes it.
+    /// Starts the server through another program that executes it.
     fn start_by(launcher: &[&str]) -> Self {
         let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
@@ -104,7 +105,7 @@ fn builder(endpoints: &[&str]) -> ModelBuilder {
     endpoints.iter().fold(builder, |builder, endpoint| builder.rpc(*endpoint))
 }
 
-/// All layers on the servers.
+/// A load with all layers on the servers.
 fn everything(endpoints: &[&str]) -> ModelBuilder {
     builder(endpoints).n_gpu_layers(GpuLayers::All)
 }
@@ -117,10 +118,10 @@ fn expected() -> String {
     text(&load_demo()).unwrap()
 }
 
-/// The machine as a worker saw it, with `free` bytes on each server.
+/// The machine that a worker detected, with `free` bytes on each server.
 fn with_free(endpoints: &[&str], free: u64) -> Machine {
     let mut seen = std::iter::repeat_with(|| everything(endpoints).load().unwrap().machine());
-    // On a busy machine there may have been no time to measure the link.
+    // On a busy machine, there may not have been enough time to measure the link.
     let is_linked = |gpu: &Gpu| gpu.rates.as_ref().is_some_and(|rates| rates.link.is_some());
     let mut machine = Machine::clone(&seen.find(|machine| machine.gpus.iter().all(is_linked)).unwrap());
     machine.gpus.iter_mut().for_each(|gpu| gpu.free = free);
@@ -154,7 +155,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
 }
 
 #[test]
-fn a_far_machine_that_makes_it_slower_gets_nothing() {
+fn a_far_machine_that_would_slow_the_model_gets_no_layers() {
     let server = Server::start();
     let far = server.behind(Duration::from_millis(20));
     let plan = builder(&[&far]).plan().unwrap();
@@ -174,7 +175,7 @@ fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     assert!(busy.to_string().contains("serves one client at a time"), "{busy}");
     let far = builder(&["192.0.2.1:50052"]).load().map(drop);
     assert_matches!(far, Err(Error::UntrustedNetwork { .. }));
-    // This program's `main` is not a worker's, and without a worker nothing connects.
+    // The `main` of this program is not that of a worker, so no worker can start and nothing connects.
     let here = Model::builder(demo_path()).rpc("127.0.0.1:1").load().map(drop);
     assert_matches!(here, Err(Error::Worker(Lost::NoWorkerMain)));
 }
@@ -206,7 +207,7 @@ fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
 
 /// Rounds in which a server is killed at a random moment of a load or a text. `AUTOPLACE_RPC_ROUNDS` sets their number.
 #[test]
-fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() {
+fn a_servers_death_at_any_time_gives_the_same_text_or_a_typed_error() {
     let rounds = std::env::var("AUTOPLACE_RPC_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
     let expected = expected();
     let mut dice = Dice::new(20_261_125);
@@ -238,7 +239,7 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
             let mut said = String::new();
             for n in 0.. {
                 if n == after && victim.take().is_some() {
-                    // A server that the model uses.
+                    // Chooses a server that the model uses.
                     let used = model.placement().gpus().next().unwrap().name.clone();
                     servers[endpoints.iter().position(|endpoint| *endpoint == used).unwrap()].end()();
                 }
@@ -261,8 +262,8 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
     println!("{rounds} rounds: {} texts, {} deaths, {} refused", outcomes[0], outcomes[1], outcomes[2]);
 }
 
-/// A model of about 400 MB on one and two servers, near and far: the prediction of the plan beside the measured time of
-/// a text, as a table for benches/results. Each server needs a core of its own, because two on the same core slow each
+/// Prints a table for benches/results: the predicted and the measured time of a text, for a model of about 400 MB on
+/// one and two servers, near and far. Each server needs its own core, because two servers on the same core slow each
 /// other down.
 #[test]
 #[ignore = "measures"]

@@ -1,6 +1,7 @@
-//! A sentinel over loaded models on simulated GPUs: its reports, its cost, and its end.
+//! Sentinels of loaded models on simulated GPUs: their reports, their cost, and their end.
 //!
-//! A driver's reports (heat, other programs, a slow GPU) are written over the samples of the real source.
+//! The tests take the samples of a loaded model and replace values in them with values that a driver could report:
+//! heat, other programs, a slow GPU.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use autoplace::watch::{
 use autoplace::{Model, ModelBuilder, load};
 use test_support::{demo_path, wait};
 
-/// Time after which a test gives up on the sentinel. No test takes longer because of it.
+/// Time after which a test fails if the sentinel reports nothing. This does not make any test longer.
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {
@@ -53,11 +54,11 @@ fn watched(model: &Model) -> Watched {
     ModelSource::new(model).watched().unwrap()
 }
 
-/// The values to write over the samples of a model.
+/// The values that replace those in a model's samples.
 #[derive(Default)]
 struct Script {
     device: Option<DeviceSample>,
-    /// Duration of each further token.
+    /// The time that each further token seems to take.
     token_time: Duration,
     /// Number of samples taken.
     samples: u64,
@@ -90,7 +91,7 @@ impl Source for Scripted {
     }
 }
 
-/// Counts how often it was asked, and how often for programs.
+/// A source that counts its samples, and those that include programs.
 struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
 
 impl Source for Counted {
@@ -106,7 +107,7 @@ impl Source for Counted {
 }
 
 #[test]
-fn programs_are_looked_at_as_often_as_is_asked_for() {
+fn programs_are_checked_as_often_as_requested() {
     let model = builder().load().unwrap();
     for (interval, is_each) in [(Duration::ZERO, true), (Duration::MAX, false)] {
         let asked = Arc::new(Mutex::new([0; 2]));
@@ -138,7 +139,7 @@ fn ballast_during_a_stream_is_memory_pressure_and_its_removal_is_relief() {
     let sentinel = listening.memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
-    // Skips events about this machine's speed, which is not under test.
+    // Skips events about this machine's own speed, which this test does not cover.
     let next = || loop {
         match generate_until_event(&model, &sentinel) {
             Event::Slowdown { .. } | Event::SpeedRecovered { .. } => {}
@@ -174,7 +175,7 @@ fn a_plan_says_what_must_stay_free() {
     let said = watched(&planned().machine(machine).load().unwrap());
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
-    // A plan without headroom requires nothing.
+    // A plan without headroom needs no free memory.
     let said = watched(&builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
@@ -207,7 +208,7 @@ fn a_single_graph_copy_by_an_empty_override_leaves_nothing_on_the_host() {
 }
 
 #[test]
-fn what_a_stream_generates_is_counted_token_by_token() {
+fn generated_tokens_of_a_stream_are_counted_one_by_one() {
     own_process!();
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     let mut source = ModelSource::new(&model);
@@ -245,28 +246,28 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
         model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
         change(&|_| {});
     }
-    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([])));
+    change(&|script| script.device = Some(DeviceSample::new(mib(40)).processes([])));
     let other = GpuProcess::new(7).name("game").bytes(mib(900));
-    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
+    change(&|script| script.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
     assert_matches!(next(&sentinel), Event::OtherProcess { pid: 7, bytes, .. } if *bytes == mib(900));
-    change(&|it| it.token_time = Duration::from_millis(30));
+    change(&|script| script.token_time = Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
     let Event::Slowdown { expected, observed, likely_cause } = &event else { panic!("{event}") };
     assert!((expected - 100.0).abs() < 1e-6 && (33.0..70.0).contains(observed), "{event}");
     assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
-    change(&|it| it.token_time = token_time);
+    change(&|script| script.token_time = token_time);
     assert_matches!(generate_until_event(&model, &sentinel), Event::SpeedRecovered { .. });
 }
 
 #[test]
-fn a_re_placement_ends_pressure_and_the_model_is_watched_as_it_is_now() {
+fn a_re_placement_ends_pressure_and_the_new_placement_is_watched() {
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
     let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
     gpu.set_taken(gpu.free() - mib(7));
     assert_matches!(next(&sentinel), Event::MemoryPressure { .. });
-    // Nothing fits into the rest, so there is nothing to watch.
+    // No layer fits into the remaining memory, so there is nothing to watch.
     gpu.set_taken(mib(64));
     model.replace(None).unwrap();
     assert_eq!(model.placement().gpus().count(), 0);
@@ -325,15 +326,15 @@ fn three_hundred_sentinels_leave_no_thread() {
     let model = builder().load().unwrap();
     let before = status("Threads");
     for _ in 0..300 {
-        // Some are dropped before their first sample, some after it.
+        // Some sentinels are dropped before their first sample, and some after it.
         drop(Sentinel::builder().watch(&model).unwrap());
     }
-    // A joined thread is listed a moment longer.
+    // The system lists a joined thread for a moment longer.
     wait("has no thread of theirs", || status("Threads") == before);
 }
 
 #[test]
-fn a_plan_whose_devices_have_a_known_speed_says_what_depth_costs() {
+fn a_plan_with_known_device_speeds_has_a_cost_of_depth() {
     own_process!();
     let _gpu = card(mib(64));
     let mut machine = load::detect().unwrap();

@@ -35,8 +35,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
     let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
-        // The next token is computed after the re-placement is requested, so the text cannot end before, however late
-        // the request comes.
+        // The next token is computed only after the request, so the text cannot end before a late request.
         let next = || sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what);
         while next().advises(0.05).as_ref() != Some(&advised) {}
         text.extend(stream.next().map(Result::unwrap));
@@ -52,7 +51,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
 }
 
 #[test]
-fn while_nobody_generates_it_is_done_at_once() {
+fn an_idle_model_is_re_placed_at_once() {
     own_process!();
     let gpu = card(mib(64));
     let model = loaded();

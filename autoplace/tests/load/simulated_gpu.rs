@@ -1,5 +1,5 @@
-//! The load contract on simulated GPUs: no memory is left unused, and the measurements of such cards. `fleets.rs`
-//! checks the cards' counts; `chaos.rs` checks that the text does not depend on the placement.
+//! Loads on simulated GPUs leave no memory unused, and the rates of such cards can be measured. `fleets.rs` checks the
+//! cards' counts; `chaos.rs` checks that the text does not depend on the placement.
 
 use std::time::Duration;
 
@@ -15,9 +15,10 @@ use test_support::demo_path;
 use test_support::synthetic::{Dims, Sketch};
 
 #[test]
-fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
+fn a_load_fits_any_free_memory_and_one_more_layer_would_not() {
     own_process!();
-    // Whole layers only: with parts of layers on the host, more memory may mean fewer layers and a faster plan.
+    // Only whole layers are placed. With parts of layers on the host, more memory may lead to fewer layers and a faster
+    // plan.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
     let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
     fits_whatever_is_free((0..16).map(|n| n * mib(1)), whole, |model, _| {
@@ -26,7 +27,7 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
 }
 
 #[test]
-fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out() {
+fn a_card_and_the_host_are_measured_except_for_known_rates() {
     own_process!();
     let card = card(mib(256));
     let mut machine = detect().unwrap();
@@ -57,7 +58,7 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
         reported.push((progress.done, progress.total));
     })
     .unwrap();
-    // The host has no link.
+    // There is one case less for the host, because it has no link.
     let total = 2 * cases.len() - 1;
     let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
     assert_eq!(reported, expected);
@@ -110,7 +111,8 @@ fn a_narrow_model_is_measured_in_each_matrix_size_and_a_wide_one_in_one() {
             _ => None,
         })
     };
-    // SmolLM2 135M's widths. By bytes, the feed-forward halves come first, and keys and values last.
+    // These are the widths of SmolLM2 135M. In the order of their bytes, the feed-forward halves come first, and keys
+    // and values last.
     let narrow = cases("narrow", Dims::new([3, 576, 1536, 9, 3, 64, 1024]));
     let sizes = [(576, 1536), (1536, 576), (576, 576), (576, 192)].map(|(n_in, n_out)| MatrixShape::new(n_in, n_out));
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 1), sizes);

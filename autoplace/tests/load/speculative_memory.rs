@@ -1,4 +1,4 @@
-//! The effect of drafting on a window's cache and on cards, on small models with random weights.
+//! The memory of drafting: in the cache of a window, and on cards. The models are small and have random weights.
 
 use crate::sim_support::card;
 use crate::speculative_support::{builder, exact, request};
@@ -20,9 +20,9 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
         let model = builder(&path, request).draft(&path).load().unwrap();
         for length in [20, 250, 420] {
             let generate = |seed| model.generate(words(7, length)).seed(seed).temp(0.8).max_tokens(80);
-            // A text that does not end soon.
+            // Searches for a text that does not end soon.
             let texts = (0..).map(|seed| (seed, complete(generate(seed), &model)));
-            let (seed, plain) = { texts }.find(|(_, it)| it.tokens.len() > 40).unwrap();
+            let (seed, plain) = { texts }.find(|(_, text)| text.tokens.len() > 40).unwrap();
             let greedy = complete(generate(seed).temp(0.0), &model);
             // The drafts contain the likeliest tokens, which random sampling rarely chooses.
             for (temp, expected) in [(0.8, plain), (0.0, greedy)] {
@@ -42,13 +42,13 @@ fn a_draft_goes_to_a_card_that_holds_nothing_of_the_model() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
-    // By layers instead of speed, because a model this small is equally fast on some hosts.
+    // The policy counts layers instead of speed, because so small a model is equally fast on some hosts.
     let request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10)).policy(Policy::MostLayers);
     let with_draft = || builder(&path, request.clone()).draft(&path);
     let roomy = card(mib(256));
     let planned = with_draft().plan().unwrap().gpus().next().unwrap().clone();
     drop(roomy);
-    // The model fills one card, and the draft model with its pools the other.
+    // The model fills one card, and the draft model with its pools fills the other.
     let cards = [planned.footprint.total(), planned.companions].map(|bytes| card(bytes + planned.headroom.total()));
     let model = with_draft().load().unwrap();
     let plan = model.placement();

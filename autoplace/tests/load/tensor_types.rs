@@ -1,4 +1,4 @@
-//! The reader's table of tensor types compared with the compiled library's own.
+//! The GGUF reader's table of tensor types is compared with that of the compiled library.
 
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::tensor_types;

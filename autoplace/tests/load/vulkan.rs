@@ -4,16 +4,17 @@ use crate::depth_support::crossing;
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
 use crate::replace_support::text_of;
-use crate::text_support::{PROMPT, chat};
+use crate::text_support::{PROMPT, SEED, chat, complete, random, sampled, words};
 use autoplace::generate::Resumed;
 use autoplace::load::{self, Verify};
-use autoplace::memory::Headroom;
-use autoplace::plan::{GpuLayers, Request};
+use autoplace::machine::mib;
+use autoplace::memory::{FlashAttention, Headroom, KvType, Place, TensorOverride};
+use autoplace::plan::{GpuLayers, MoeCache, Request};
 use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
 use test_support::demo_path;
 
-/// ggml skips a device that computes on the CPU unless it is named.
+/// The variable that names the device. Without it, ggml skips a device that computes on the CPU.
 const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
 
 macro_rules! on_a_driver {
@@ -26,7 +27,7 @@ macro_rules! on_a_driver {
 
 const LAYERS: u32 = 7;
 const TOKENS: usize = 24;
-/// Minimum number of equal tokens, despite different rounding.
+/// Minimum number of equal tokens at the beginning of two texts, despite different rounding.
 const AGREE: usize = 8;
 
 fn request() -> Request {
@@ -43,7 +44,7 @@ fn text(model: &Model) -> String {
 }
 
 #[test]
-fn what_is_planned_is_probed_and_allocated_at_every_split() {
+fn plan_probe_and_allocation_agree_at_every_split() {
     on_a_driver!();
     let machine = load::detect().unwrap();
     let [gpu] = machine.gpus.as_slice() else { panic!("{machine}") };
@@ -73,7 +74,7 @@ fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies()
     assert!(driver.chars().take(AGREE).eq(host.chars().take(AGREE)), "{driver:?} and {host:?}");
 }
 
-/// In this process, which the driver may end.
+/// The model is in this process, which the driver may end.
 #[test]
 fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     if test_support::own_process::ran_in_one_of(20, &NAMED) {
@@ -96,8 +97,8 @@ fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
     assert!(text.chars().take(AGREE).eq(host.chars().take(AGREE)), "{text:?} and {host:?}");
 }
 
-/// Host and driver round differently, so a text of both is not that of either. So in each turn a model that stays on
-/// the host continues the conversation of the model that moves, and most of their answers begin alike.
+/// Host and driver round differently, so a text of both may differ from a text of either. So in each turn, a model that
+/// stays on the host answers the same conversation as the model that moves. Most of their answers begin alike.
 #[test]
 fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
     /// Live tokens at which the placements cross.
@@ -121,7 +122,7 @@ fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
     let (mut moved, mut alike) = (0, 0);
     for turn in 0..TURNS {
         if turn % 12 == 11 {
-            // Another conversation.
+            // Begins another conversation.
             moves.messages_mut().clear();
         }
         *still.messages_mut() = moves.messages().to_vec();
@@ -137,13 +138,13 @@ fn a_chat_of_60_turns_moves_between_the_host_and_the_driver_with_its_depth() {
         }
     }
     println!("{moved} moves, and {alike} of {TURNS} answers begin as the host's");
-    // Each conversation moves there, and the next one back.
+    // Each conversation moves the model to the driver, and the next one moves it back.
     assert!(moved >= 8, "{moved} moves");
     assert!(alike * 10 >= TURNS * 9, "{alike} of {TURNS} answers begin as the host's");
 }
 
 #[test]
-fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
+fn memory_that_another_process_is_about_to_take_is_not_free() {
     on_a_driver!();
     let folder = tempfile::tempdir().unwrap();
     let task = Task::of_a_driver(folder.path());
@@ -157,6 +158,42 @@ fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
     drop(model);
     other.end();
     assert_eq!(load().placement().n_gpu_layers, LAYERS);
+}
+
+/// Experts are computed where they are: on the driver from its cache, or on the host, which rounds differently.
+#[test]
+fn a_cache_of_experts_on_the_driver_takes_the_planned_bytes_and_changes_no_text() {
+    if test_support::own_process::ran_in_one_of(20, &NAMED) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = random("qwen3moe", None, folder.path());
+    let mut all = request().n_ubatch(64).n_gpu_layers(GpuLayers::All);
+    all.params.flash_attn = FlashAttention::Off;
+    (all.params.type_k, all.params.type_v) = (KvType::F32, KvType::F32);
+    let on_host = all.clone().overrides(vec![TensorOverride::new("_exps", Place::Host)]);
+    let load = |request: &Request, cache| {
+        let builder = Model::builder(&path).request(request.clone()).moe_cache(cache).without_learning();
+        builder.n_threads(1).attempts(1).verify(Verify::Off).load().unwrap()
+    };
+    let text = |model: &Model| complete(sampled(model, words(7, 40), SEED).max_tokens(16), model);
+    let without = text(&load(&on_host, MoeCache::Off)).tokens;
+    let whole = text(&load(&all, MoeCache::Off)).tokens;
+    let mut last = 0;
+    for size in [mib(4), mib(9) + 12_345, mib(64)] {
+        let model = load(&on_host, MoeCache::Bytes(size));
+        let (plan, report) = (model.placement(), model.report());
+        let [gpu] = report.gpus.as_slice() else { panic!("{report:?}") };
+        assert_eq!((gpu.allocated, gpu.grown), (Some(gpu.planned), 0), "{plan}");
+        assert_eq!(report.host.planned.experts, report.host.allocated.experts, "{plan}");
+        let experts = plan.gpus().next().unwrap().footprint.experts;
+        assert!(last < experts && experts <= size, "{plan}");
+        last = experts;
+        let generated = text(&model);
+        println!("{size} bytes: {:?}, without {without:?}, on the driver alone {whole:?}", generated.tokens);
+        assert_eq!(generated.tokens, without, "with {size} bytes");
+        assert!(generated.statistics().expert_hit_rate().is_some());
+    }
 }
 
 #[test]

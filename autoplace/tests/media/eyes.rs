@@ -18,10 +18,10 @@ pub(crate) const FAMILIES: [&str; 2] = ["Small LLaVA", "Small Gemma 3"];
 /// Rows of a picture of each of them.
 pub(crate) const ROWS: usize = 4;
 
-/// All families, also those whose pictures have as many rows as their sizes need. SmolVLM's and MiniCPM-V's are cut
-/// into tiles, each with tokens around it. Qwen's have positions of several axes, and Qwen3-VL's rows are wider than
-/// the model: further blocks get their other parts.
-pub(crate) const ALL_FAMILIES: [&str; 10] = [
+/// All families. The pictures of some have as many rows as their sizes need. Those of SmolVLM, MiniCPM-V and Step3-VL
+/// are cut into tiles, each with tokens around it. Qwen's and HunyuanVL's rows have positions of several axes. Qwen3-VL's
+/// rows are wider than the model: further blocks get their other parts.
+pub(crate) const ALL_FAMILIES: [&str; 13] = [
     "Small LLaVA",
     "Small Gemma 3",
     "Small Pixtral",
@@ -29,6 +29,9 @@ pub(crate) const ALL_FAMILIES: [&str; 10] = [
     "Small SmolVLM",
     "Small MiniCPM-V",
     "Small MiniCPM-V 4.6",
+    "Small Step3-VL",
+    "Small Youtu-VL",
+    "Small HunyuanVL",
     "Small Qwen2-VL",
     "Small Qwen2.5-VL",
     "Small Qwen3-VL",
@@ -47,7 +50,7 @@ pub(crate) fn builder(projector: &Path, request: Request) -> ModelBuilder {
 }
 
 /// The tokens that mtmd looks up in the vocabulary for projectors that cut images into tiles (mtmd.cpp, `init_vision`).
-const AROUND_TILES: [&str; 9] = [
+const AROUND_TILES: [&str; 14] = [
     "\n\n",
     "<fake_token_around_image>",
     "<global-img>",
@@ -57,6 +60,11 @@ const AROUND_TILES: [&str; 9] = [
     "</slice>",
     "<image_id>",
     "</image_id>",
+    "<im_start>",
+    "<im_end>",
+    "<patch_start>",
+    "<patch_end>",
+    "<patch_newline>",
 ];
 
 /// The demo model, or a model with the positions or the tokens that the projector needs, with a projector of this
@@ -73,7 +81,8 @@ pub(crate) fn seeing_by(name: &str, folder: &Path, request: Request) -> ModelBui
 /// The text model and the projector of this family.
 pub(crate) fn files(name: &str, folder: &Path) -> (PathBuf, PathBuf) {
     let text_model = match name {
-        "Small SmolVLM" | "Small MiniCPM-V" | "Small MiniCPM-V 4.6" => with_tokens(&AROUND_TILES),
+        "Small SmolVLM" | "Small MiniCPM-V" | "Small MiniCPM-V 4.6" | "Small Step3-VL" => with_tokens(&AROUND_TILES),
+        "Small HunyuanVL" => with_axes("hunyuan_vl"),
         "Small Qwen3-VL" => with_axes("qwen3vl"),
         "Small Qwen2-VL" | "Small Qwen2.5-VL" => with_axes("qwen2vl"),
         _ => return (demo_path(), projector(name, folder)),
@@ -89,7 +98,7 @@ pub(crate) fn beside(files: &(PathBuf, PathBuf), request: Request, image_max_tok
 
 /// The limit of an image's tokens in these tests, where a family's images may have any size.
 pub(crate) fn image_max_tokens(name: &str) -> Option<u32> {
-    (name.contains("Qwen") || name.contains("Pixtral")).then_some(24)
+    ["Qwen", "Pixtral", "Youtu"].iter().any(|word| name.contains(word)).then_some(24)
 }
 
 /// Whether the text model has random weights too. It would repeat its likeliest token.

@@ -2,27 +2,30 @@
 
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::{FlashAttention, MediaPart, Projector, ProjectorParams};
-use autoplace::{Part, Sound, chat::ChatTemplate};
+use autoplace::plan::GpuLayers;
+use autoplace::{Isolation, Part, Sound, chat::ChatTemplate};
 
 use crate::eyes::{builder, projector, their_tokens};
-use crate::text_support::{Raw, complete, greedy, request};
+use crate::sim_support::card;
+use crate::text_support::{Raw, complete, greedy, request, worker};
 
 fn tone(rate: u32, samples: u32) -> Sound {
     let sample = |at: u32| ((at as f32) * 440.0 * std::f32::consts::TAU / rate as f32).sin() * 0.5;
     Sound::from_samples(rate, (0..samples).map(sample).collect()).unwrap()
 }
 
+fn heard(sound: &Sound) -> Prompt {
+    Prompt::text("In the beginning").then_media(sound.clone()).then_text(" God created")
+}
+
+/// Samples at 16 kHz: a tenth of a second, a second, and more than the 30 seconds that are encoded at once.
+const LENGTHS: [u32; 3] = [1_600, 16_000, 16_000 * 31];
+
 #[test]
 fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
     let folder = tempfile::tempdir().unwrap();
     let path = projector("Small Ultravox", folder.path());
     let model = builder(&path, request(1024, 1, false)).load().unwrap();
-    let sound = tone(16_000, 16_000);
-    let prompt = |sound: &Sound| Prompt::text("In the beginning").then_media(sound.clone()).then_text(" God created");
-    let ours = complete(greedy(&model, prompt(&sound)), &model);
-    assert!(ours.statistics().media_tokens > 10, "{:?}", ours.statistics());
-    assert_eq!(ours.statistics().encoded_media, 1);
-
     let native = model.native().unwrap();
     let params = ProjectorParams {
         device: None,
@@ -34,14 +37,47 @@ fn a_sound_is_resampled_and_the_text_about_it_is_llama_cpps() {
     let mut theirs = Projector::load(&native, &path, &params).unwrap();
     assert_eq!(theirs.sample_rate(), Some(16_000));
     let text = |text| MediaPart::Text { text, parse_special: false };
-    let parts = [text("In the beginning"), MediaPart::Sound(sound.samples()), text(" God created")];
-    let chunks = theirs.tokenize(&parts, true).unwrap();
-    let raw = Raw::new(&native, 1024);
-    assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24));
+    for samples in LENGTHS {
+        let sound = tone(16_000, samples);
+        let ours = complete(greedy(&model, heard(&sound)), &model);
+        assert!(ours.statistics().media_tokens > 10, "{:?}", ours.statistics());
+        assert!(ours.statistics().encoded_media >= 1);
+        let parts = [text("In the beginning"), MediaPart::Sound(sound.samples()), text(" God created")];
+        let chunks = theirs.tokenize(&parts, true).unwrap();
+        let raw = Raw::new(&native, 1024);
+        assert_eq!(ours.tokens, their_tokens(raw, &mut theirs, &chunks, 24), "{samples} samples");
 
-    // The same tone at another rate is another sound, of as many rows.
-    let other = complete(greedy(&model, prompt(&tone(48_000, 48_000))), &model).statistics();
-    assert_eq!((other.media_tokens, other.encoded_media), (ours.statistics().media_tokens, 1));
+        // The same tone at another rate is another sound, of as many rows.
+        let other = complete(greedy(&model, heard(&tone(48_000, samples * 3))), &model).statistics();
+        assert_eq!(other.media_tokens, ours.statistics().media_tokens, "{samples} samples");
+        assert!(other.encoded_media >= 1);
+    }
+}
+
+/// On the card and in the worker the weights are not rearranged for the CPU, as on the host here.
+#[test]
+fn the_text_about_a_sound_on_a_card_and_in_a_worker_is_that_of_the_host() {
+    own_process!();
+    let _card = card(4 << 30);
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Ultravox", folder.path());
+    let on = |layers| {
+        let mut request = request(1024, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
+        request.params.repack = false;
+        builder(&path, request)
+    };
+    let host = on(0).load().unwrap();
+    let card = on(4).load().unwrap();
+    let worker = on(0).isolation(Isolation::Process(worker())).load().unwrap();
+    assert!(host.placement().companions[0].gpu.is_none() && card.placement().companions[0].gpu.is_some());
+    for samples in LENGTHS {
+        let sound = tone(16_000, samples);
+        let expected = complete(greedy(&host, heard(&sound)), &host).tokens;
+        for model in [&card, &worker] {
+            let text = complete(greedy(model, heard(&sound)), model).tokens;
+            assert_eq!(text, expected, "{samples} samples: {}", model.placement());
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod refused;
 mod same_as_llama_cpp;
 mod seen_before;
 mod stored_pictures;
+#[cfg(feature = "vulkan")]
+mod vulkan;
 mod where_it_is;
 
 use support::{sim_support, text_support};

@@ -2,6 +2,7 @@
 
 use autoplace::chat::{ChatTemplate, Part};
 use autoplace::generate::{Error, Prompt, Speculation, WhenFull};
+use autoplace::gguf::Builder;
 use autoplace::{Isolation, Model, Sound, load};
 use test_support::demo_path;
 use test_support::synthetic::mmproj;
@@ -116,4 +117,19 @@ fn a_projector_of_another_model_and_a_file_that_is_none_are_refused_before_a_loa
     assert!(said.contains("is made for embeddings of 512, but those of") && said.contains("are 256 wide"), "{said}");
     let said = refused(&demo_path());
     assert!(said.contains("an mmproj"), "{said}");
+}
+
+#[test]
+fn a_projector_whose_rows_depend_on_their_place_is_refused_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mmproj-deepseek4.gguf");
+    for key in ["clip.projector_type", "clip.vision.projector_type"] {
+        let file = Builder::new("clip").bool("clip.has_vision_encoder", true).str(key, "deepseek4v");
+        file.write_sparse(&path).unwrap();
+        let refused = Model::builder(demo_path()).mmproj(&path).plan().unwrap_err();
+        let load::Error::Projector { mmproj, reason } = &refused else { panic!("{refused:?}") };
+        assert_eq!(*mmproj, path);
+        assert!(reason.contains("padding by their place in the prompt"), "{reason}");
+        assert!(refused.to_string().contains("mmproj-deepseek4.gguf"), "{refused}");
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use autoplace::generate::{Fork, Prompt};
+use autoplace::generate::{Fork, GenerateRequest, Prompt};
 use autoplace::llama_sys::{self, FlashAttention, MediaKind, MediaPart, Projector, ProjectorParams, Sampler, Token};
-use autoplace::{Image, Model};
+use autoplace::plan::GpuLayers;
+use autoplace::{Image, Isolation, Model};
 
 use crate::eyes::{ALL_FAMILIES, about, beside, files, image_max_tokens, is_random, picture, seeing, their_tokens};
-use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, request, sampled};
+use crate::sim_support::card;
+use crate::text_support::{COLD, Raw, SEED, Texts, complete, greedy, request, sampled, worker};
 
 /// The projector as llama.cpp loads it beside the model.
 fn theirs(family: &str, model: &Model, folder: &Path) -> (llama_sys::Model, Projector) {
@@ -23,7 +25,7 @@ fn theirs(family: &str, model: &Model, folder: &Path) -> (llama_sys::Model, Proj
     (native, projector)
 }
 
-fn parts(image: &Image) -> [MediaPart<'_>; 3] {
+pub(crate) fn parts(image: &Image) -> [MediaPart<'_>; 3] {
     [text("In the beginning"), seen(image), text(" God created the heaven and")]
 }
 
@@ -74,7 +76,7 @@ fn their_prompt(projector: &Projector, parts: &[MediaPart<'_>]) -> Vec<Option<To
 /// Our tokens of a prompt; `None` for each row.
 fn our_prompt(model: &Model, prompt: Prompt) -> Vec<Option<Token>> {
     let tokens = model.tokenize(prompt).unwrap();
-    tokens.iter().map(|token| Some(*token).filter(|it| *it >= 0)).collect()
+    tokens.iter().map(|token| Some(*token).filter(|token| *token >= 0)).collect()
 }
 
 #[test]
@@ -91,16 +93,20 @@ fn the_second_picture_of_a_prompt_has_the_tokens_and_the_number_that_mtmd_gives_
     }
 }
 
-/// llama.cpp's own loop over the chunks of mtmd: greedy, or by chance.
-fn their_text(family: &str, model: &Model, folder: &Path, image: &Image, n: usize) -> Vec<Token> {
+/// The text of llama.cpp's own loop over the chunks of mtmd.
+fn their_text(family: &str, model: &Model, folder: &Path, parts: &[MediaPart<'_>], n: usize) -> Vec<Token> {
     let (native, mut projector) = theirs(family, model, folder);
-    let chunks = projector.tokenize(&parts(image), true).unwrap();
-    let mut raw = Raw::new(&native, N_CTX);
-    if is_random(model) {
-        let sampler = Sampler::chain(&native).unwrap().temperature(COLD).unwrap().dist(SEED).unwrap();
-        raw = raw.by(sampler, &[]);
+    let chunks = projector.tokenize(parts, true).unwrap();
+    their_tokens(their_raw(model, &native), &mut projector, &chunks, n)
+}
+
+/// llama.cpp's own loop: greedy, or by chance if all weights are random.
+pub(crate) fn their_raw(model: &Model, native: &llama_sys::Model) -> Raw {
+    let raw = Raw::new(native, N_CTX);
+    if !is_random(model) {
+        return raw;
     }
-    their_tokens(raw, &mut projector, &chunks, n)
+    raw.by(Sampler::chain(native).unwrap().temperature(COLD).unwrap().dist(SEED).unwrap(), &[])
 }
 
 #[test]
@@ -112,17 +118,85 @@ fn the_text_about_a_picture_is_llama_cpps_token_for_token() {
         let mut texts = Vec::new();
         for (width, height) in SIZES {
             let image = picture(width, height, 2);
-            let expected = their_text(family, &model, folder.path(), &image, 24);
-            let asked = match is_random(&model) {
-                true => sampled(&model, about(&image), SEED).max_tokens(24),
-                false => greedy(&model, about(&image)),
-            };
-            let ours = complete(asked, &model);
+            let expected = their_text(family, &model, folder.path(), &parts(&image), 24);
+            let ours = complete(asked(&model, about(&image)), &model);
             assert_eq!(ours.tokens, expected, "{family}, {width} x {height}");
             assert_eq!(ours.statistics().buffer_growth, 0, "{family}, {width} x {height}");
             texts.push(expected);
         }
         assert!(texts[0] != texts[1] || texts[0] != texts[2], "{family}: the picture makes no difference");
+    }
+}
+
+/// A request for 24 tokens, greedy or by chance as in [`their_raw`].
+pub(crate) fn asked(model: &Model, prompt: Prompt) -> GenerateRequest {
+    match is_random(model) {
+        true => sampled(model, prompt, SEED).max_tokens(24),
+        false => greedy(model, prompt),
+    }
+}
+
+#[test]
+fn the_text_about_three_pictures_is_llama_cpps_token_for_token() {
+    for family in ALL_FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(family, folder.path());
+        let model = beside(&files, request(N_CTX, 1, false), image_max_tokens(family)).load().unwrap();
+        let pictures = [(30, 30), (60, 90), (90, 40)].map(|(width, height)| picture(width, height, width));
+        let [first, second, third] = &pictures;
+        let parts = [text("In the"), seen(first), text(" beginning"), seen(second), seen(third), text(" God created")];
+        let expected = their_text(family, &model, folder.path(), &parts, 24);
+        let prompt = Prompt::text("In the").then_media(first.clone()).then_text(" beginning");
+        let prompt = prompt.then_media(second.clone()).then_media(third.clone()).then_text(" God created");
+        let ours = complete(asked(&model, prompt.clone()).cache_prompt(true), &model);
+        assert_eq!(ours.tokens, expected, "{family}");
+        let again = complete(asked(&model, prompt).cache_prompt(true), &model);
+        assert_eq!((&again.tokens, again.statistics().encoded_media), (&expected, 0), "{family}");
+    }
+}
+
+#[test]
+fn hunyuan_vl_is_told_the_number_of_each_picture() {
+    let family = "Small HunyuanVL";
+    let folder = tempfile::tempdir().unwrap();
+    let files = files(family, folder.path());
+    let model = beside(&files, request(N_CTX, 1, false), None).load().unwrap();
+    let image = picture(30, 30, 1);
+    let (mut parts, mut prompt) = (vec![text("In"), seen(&image)], Prompt::text("In").then_media(image.clone()));
+    for _ in 1..4 {
+        parts.extend([text("And"), seen(&image)]);
+        prompt = prompt.then_text("And").then_media(image.clone());
+    }
+    parts.push(text(" God created"));
+    let expected = their_text(family, &model, folder.path(), &parts, 24);
+    assert_eq!(complete(asked(&model, prompt.then_text(" God created")), &model).tokens, expected);
+}
+
+/// On the card and in the worker the weights are not rearranged for the CPU, as on the host here.
+#[test]
+fn the_text_about_a_picture_on_a_card_and_in_a_worker_is_that_of_the_host() {
+    own_process!();
+    let _card = card(4 << 30);
+    for family in ALL_FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(family, folder.path());
+        let on = |layers| {
+            let mut request = request(N_CTX, 1, false).n_gpu_layers(GpuLayers::Exactly(layers));
+            request.params.repack = false;
+            beside(&files, request, image_max_tokens(family))
+        };
+        let host = on(0).load().unwrap();
+        let card = on(4).load().unwrap();
+        let worker = on(0).isolation(Isolation::Process(worker())).load().unwrap();
+        assert!(host.placement().companions[0].gpu.is_none() && card.placement().companions[0].gpu.is_some());
+        for (width, height) in SIZES {
+            let image = picture(width, height, 2);
+            let expected = complete(asked(&host, about(&image)), &host).tokens;
+            for model in [&card, &worker] {
+                let text = complete(asked(model, about(&image)), model).tokens;
+                assert_eq!(text, expected, "{family}, {width} x {height}: {}", model.placement());
+            }
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use autoplace::llama_sys::sim::SimGpu;
-use autoplace::load::mmproj_beside;
+use autoplace::load::{Verify, mmproj_beside};
 use autoplace::memory::FlashAttention;
 use autoplace::memory::companion::CompanionRole;
 use autoplace::plan::{GpuLayers, Request};
-use autoplace::{Model, generate::Resumed};
+use autoplace::{Model, ModelBuilder, generate::Resumed};
 use test_support::demo_path;
 use test_support::random_weights::Dice;
 use test_support::synthetic::mmproj;
@@ -94,7 +94,7 @@ fn takes_what_was_planned(files: &(PathBuf, PathBuf), family: &str, card: &SimGp
 }
 
 #[test]
-fn projectors_take_to_the_byte_what_was_planned_in_forty_loads() {
+fn projectors_take_to_the_byte_what_was_planned_in_52_loads() {
     own_process!();
     let card = card(4 << 30);
     let mut loads = 0;
@@ -111,14 +111,34 @@ fn projectors_take_to_the_byte_what_was_planned_in_forty_loads() {
             }
         }
     }
-    assert_eq!(loads, 40);
+    assert_eq!(loads, 52);
 }
 
-/// Random cards, and a picture that is as large as it may be: one attempt, and no buffer grows afterwards.
+#[test]
+fn images_of_youtu_vl_have_at_most_4096_tokens_unless_the_user_says_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Youtu-VL", folder.path());
+    let host = |tokens: Option<u32>| {
+        let builder = tokens.into_iter().fold(builder(&path, request(64, 1, false)), ModelBuilder::image_max_tokens);
+        builder.plan().unwrap().companions[0].bytes.host
+    };
+    assert_eq!(host(None), host(Some(4096)));
+    assert!(host(None).compute < host(Some(8192)).compute);
+    let model = builder(&path, request(64, 1, false)).load().unwrap();
+    let notes = &model.report().notes;
+    assert!(notes.iter().any(|note| note.contains("images are scaled to 4096")), "{notes:?}");
+    let model = builder(&path, request(64, 1, false)).image_max_tokens(24).load().unwrap();
+    assert!(!model.report().notes.iter().any(|note| note.contains("scaled")), "{}", model.report());
+}
+
+/// Random cards, and a picture that is as large as it may be: one attempt, and no card takes more than was planned with
+/// its headroom. After a quick warm-up the buffers of the text model may grow for a few numbers of rows, as for texts
+/// (docs/load-contract.md); after a full one nothing grows. The projector's never grow.
 fn fleets(numbers: Range<u64>) {
     let folders: Vec<_> = ALL_FAMILIES.iter().map(|_| tempfile::tempdir().unwrap()).collect();
     let all: Vec<_> = ALL_FAMILIES.iter().zip(&folders).map(|(family, folder)| files(family, folder.path())).collect();
     let (mut on_cards, mut on_host) = (0, 0);
+    let (mut grown, mut most_grown) = (0, 0);
     for number in numbers {
         let mut dice = Dice::new(number);
         let cards: Vec<SimGpu> = (0..1 + dice.below(3_usize)).map(|_| card((128 << 20) << dice.below(5_u32))).collect();
@@ -128,26 +148,47 @@ fn fleets(numbers: Range<u64>) {
         let at = dice.below(ALL_FAMILIES.len());
         let family = ALL_FAMILIES[at];
         let tokens = [12, 24, 100, 400][dice.below(4_usize)];
-        let is_free = family.contains("Qwen") || family.contains("Pixtral");
+        let is_free = image_max_tokens(family).is_some();
+        let verify = if number % 2 == 0 { Verify::Full } else { Verify::Quick };
         let builder = beside(&all[at], request(1024, 1, false), is_free.then_some(tokens));
-        let model = builder.load().unwrap();
+        let model = builder.verify(verify).load().unwrap();
         let what = format!("fleet {number}, {family} of {tokens} tokens:\n{}", model.report());
         assert_eq!(model.report().attempts.len(), 1, "{what}");
         match model.placement().companions[0].gpu {
             Some(_) => on_cards += 1,
             None => on_host += 1,
         }
-        let used: Vec<u64> = cards.iter().map(SimGpu::used).collect();
+        let used = || cards.iter().map(SimGpu::used).collect::<Vec<u64>>();
+        let before = used();
+        let mut growth = 0;
         let rows = 1 + dice.below(tokens);
         let narrow = if is_free { (28 * tokens, 28) } else { (280, 28) };
         let sizes = [(28 * rows, 28 * (tokens / rows)), narrow, (30 + dice.below(270), 90)];
         for (width, height) in sizes.into_iter().filter(|(width, height)| is_free || width.max(height) < &400) {
             let text = complete(greedy(&model, about(&picture(width, height, 1))).max_tokens(2), &model);
-            assert_eq!(text.statistics().buffer_growth, 0, "{what}");
+            growth += text.statistics().buffer_growth;
         }
-        assert_eq!(cards.iter().map(SimGpu::used).collect::<Vec<_>>(), used, "{what}");
+        if verify == Verify::Full || growth == 0 {
+            assert_eq!((growth, used()), (0, before), "{what}");
+        }
+        grown += u32::from(growth > 0);
+        most_grown = most_grown.max(growth);
+        let plan = model.placement();
+        for card in &cards {
+            let name = card.device().name();
+            let gpu = plan.gpus().find(|gpu| gpu.device.as_deref() == Some(&name));
+            let projector = &plan.companions[0];
+            let planned = match gpu {
+                Some(gpu) => gpu.footprint.total() + gpu.companions + gpu.headroom.total(),
+                None if projector.device.as_deref() == Some(&name) => projector.bytes.gpu.total(),
+                None => 0,
+            };
+            assert!(card.peak() <= planned, "{name}: {} of {planned}, {what}", card.peak());
+        }
     }
-    println!("{on_cards} on cards, {on_host} on the host");
+    println!(
+        "{on_cards} on cards, {on_host} on the host; in {grown} the text model's grew, by {most_grown} bytes at most"
+    );
     assert!(on_cards > 0 && on_host > 0, "{on_cards} on cards, {on_host} on the host");
 }
 

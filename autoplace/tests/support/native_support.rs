@@ -6,8 +6,8 @@ use autoplace::Model;
 use autoplace::llama_sys::{self, ModelParams};
 use test_support::demo_path;
 
-/// The demo model, loaded for the caller alone. One thread, because ggml's threads spin while they wait for each other,
-/// and tests that run side by side on few cores would mostly wait.
+/// The demo model, loaded only for the caller. The model has one thread, because ggml's threads spin while they wait
+/// for each other. Tests that run side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path()).n_threads(1).load().expect("the demo model loads")
 }

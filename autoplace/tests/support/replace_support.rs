@@ -42,7 +42,7 @@ pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
     }
 }
 
-/// A greedy text, and a random one with a penalty, whose sampler has state.
+/// A greedy text, and a random text with a penalty, whose sampler has state.
 pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [GenerateRequest; 2] {
     [
         model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
@@ -64,8 +64,8 @@ pub(crate) fn text_of(generate: GenerateRequest, mut before_piece: impl FnMut(&m
     text
 }
 
-/// Runs a session of one text to its end. After every fourth step the session is re-placed by the next of these plans,
-/// and must be restored each time.
+/// Runs a session of one text to its end. After every fourth step, the model is re-placed by the next of these plans.
+/// The states must be restored each time.
 pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> Completion {
     let mut plans = plans.iter().cycle();
     let mut texts = texts_of(session, |session, step| {

@@ -14,7 +14,7 @@ pub(crate) fn card_of(total: u64) -> SimGpuBuilder {
 }
 
 /// Loads on cards of these ascending sizes, from no room to room for everything. Checks that each load fits, and that
-/// one more layer would not. `check` gets each model with its card.
+/// one more layer would not fit. `check` is called with each model and its card.
 pub(crate) fn fits_whatever_is_free(
     totals: impl IntoIterator<Item = u64>,
     builder: impl Fn() -> ModelBuilder,

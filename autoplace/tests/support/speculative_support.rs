@@ -11,16 +11,16 @@ use autoplace::{Model, ModelBuilder};
 use test_support::random_weights;
 use test_support::synthetic::in_32_bits;
 
-/// A small model of this architecture that computes in 32 bits throughout. A llama attends to everything; three of four
-/// blocks of an olmo2 attend only to a window.
+/// A small model of this architecture that computes everything in 32 bits. A llama has full attention; in an olmo2,
+/// three of four blocks have a window.
 pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits(architecture), folder)
 }
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// Room for `draft_max` draft tokens, without operations that round differently for many tokens than for one, such as
-/// the CPU's fused attention and 16-bit values.
+/// A request with room for `draft_max` draft tokens. The request avoids operations that round differently for many
+/// tokens than for one, such as the CPU's fused attention and 16-bit values.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
@@ -37,8 +37,8 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
     builder(path, request).load().unwrap()
 }
 
-/// Drafts up to 8 tokens of `answer`, which follows `prompt`. A `noise` above 0 makes some of them wrong, including
-/// tokens outside of any vocabulary.
+/// A closure that drafts up to 8 tokens of `answer`, which follows `prompt`. If `noise` is above 0, some of them are
+/// wrong, and some are outside of any vocabulary.
 pub(crate) fn oracle(
     prompt: &[Token],
     answer: &[Token],

@@ -34,10 +34,9 @@ pub(crate) const PROMPTS: [&str; 8] = [
     "Praise ye the LORD.",
 ];
 
-/// A request for a context in which the demo model's numbers are the same bits in batches of any shape, even on CPUs
-/// without AVX-512. This holds for products with 8-bit weights and for fused attention of up to 63 tokens. Plain
-/// attention sums in another order for one token than for more, and a later rounding to 8 bits may then differ by one
-/// step.
+/// A request for a context in which the demo model computes the same bits in batches of any shape, even on CPUs without
+/// AVX-512. This is true for products with 8-bit weights and for fused attention of up to 63 tokens. Plain attention
+/// adds in another order for one token than for more, and a later rounding to 8 bits may then differ by one step.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
     let context = plan::Context::Tokens(n_ctx);
     let mut request = Request::new().n_seq_max(n_seq_max).context(context).n_ubatch(32);
@@ -75,15 +74,16 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
     model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
-/// Temperature for random weights, whose logits are close together: no token is likely, and each depends on every
-/// earlier one. Without `top_k`, because the last bits decide which token is the 40th.
+/// Temperature for models with random weights. The logits of such models are close together, so no token is likely, and
+/// each choice depends on every earlier token. The tests set no `top_k`, because the last bits decide which token is
+/// the 40th.
 pub(crate) const COLD: f32 = 0.3;
 
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> GenerateRequest {
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
 }
 
-/// A sampler of an application.
+/// A sampler as an application may supply one: it chooses the likeliest token.
 pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
     candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }
@@ -137,7 +137,7 @@ impl Texts {
         }
     }
 
-    /// Steps until `n` tokens are generated.
+    /// Takes steps until `n` tokens of a text are generated.
     pub(crate) fn generate_to(&mut self, session: &mut Session, sequence: SequenceId, n: usize) {
         while session.statistics(sequence).unwrap().generated_tokens < n {
             self.step(session);
@@ -155,7 +155,7 @@ impl Texts {
     }
 }
 
-/// Runs a session to its end. `before_step` runs before each step. Returns the texts in the order of their beginnings.
+/// Runs a session to its end. `before_step` runs before each step. Returns the texts in the order in which they began.
 pub(crate) fn texts_of(session: &mut Session, mut before_step: impl FnMut(&mut Session, usize)) -> Vec<Completion> {
     let mut texts = Texts::default();
     for step in 0.. {
@@ -198,7 +198,7 @@ pub(crate) fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
     wait("comes", || holds(engine.metrics()));
 }
 
-/// A number of this process' status, if the system reports it.
+/// A number from the status of this process, if the system reports it.
 pub(crate) fn status(key: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
@@ -215,7 +215,7 @@ pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
     model.native().unwrap().vocab().tokenize(text, true, false).unwrap()
 }
 
-/// Random tokens that are words in every small model.
+/// Random tokens that are words in the vocabulary of every small model.
 pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     let mut state = seed;
     let next = |_| {
@@ -225,10 +225,10 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     (0..n).map(next).collect()
 }
 
-/// The first model of an architecture with random weights in 32 bits, like [`small`]'s cache. Other cells or batches
-/// change the order of sums, and quantised numbers would round coarsely.
+/// The first model of an architecture, with random weights in 32 bits, like the cache of [`small`]. Other cells or
+/// batches change the order of sums, and with quantised numbers the rounding would be coarse.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
-    let mut sketch = test_support::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
+    let mut sketch = test_support::random_weights::all().into_iter().find(|sketch| sketch.arch == arch).unwrap();
     if let Some(window) = window {
         sketch.u32("attention.sliding_window", window);
     }
@@ -237,8 +237,8 @@ pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf 
     test_support::random_weights::write(&sketch, folder)
 }
 
-/// Plain attention in 32 bits, and batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp),
-/// with this limit for checkpoints in bytes.
+/// Loads a model with plain attention in 32 bits, and with batches so small that a window's cache holds 256 tokens
+/// (llama-kv-cache-iswa.cpp). `checkpoints` is the limit of the checkpoints in bytes.
 pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -251,8 +251,8 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
 /// The seed of texts on models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// llama.cpp's own text after these tokens on such a model, with the same sampling, which does not repeat one token
-/// forever.
+/// llama.cpp's own text of such a model after these tokens. The sampling is the same as for our texts, and does not
+/// repeat one token forever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));
@@ -263,13 +263,13 @@ pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<To
     raw
 }
 
-/// Plain attention with keys and values of this type, like [`small`].
+/// Parameters for plain attention like that of [`small`], with keys and values of this type.
 pub(crate) fn plain(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
     let flash_attention = FlashAttention::Disabled;
     ContextParams { flash_attention, type_k: kv, type_v: kv, swa_full: false, ..params(n_ctx) }
 }
 
-/// One thread, and the parameters of [`request`].
+/// The parameters of [`request`], with one thread.
 fn params(n_ctx: u32) -> ContextParams {
     ContextParams {
         n_ctx,
@@ -304,7 +304,7 @@ impl Raw {
         }
     }
 
-    /// A loop with this sampler, after the sampler has accepted `shown`.
+    /// Sets the sampler of the loop, after it has accepted the tokens `shown`.
     pub(crate) fn by(mut self, mut sampler: Sampler, shown: &[Token]) -> Self {
         for &token in shown {
             sampler.accept(token).unwrap();
@@ -329,7 +329,7 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
-    /// Computes rows of an encoder, which take `n_positions` positions.
+    /// Computes rows of an encoder. The rows take `n_positions` positions.
     pub(crate) fn compute_rows(&mut self, rows: &[f32], positions: &[Position], n_positions: Position, at_once: bool) {
         let rows = llama_sys::Rows { values: rows, positions, seq: 0, is_non_causal: at_once, output_last: false };
         self.context.decode_rows(&rows).unwrap();
@@ -358,7 +358,7 @@ impl Raw {
         Self::new(&model.native().unwrap(), (prompt.len() + n + 8) as u32).go_on(prompt, n)
     }
 
-    /// The next `n` tokens after these, or fewer at the end of the text.
+    /// The next `n` tokens after `prompt`, or fewer at the end of the text.
     pub(crate) fn go_on(mut self, prompt: &[Token], n: usize) -> Vec<Token> {
         let vocab = self.context.model().vocab();
         self.compute(prompt);

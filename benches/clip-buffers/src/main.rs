@@ -1,7 +1,7 @@
 //! Compares the bound of an mmproj's compute buffer with the buffer that clip.cpp reserves. The encoders have published
-//! sizes; the images have from 4 tokens to the maximum; the devices are the CPU and simulated cards of three families,
-//! with fused attention and without. Prints the lowest and the highest ratio for each encoder, and fails if a bound is
-//! too low or if the bytes of the weights differ.
+//! sizes, and the images have from 4 tokens to the maximum. The devices are the CPU and simulated cards of three
+//! families, with and without fused attention. The program prints the lowest and the highest ratio for each encoder. It
+//! fails if a bound is too low or if the bytes of the weights differ.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -13,7 +13,7 @@ use autoplace_planner::memory::{Companion, ContextParams, FlashAttention};
 use llama_sys::sim::{Rules, SimGpu};
 use test_support::synthetic::mmproj;
 
-/// The struct of `native/reserve.cpp`.
+/// The struct of the same name in `native/reserve.cpp`.
 #[repr(C)]
 #[derive(Default)]
 struct Reserved {
@@ -36,7 +36,7 @@ unsafe extern "C" {
     fn ggml_backend_dev_by_name(name: *const c_char) -> *mut c_void;
 }
 
-/// Images of equal size, their number, and the limit of tokens under which this size is the largest.
+/// Images of equal size, their number, and the limit of tokens that makes this size the largest.
 struct Input {
     width: c_int,
     height: c_int,

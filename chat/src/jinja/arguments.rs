@@ -6,7 +6,7 @@ use minijinja::{Error, Value};
 use super::fault::failed;
 
 /// The value of each parameter; `None` for a missing argument. `names` are the parameters in order. The first `only`
-/// parameters are positional only.
+/// parameters can only be given by position.
 pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
     let (mut values, named) = split(arguments)?;
     if values.len() > names.len() {
@@ -35,7 +35,7 @@ pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> 
     }
 }
 
-/// An optional text.
+/// The text of an optional argument.
 pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     match value {
         None => Ok(None),
@@ -47,7 +47,7 @@ pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     }
 }
 
-/// An optional whole number.
+/// The whole number of an optional argument.
 pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
     match value {
         None => Ok(None),
@@ -57,7 +57,7 @@ pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
     }
 }
 
-/// Whether a flag is present and true.
+/// Whether an optional argument is given and true.
 pub(super) fn flag(value: &Option<Value>) -> bool {
     value.as_ref().is_some_and(Value::is_true)
 }

@@ -1,13 +1,12 @@
-//! Classes of characters, as the methods of Python's texts tell them apart: `isalpha`, `isdigit` and the like. They
-//! follow Unicode's general categories, of which Rust's library has some alone.
+//! Classes of characters, as in the methods of Python's texts: `isalpha`, `isdigit` and the like. They follow Unicode's
+//! general categories, and Rust's standard library has only some of these.
 
 use std::ops::RangeInclusive;
 
 use unicode_general_category::GeneralCategory as Category;
 use unicode_general_category::get_general_category;
 
-/// Digits that form no decimal number, such as `²` and `①` (`Numeric_Type=Digit` of UnicodeData.txt), beside the
-/// decimal digits.
+/// Digits that are not decimal digits, such as `²` and `①` (`Numeric_Type=Digit` of UnicodeData.txt).
 const DIGITS: [RangeInclusive<char>; 20] = [
     '\u{b2}'..='\u{b3}',
     '\u{b9}'..='\u{b9}',
@@ -35,7 +34,7 @@ const DIGITS: [RangeInclusive<char>; 20] = [
 const IDEOGRAPHS: &str = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百\
      肆萬貮貳贰阡陆陌陸零\u{f96b}\u{f973}\u{f978}\u{f9b2}\u{f9d1}\u{f9d3}\u{f9fd}𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭\u{2f890}";
 
-/// `str.isalpha` of a character: a letter, and no mark or letter-like number.
+/// `str.isalpha` of a character: a letter, but not a mark or a letter-like number.
 pub(super) fn is_alpha(c: char) -> bool {
     use Category::{LowercaseLetter, ModifierLetter, OtherLetter, TitlecaseLetter, UppercaseLetter};
     let letters = [UppercaseLetter, LowercaseLetter, TitlecaseLetter, ModifierLetter, OtherLetter];
@@ -47,12 +46,12 @@ pub(super) fn is_decimal(c: char) -> bool {
     get_general_category(c) == Category::DecimalNumber
 }
 
-/// `str.isdigit` of a character: also a superscript or a digit in a circle.
+/// `str.isdigit` of a character: a decimal digit, a superscript, or a digit in a circle.
 pub(super) fn is_digit(c: char) -> bool {
     is_decimal(c) || DIGITS.iter().any(|digits| digits.contains(&c))
 }
 
-/// `str.isnumeric` of a character: also a fraction, a Roman numeral, an ideograph of a number.
+/// `str.isnumeric` of a character: a digit, a fraction, a Roman numeral, or an ideograph of a number.
 pub(super) fn is_numeric(c: char) -> bool {
     use Category::{DecimalNumber, LetterNumber, OtherNumber};
     [DecimalNumber, LetterNumber, OtherNumber].contains(&get_general_category(c)) || IDEOGRAPHS.contains(c)
@@ -63,7 +62,7 @@ pub(super) fn is_alphanumeric(c: char) -> bool {
     is_alpha(c) || is_numeric(c)
 }
 
-/// `str.isprintable` of a character: no control or format character, and no space but the usual one.
+/// `str.isprintable` of a character: neither a control or format character, nor a space other than the usual one.
 pub(super) fn is_printable(c: char) -> bool {
     use Category::{
         Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
@@ -73,12 +72,12 @@ pub(super) fn is_printable(c: char) -> bool {
     c == ' ' || !hidden.contains(&get_general_category(c))
 }
 
-/// Whether a character has a form of its own at the beginning of a title, such as `ǅ`.
+/// Whether a character is the special form of a letter at the beginning of a title, such as `ǅ`.
 pub(super) fn is_title_case(c: char) -> bool {
     get_general_category(c) == Category::TitlecaseLetter
 }
 
-/// `str.isidentifier` of a character: at the beginning of a name, or in it.
+/// `str.isidentifier` of a character: whether it may begin a name, or with `is_first` false continue one.
 pub(super) fn is_of_identifier(c: char, is_first: bool) -> bool {
     use Category::{ConnectorPunctuation, DecimalNumber, LetterNumber, NonspacingMark, SpacingMark};
     let category = get_general_category(c);

@@ -9,7 +9,7 @@ use super::fault::failed;
 
 /// A local date and time of day, used by `strftime_now` in a template.
 ///
-/// By default a template gets the time of the rendering. A fixed time gives the same prompt tomorrow, and the prompt's
+/// By default a template gets the time of the rendering. With a fixed time the prompt is the same tomorrow, so its
 /// tokens may still be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime(NaiveDateTime);

@@ -28,7 +28,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
-            // A text without placeholders accepts a value that could be a mapping.
+            // As in Python, a text without placeholders accepts a mapping or a list, and ignores it.
             None if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && printf_kinds(text).is_empty() => {
                 printf(state, text, &[])
             }
@@ -42,14 +42,14 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         if names.is_empty() {
             return printf(state, text, &values);
         }
-        // `'%(a)s'|format(a=1)`: each placeholder takes its value by name.
+        // In `'%(a)s'|format(a=1)`, each placeholder takes its value by name.
         let mut ordered = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
         while let Some(at) = rest.find('%') {
             plain.push_str(&rest[..=at]);
             rest = &rest[at + 1..];
-            if let Some((name, behind)) = rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+            if let Some((name, behind)) = rest.strip_prefix('(').and_then(|behind| behind.split_once(')')) {
                 ordered.push(named.get::<Value>(name)?);
                 rest = behind;
             } else if let Some(behind) = rest.strip_prefix('%') {
@@ -102,7 +102,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let given = bound("float", &arguments, 0, &["default"])?;
         let number = match value.as_str() {
             Some(text) => float_of(text),
-            None => f64::try_from(value.clone()).ok().or_else(|| truth(value).map(|it| it as f64)),
+            None => f64::try_from(value.clone()).ok().or_else(|| truth(value).map(|number| number as f64)),
         };
         Ok::<_, Error>(number.map(Value::from).or_else(|| given[0].clone()).unwrap_or_else(|| 0.0.into()))
     });
@@ -135,7 +135,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("wordcount", |state: &State, value: &Value| {
         let text = text_of(state, value)?;
         Ok::<_, Error>(
-            text.split(|c: char| !(characters::is_alphanumeric(c) || c == '_')).filter(|it| !it.is_empty()).count(),
+            text.split(|c: char| !(characters::is_alphanumeric(c) || c == '_')).filter(|word| !word.is_empty()).count(),
         )
     });
     environment.add_filter("sort", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
@@ -159,7 +159,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             ValueKind::Seq => LIST_METHODS,
             _ => &[],
         };
-        // The sandbox hides methods that change their object.
+        // jinja2's sandbox hides methods that change their object.
         if methods.contains(&name) && CHANGING.contains(&name) {
             return Ok(Value::UNDEFINED);
         }
@@ -205,7 +205,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let name = value.as_object().map_or("", |object| object.type_name());
         value.kind() == ValueKind::Plain || name.ends_with("Macro")
     });
-    // jinja2 does not have these.
+    // jinja2 lacks these filters and tests.
     for name in ["zip", "chain", "lines", "split", "bool"] {
         environment.remove_filter(name);
     }
@@ -217,7 +217,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
 /// The line width of `pprint`.
 const PPRINT_WIDTH: usize = 79;
 
-/// A macro parameter without an argument.
+/// The value of a macro's parameter that got no argument.
 #[derive(Debug)]
 struct Unset;
 
@@ -227,7 +227,7 @@ impl Object for Unset {
     }
 }
 
-/// A method that is not called, such as `spec.items`.
+/// A method that is only named and not called, such as `spec.items`.
 #[derive(Debug)]
 struct Method {
     of: Value,
@@ -249,16 +249,17 @@ impl Object for Method {
     }
 }
 
-/// All arguments. The last one may hold the named arguments.
+/// All arguments as values. The last one may hold the named arguments.
 fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
     arguments.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
-/// Converts arguments for minijinja filters that accept named ones only.
+/// Converts arguments for minijinja's filters, which accept only named ones.
 fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
     let given = bound(of, arguments, 0, names)?;
     // `none` counts as absent.
-    let given = names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|it| !it.is_none())?)));
+    let given =
+        names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|value| !value.is_none())?)));
     Ok(given.collect())
 }
 
@@ -322,7 +323,7 @@ fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> R
     let lines = python::lines(text, false).len() + 1;
     pay(state, text.len().saturating_add(lines.saturating_mul(with.len())))?;
     let mut out = String::new();
-    // Like jinja2: an empty last line counts as a line.
+    // As in jinja2, an empty last line counts as a line.
     for (index, line) in python::lines(&format!("{text}\n"), false).into_iter().enumerate() {
         out.push_str(if index > 0 { "\n" } else { "" });
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };

@@ -17,7 +17,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         Err(carried(crate::Error::Refused { reason: message.to_string() }))
     });
-    // All parts of a prompt see the same moment.
+    // All parts of a prompt get the same time.
     let now_once = OnceLock::new();
     environment.add_function("strftime_now", move |format: &str| {
         if format.len() > 1000 {
@@ -27,7 +27,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     });
     environment.add_function("joiner", joiner);
     environment.remove_global("debug");
-    // These functions hold other values.
+    // The objects that these functions make hold other values, which are charged here.
     environment.add_function("cycler", |state: &State, items: Rest<Value>| {
         for item in items.iter() {
             walk(state, item, 0)?;
@@ -40,7 +40,7 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("dict", |state: &State, value: Option<Value>, named: Kwargs| {
         let value = match value {
             Some(value) if value.kind() == ValueKind::Map => Some(value),
-            // Pairs of key and value.
+            // `dict` accepts a list of pairs of a key and a value.
             Some(value) if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) => {
                 let pairs = value.try_iter()?.map(|pair| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?)));
                 Some(Value::from_pairs(pairs.collect::<Result<Vec<(Value, Value)>, Error>>()?))

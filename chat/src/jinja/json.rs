@@ -1,5 +1,5 @@
-//! `tojson` as in transformers: Python's `json.dumps`, which leaves `<` and `é` unescaped (`chat_template_utils.py`,
-//! `tojson`).
+//! The filter `tojson` as in transformers: Python's `json.dumps`, which leaves `<` and `é` unescaped
+//! (`chat_template_utils.py`, `tojson`).
 
 use std::fmt::Write as _;
 
@@ -160,5 +160,5 @@ impl Dumps {
     }
 }
 
-/// Maximum indent: wider than that of any published template, and too narrow to inflate the output much.
+/// Maximum indent. It is wider than that of any published template, and too narrow to inflate the output much.
 const MAX_INDENT: i64 = 1000;

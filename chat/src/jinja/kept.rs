@@ -13,7 +13,8 @@ use super::source::{DATA, GENERATED, KEPT, TICK};
 /// Maximum nesting of values, safe for recursion. JSON readers stop at 128.
 const MAX_LEVELS: u32 = 200;
 
-/// Bytes of text that cost one step. Printing adds quotes and escapes, and texts are copied.
+/// Bytes of text that cost one step. The number allows for copies of texts, and for the quotes and escapes that
+/// printing adds.
 const BYTES_PER_STEP: usize = 16;
 
 pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
@@ -29,7 +30,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
             return kept(state, value);
         }
-        // A namespace inside a namespace could contain itself.
+        // This is refused, because a namespace inside a namespace could contain itself.
         Err(no_data(&value))
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);
@@ -67,7 +68,7 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
         }
         kind @ (ValueKind::Seq | ValueKind::Iterable) => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            // A group of `groupby` is a list with attributes.
+            // A list of another type, such as a group of `groupby`, has attributes.
             let is_plain = is_tuple || value.downcast_object_ref::<Vec<Value>>().is_some();
             let mut changed = (kind == ValueKind::Iterable).then(Vec::new);
             for (index, item) in value.try_iter()?.enumerate() {
@@ -101,7 +102,8 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
     }
 }
 
-/// A lazy iterable in Python: true even if empty, and not a list in JSON. Here it was computed at once.
+/// The value of a lazy iterable in Python. It is true even if empty, and is not a list in JSON. Here it is computed at
+/// once.
 #[derive(Debug)]
 struct Generator(Vec<Value>);
 

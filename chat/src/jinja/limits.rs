@@ -1,4 +1,4 @@
-//! Resource limits of templates. Templates come with models, from anybody.
+//! Resource limits of templates. A template comes with a model, which may come from anybody.
 
 /// Resource limits of a template. Exceeding one is an error.
 ///
@@ -10,8 +10,8 @@ pub struct Limits {
     /// Maximum bytes of the template's source.
     pub source_bytes: usize,
     /// Maximum steps. A step is an instruction of the engine, 16 bytes of created text, or a list item that is created
-    /// or visited. Each input byte allows two more steps, and each input value 2,000. Steps limit memory too: a step
-    /// takes at most 70 bytes (measured).
+    /// or visited. Each byte of the input permits two more steps, and each value of the input 2,000. Steps limit memory
+    /// too: a step takes at most 70 bytes (measured).
     pub steps: u64,
     /// Maximum seconds, checked in every loop iteration and macro call.
     pub seconds: u64,

@@ -1,4 +1,4 @@
-//! Python's methods: those of minijinja's own collection, with fuel, and a few more.
+//! Python's methods: those of minijinja's own collection, which cost fuel here, and a few more.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -26,7 +26,8 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
 }
 
-/// Methods of dicts, lists and texts. An attribute with such a name is the method, even if a key has the same name.
+/// Methods of dicts, lists and texts. An attribute with one of these names is the method, even if a key has the same
+/// name.
 pub(super) const DICT_METHODS: &[&str] =
     &["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 pub(super) const LIST_METHODS: &[&str] =
@@ -178,7 +179,7 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
     }))
 }
 
-/// Whether a text has characters, and all of them are of a class.
+/// Whether a text is not empty and `is_one` is true for all of its characters.
 fn consists_of(text: &str, is_one: impl Fn(char) -> bool) -> bool {
     !text.is_empty() && text.chars().all(is_one)
 }
@@ -195,7 +196,7 @@ fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Er
         let place = usize::try_from(place).unwrap_or(0);
         text.char_indices().nth(place).map_or(text.len(), |(at, _)| at)
     };
-    // Nothing is found behind the end, not even an empty text.
+    // Behind the end of the text nothing is found, not even an empty text.
     let part = (start <= length && start <= end).then(|| &text[byte(start)..byte(end)]);
     let wanted = given[0].as_ref().ok_or_else(|| failed(format!("{method} expected at least 1 argument")))?;
     let is_at_end = |wanted: &Value| -> Result<bool, Error> {
@@ -269,7 +270,7 @@ fn value_method(state: &State, value: &Value, method: &str, arguments: &[Value])
             }
         }
         (_, "fromkeys")
-            if is_dict(value) || value.as_object().is_some_and(|it| it.type_name().contains("Function")) =>
+            if is_dict(value) || value.as_object().is_some_and(|object| object.type_name().contains("Function")) =>
         {
             let (keys, default): (&Value, Option<Value>) = from_args(arguments)?;
             let default = default.unwrap_or_else(|| Value::from(()));
@@ -304,7 +305,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
     Ok(out)
 }
 
-/// Refuses formats that inflate their output. `begin` starts a placeholder.
+/// Refuses formats that would inflate their output. `begin` is the character that begins a placeholder.
 pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[Value]) -> Result<(), Error> {
     let mut digits = 0;
     for c in text.chars() {
@@ -334,7 +335,7 @@ fn has_width_of_argument(text: &str, begin: char) -> bool {
         }
         let (end, within) = match begin {
             '{' => (place.find(['{', '}']), '{'),
-            // A letter follows the flags, width and precision.
+            // The letter of the conversion follows the flags, width and precision.
             _ => (place.find(|c: char| !c.is_ascii_digit() && !"-+ #.".contains(c)), '*'),
         };
         let Some(end) = end else { return false };
@@ -356,7 +357,8 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
-        // CPython puts an odd space before a text of odd length, otherwise behind it.
+        // If the spaces cannot be divided equally, CPython puts one more before a text of odd length, and behind a text
+        // of even length.
         "center" => {
             let spaces = padding.chars().count();
             let left = spaces / 2 + (spaces & width & 1);

@@ -1,9 +1,9 @@
-//! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, text flows out.
+//! Renders Jinja templates as Hugging Face's transformers does. In: a template's source and its variables. Out: a text.
 //!
 //! The engine is minijinja with its Python methods. [`functions`] and [`json`] add what transformers adds. [`filters`],
-//! [`methods`] and [`printing`] add features of published templates that minijinja lacks. Templates are untrusted:
-//! minijinja's fuel limits them, and where fuel does not see the content of values, [`source`] inserts guards that
-//! [`kept`] implements.
+//! [`methods`] and [`printing`] add features of published templates that minijinja lacks. Templates are untrusted.
+//! minijinja's fuel limits them, but does not count the content of values, so [`source`] inserts guards, which [`kept`]
+//! implements.
 
 mod arguments;
 mod characters;
@@ -33,7 +33,7 @@ use fault::fault;
 pub use clock::LocalTime;
 pub use limits::{Limit, Limits};
 
-/// Steps for each input value. No published template takes more, even with 3,000 short messages.
+/// Steps for each value of the input. No published template needs more, even with 3,000 short messages.
 const STEPS_PER_VALUE: u64 = 2000;
 
 /// Bytes of stack for parsing and rendering. The deepest source and the deepest values take less than 2 MiB in an
@@ -91,8 +91,8 @@ impl Template {
     }
 }
 
-/// Runs `run` on a stack so large that parsing, compiling, printing, comparing and dropping cannot overflow it within
-/// the limits of [`source`] and [`kept`].
+/// Runs `run` on a large stack. Within the limits of [`source`] and [`kept`], neither parsing, compiling, printing,
+/// comparing nor dropping can overflow it.
 fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let failed = |reason: String| Err(Error::Failed { line: 0, reason });
     std::thread::scope(|scope| {
@@ -105,12 +105,13 @@ fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Res
     })
 }
 
-/// minijinja, set up as transformers sets up jinja2 (`chat_template_utils.py`, `_compile_jinja_template`).
+/// An environment of minijinja, set up as transformers sets up jinja2 (`chat_template_utils.py`,
+/// `_compile_jinja_template`).
 fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
-    // The default delimiters are valid.
+    // Building cannot fail, because the delimiters are the default ones.
     environment.set_syntax(syntax.build().unwrap_or_default());
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(limits.calls as usize);
@@ -123,7 +124,8 @@ fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     environment
 }
 
-/// The steps that a value earns. A template may walk over every message for every message.
+/// The steps that an input value permits. The number is large because a template may walk over all messages for each
+/// message.
 fn steps_for(json: &Json) -> u64 {
     let within = match json {
         Json::String(text) => 2 * text.len() as u64,
@@ -138,13 +140,13 @@ fn steps_for(json: &Json) -> u64 {
 fn value_of(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
-        Json::Bool(it) => Value::from(*it),
-        Json::Number(it) => match (it.as_u64(), it.as_i64(), it.as_f64()) {
-            (Some(it), _, _) => Value::from(it),
-            (_, Some(it), _) => Value::from(it),
-            (_, _, it) => Value::from(it.unwrap_or(f64::NAN)),
+        Json::Bool(flag) => Value::from(*flag),
+        Json::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(whole), _, _) => Value::from(whole),
+            (_, Some(negative), _) => Value::from(negative),
+            (_, _, float) => Value::from(float.unwrap_or(f64::NAN)),
         },
-        Json::String(it) => Value::from(it.as_str()),
+        Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
         Json::Object(entries) => {
             let entries = entries.iter().map(|(key, value)| (key.as_str(), value_of(value)));

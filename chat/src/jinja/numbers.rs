@@ -1,11 +1,11 @@
-//! Python's conversions and arithmetic of numbers.
+//! Conversions of numbers as in Python.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::python;
 
-/// A boolean as a number.
+/// The number of a boolean: 0 or 1. `None` for other values.
 pub(super) fn truth(value: &Value) -> Option<i64> {
     (value.kind() == ValueKind::Bool).then(|| i64::from(value.is_true()))
 }

@@ -1,4 +1,4 @@
-//! Values as Python prints them: `str`, `repr`, and joined texts.
+//! Prints values as Python does: `str`, `repr`, and joined texts.
 
 use std::fmt::Write as _;
 
@@ -100,8 +100,8 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python's `repr` of a text: in single quotes unless it has some and no double ones, with escapes for what cannot be
-/// printed.
+/// Python's `repr` of a text. It is in single quotes, or in double quotes if it contains single but no double quotes.
+/// Characters that cannot be printed are escaped.
 fn repr_text(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -126,7 +126,8 @@ fn repr_text(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python's `repr` of a number. A float has the fewest exact digits, and an exponent below 1e-4 and from 1e16 on.
+/// Python's `repr` of a number. A float has the fewest digits that identify it, and an exponent if it is below 1e-4 or
+/// at least 1e16.
 pub(super) fn number(value: &Value) -> String {
     let float = match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => float,

@@ -32,7 +32,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
 /// `str.split` and `str.rsplit` without a separator.
 pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&str> {
     let mut words = Vec::new();
-    // After `most` splits the remaining whitespace is kept.
+    // After `most` splits, the whitespace in the rest is kept.
     let mut rest = match from_right {
         true => text.trim_end_matches(is_space),
         false => text.trim_start_matches(is_space),
@@ -70,17 +70,17 @@ fn is_cased(c: char) -> bool {
 /// The form of a letter at the beginning of a title.
 fn title_case(c: char) -> Vec<char> {
     match c {
-        // Digraphs have a third form.
+        // Digraphs have a form for titles.
         'Ǆ' | 'ǅ' | 'ǆ' => vec!['ǅ'],
         'Ǉ' | 'ǈ' | 'ǉ' => vec!['ǈ'],
         'Ǌ' | 'ǋ' | 'ǌ' => vec!['ǋ'],
         'Ǳ' | 'ǲ' | 'ǳ' => vec!['ǲ'],
-        // Greek vowels with an iota below them keep it there (SpecialCasing.txt).
+        // Greek vowels with an iota below them keep the iota below (SpecialCasing.txt).
         '\u{1f80}'..='\u{1faf}' => char::from_u32(c as u32 | 8).into_iter().collect(),
         '\u{1fb3}' | '\u{1fbc}' => vec!['\u{1fbc}'],
         '\u{1fc3}' | '\u{1fcc}' => vec!['\u{1fcc}'],
         '\u{1ff3}' | '\u{1ffc}' => vec!['\u{1ffc}'],
-        // Georgian letters have capitals, which no title begins with.
+        // Georgian letters have capitals, but titles do not begin with them.
         '\u{10d0}'..='\u{10ff}' => vec![c],
         'ŉ' => c.to_uppercase().collect(),
         c => {
@@ -93,7 +93,8 @@ fn title_case(c: char) -> Vec<char> {
     }
 }
 
-/// The characters of a text, each with its lower case there: a sigma at the end of a word has another one.
+/// The characters of a text, each with its lower case at this place. A sigma at the end of a word has another lower
+/// case.
 fn with_lower_case(text: &str) -> impl Iterator<Item = (char, String)> {
     let lower: Vec<char> = text.to_lowercase().chars().collect();
     let mut from = 0;
@@ -166,14 +167,14 @@ pub(super) fn swap_case(text: &str) -> String {
     swapped.collect()
 }
 
-/// `str.casefold`: the lower case of the upper case, but for the letters of CaseFolding.txt that are their own.
+/// `str.casefold`: the lower case of the upper case, except for the letters for which CaseFolding.txt has another rule.
 pub(super) fn case_fold(text: &str) -> String {
     let folded = text.chars().map(|c| match c {
         'ẞ' => "ss".to_owned(),
         'ı' => "ı".to_owned(),
-        // Cherokee folds to its capitals, which came first.
+        // Cherokee letters fold to capitals, because Unicode had only capitals first.
         '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => c.to_uppercase().collect(),
-        // A capital may have no small letter whose capital it is.
+        // Some capitals are not the upper case of any small letter.
         c if c.is_uppercase() && c.to_uppercase().eq([c]) => c.to_lowercase().collect(),
         c => c.to_uppercase().flat_map(char::to_lowercase).collect(),
     });
@@ -205,7 +206,7 @@ pub(super) fn expand_tabs(text: &str, width: usize) -> String {
     out
 }
 
-/// The value of a literal in quotes: jinja2 reads it with Python's `unicode-escape`.
+/// The value of a literal in quotes, which jinja2 decodes with Python's `unicode-escape`.
 pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
     let inner = literal.get(1..literal.len() - 1).unwrap_or_default();
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! Arguments of calls: values parsed from text by the tool's schema.
+//! Arguments of calls, whose values are parsed from text by the tool's schema.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ pub(super) fn object(value: Value) -> Result<Value, CallError> {
     }
 }
 
-/// Checks that the text is a tool's name: letters, digits and the punctuation of names.
+/// Checks that the text can be a tool's name: it has only letters, digits and the punctuation of names.
 pub(super) fn tool_name(text: &str) -> Result<String, CallError> {
     let name = text.trim();
     if name.is_empty() {
@@ -40,7 +40,7 @@ pub(super) fn in_a_name(c: char) -> bool {
 /// A tool's schema, or a part of it.
 #[derive(Clone, Copy)]
 pub(super) struct Schema<'a> {
-    /// The tool's whole schema, where references start.
+    /// The tool's whole schema, in which references are looked up.
     whole: &'a Value,
     part: &'a Value,
 }
@@ -57,8 +57,8 @@ impl<'a> Schema<'a> {
         Self { whole, part: whole }
     }
 
-    /// The type names that the schema allows, also through `anyOf` and references. A value of an enum counts as
-    /// `string` or `other`.
+    /// The names of the types that the schema permits, also through `anyOf` and references. The values of an enum count
+    /// as `string` or `other`.
     pub(super) fn types(self) -> Vec<&'a str> {
         const DEPTH: u8 = 8;
         let mut types = Vec::new();
@@ -74,11 +74,11 @@ impl<'a> Schema<'a> {
         self.part.get("items").map(|part| self.to(part))
     }
 
-    /// Goes to a part and follows its references to definitions (pydantic's and schemars' way).
+    /// The schema at a part of this one. Follows references to definitions, which pydantic and schemars write.
     fn to(self, mut part: &'a Value) -> Self {
         const MAX_REFERENCES: usize = 8;
         for _ in 0..MAX_REFERENCES {
-            let definition = part.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+            let definition = part.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
             match definition.and_then(|pointer| self.whole.pointer(pointer)) {
                 Some(definition) => part = definition,
                 None => break,
@@ -101,8 +101,8 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// A value that a format writes as bare text: JSON if the schema wants no string and the text is JSON, otherwise a
-/// string.
+/// A value that a format writes as bare text. It is parsed as JSON if the schema permits no string and the text is
+/// valid JSON, and is a string otherwise.
 pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
     let types = schema.map(Schema::types).unwrap_or_default();
     if types.contains(&"string") {

@@ -11,7 +11,7 @@ pub(super) struct CallSyntax {
     /// The opening mark; empty if there is none.
     pub(super) open: &'static str,
     pub(super) end: End,
-    /// The possible bodies behind the mark. The first one that matches the beginning of the text is taken.
+    /// The possible bodies behind the mark. The first one that fits the beginning of the text is used.
     pub(super) bodies: &'static [Body],
 }
 
@@ -24,20 +24,21 @@ pub(super) enum End {
     Value,
     /// The end of the answer.
     Answer,
-    /// The end of the answer, which must consist of the call alone. Otherwise the text is content.
+    /// The end of the answer. The call must be the whole answer; otherwise the text is content.
     WholeAnswer,
 }
 
 /// The text between the marks.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// `{"name": "f", "arguments": {..}}`, with any of the known key names; also several objects, or a list.
+    /// `{"name": "f", "arguments": {..}}`, with any of the known names for the keys. There may be several objects, or a
+    /// list.
     Json,
     /// [`Json`](Self::Json) without a mark before it.
     BareJson,
     /// `[{"f": {..}}]`
     JsonByName,
-    /// The arguments alone, in JSON. A header named the tool.
+    /// Only the arguments, in JSON. A header named the tool.
     Arguments,
     /// A name, followed by the arguments in JSON.
     Named(Head),
@@ -60,7 +61,7 @@ const MAX_NAME: usize = 256;
 const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
 
 impl Body {
-    /// A tracker for the body's JSON value, if it has one: marks inside its strings do not count.
+    /// A tracker for the body's JSON value, if it has one. Marks inside the value's strings do not count.
     pub(super) fn follow(&self) -> Option<Follow> {
         match self {
             Self::Json | Self::JsonByName | Self::Arguments => Some(Follow::new(true)),
@@ -122,7 +123,7 @@ impl Body {
             Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // LFM2 can be asked to write JSON here.
+            // A prompt can make LFM2 write JSON here.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
@@ -138,7 +139,7 @@ pub(super) enum Head {
     Mistral,
     /// `function<｜tool▁sep｜>name` and the beginning of a code fence, or since V3.1 `name<｜tool▁sep｜>`
     DeepSeek,
-    /// `functions.name:0<|tool_call_argument_begin|>`: the whole text before the mark is the call's id
+    /// `functions.name:0<|tool_call_argument_begin|>`; the text before the mark is the call's id
     KimiK2,
     /// `id<|tool_call:name|>name<|tool_call:args|>`
     Solar,
@@ -192,7 +193,7 @@ impl Head {
     }
 }
 
-/// The tool that an id contains: the longest tool name that occurs in it as a word, first with matching case, then in
+/// The tool whose name an id contains: the longest name that occurs in it as a word, first with the same case, then in
 /// any case. Kimi's `functions.NAME:N` also occurs with other prefixes and separators, or without any.
 fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     let is_word = |text: &str, at: usize, length: usize| {
@@ -230,7 +231,8 @@ fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
 fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
     let arguments = match json::arguments(text) {
         _ if name.is_empty() => return Err(CallError::NoName),
-        // Text that begins like JSON but is not valid was meant as JSON, for example cut off.
+        // Text that begins like JSON but is not valid is not a program: it was meant as JSON, and may have been cut
+        // off.
         Err(_) if name == PYTHON && !text.trim_start().starts_with('{') => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };

@@ -1,15 +1,15 @@
-//! Answers that consist of messages. Each message has a header that tells its kind: reasoning, a call, or content.
+//! Answers that consist of messages. The header of each message states its kind: reasoning, a call, or content.
 
 use super::call::{Body, CallSyntax, End};
 
 /// The marks of messages and headers.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// The beginning of a header. The mark is part of the header.
+    /// The marks that begin a header. The mark is part of the header.
     pub(super) starts: &'static [&'static str],
     /// The end of a header.
     pub(super) header_end: &'static str,
-    /// The end of a message. The next message's header ends it too.
+    /// The marks that end a message. The next message's header ends it too.
     pub(super) ends: &'static [&'static str],
     /// The kind of message that a header announces; `None` if the text is not a header.
     pub(super) message: fn(&str) -> Option<Message>,
@@ -25,7 +25,7 @@ pub(super) enum Message {
 }
 
 impl Channels {
-    /// The message whose header is at the end of the prompt.
+    /// The message that the end of the prompt has begun, by its header.
     pub(super) fn under_way(&self, prompt: &str) -> Option<Message> {
         let begin = self.starts.first().and_then(|start| prompt.rfind(start))?;
         let (header, _) = prompt[begin..].split_once(self.header_end)?;

@@ -16,10 +16,10 @@ pub(super) struct Family {
     /// mark of the format's first call.
     templates: &'static [&'static [&'static str]],
     pub(super) calls: &'static [CallSyntax],
-    /// Marks that frame calls or content and have no meaning.
+    /// Marks that frame calls or content, and are dropped.
     pub(super) silent: &'static [&'static str],
-    /// Whether a call's mark ends open reasoning. True if models write the mark only for calls, or call before they
-    /// close their reasoning.
+    /// Whether a call's mark ends reasoning that is still open. True if models write the mark only for calls, or make
+    /// calls before they close their reasoning.
     pub(super) ends_reasoning: bool,
     /// A call without a mark that makes up the whole answer.
     pub(super) bare: Option<&'static CallSyntax>,
@@ -65,8 +65,8 @@ const fn call(open: &'static str, end: End, bodies: &'static [Body]) -> CallSynt
 
 macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
-        /// The way a model writes tool calls. Formats are named after the models that made them known; many other
-        /// models use the same formats.
+        /// The format in which a model writes tool calls. Formats are named after the models that made them known; many
+        /// other models use them too.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -79,15 +79,15 @@ macro_rules! formats {
     };
 }
 
-// Templates are compared in this order. A template with the marks of several formats has the first one.
+// Templates are compared in this order. If a template has the marks of several formats, the first one counts.
 formats! {
     /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
     Harmony "harmony" {
         templates: &[&["<|channel|>", "<|message|>"]],
         channels: Some(&channel::HARMONY),
     }
-    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
-    /// `to=self`, `to=f`
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in a message whose
+    /// header has `to=f`; reasoning is in a message with `to=self`
     Atem "atem" {
         calls: &[call("<atem:function_calls>", End::Mark(&["</atem:function_calls>"]), &[Body::Tags(&tags::ATEM)])],
         channels: Some(&channel::ATEM),

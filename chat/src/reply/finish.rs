@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 pub enum FinishReason {
     /// The model chose a token that ends the text or turn.
     EndOfGeneration,
-    /// A stop string came.
+    /// The text contained a stop string.
     StopString,
     /// The limit of tokens was reached (`max_tokens`).
     MaxTokens,
-    /// The context has no place for another token.
+    /// The context has no room for another token.
     ContextFull,
     /// The reader aborted the text, or dropped it.
     Aborted,
@@ -24,8 +24,7 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// Whether a limit, an abort or an error cut the text short. `false` where the model or a stop string ended the
-    /// text.
+    /// Whether a limit, an abort or an error cut the text short. `false` if the model or a stop string ended the text.
     ///
     /// ```
     /// use autoplace_chat::FinishReason;
@@ -38,7 +37,7 @@ impl FinishReason {
     }
 }
 
-/// The subject of "... ended the text": `max_tokens`, `the end of the context`.
+/// Writes the subject of "... ended the text", such as `max_tokens` or `the end of the context`.
 impl fmt::Display for FinishReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

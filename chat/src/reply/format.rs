@@ -19,7 +19,8 @@ pub struct ReplyFormat {
     tool_calls: Option<ToolCallFormat>,
     /// Marks around the answer itself.
     pub(super) frames: Vec<&'static str>,
-    /// Whether a constraint forces the answer to be a call. Its beginning is then the beginning of a call.
+    /// Whether a constraint forces the answer to be a call. The beginning of the answer is then the beginning of the
+    /// call.
     pub(super) forced_call: bool,
 }
 
@@ -47,7 +48,8 @@ impl ReplyFormat {
             frames: frames.flat_map(|(_, marks)| *marks).copied().collect(),
             forced_call: false,
         };
-        // Channels tell reasoning from content, so other marks in such a template have another meaning.
+        // With channels, headers separate reasoning from content, so other marks in such a template mean something
+        // else.
         if format.family().channels.is_some() {
             format.reasoning = None;
         }

@@ -87,7 +87,7 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
 }
 
 /// The incomplete call `{"name": .., "arguments": {..}}` in a text that may end anywhere. A partial name is completed
-/// if only one of the `tools` begins with it. `None` if the tool is unknown.
+/// if the name of only one of the `tools` begins with it. `None` if the tool is unknown.
 pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     let mut reader = Reader(text);
     if !reader.next_is("{") || !reader.next_is("\"name\"") || !reader.next_is(":") {
@@ -101,7 +101,7 @@ pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     reader.take(values.byte_offset());
     let has_arguments = reader.next_is(",") && reader.next_is("\"arguments\"") && reader.next_is(":");
     let so_far = if has_arguments { reader.0.trim_start() } else { "" };
-    // The arguments are complete if only the end of the call is missing.
+    // The arguments may be complete, if only the end of the call is missing.
     let whole = serde_json::from_str(so_far).ok().filter(Value::is_object);
     Some(ToolCall::new(name, whole.unwrap_or_else(|| so_far.into())))
 }
@@ -132,7 +132,7 @@ impl Follow {
         Self { lists, ..Self::default() }
     }
 
-    /// Takes the next byte. Returns whether a value ends with it.
+    /// Reads the next byte. Returns whether a value ends with it.
     pub(super) fn byte(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {

@@ -21,7 +21,7 @@ enum Quotes {
     Gemma,
 }
 
-/// Calls in Python's syntax, in a list or not.
+/// Parses calls in Python's syntax, which may be in a list.
 pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
     let mut text = text.trim();
     if let Some(list) = text.strip_prefix('[') {
@@ -57,7 +57,7 @@ pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
 }
 
 impl Reader<'_> {
-    /// Keys and values up to `end`.
+    /// Parses keys and values up to `end`.
     fn object(&mut self, between: &str, end: &str, quotes: Quotes, depth: u8) -> Result<Value, CallError> {
         let mut object = Map::new();
         while !self.next_is(end) {
@@ -133,7 +133,7 @@ impl Reader<'_> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
             Quotes::Gemma if self.next_is("<escape>") => Ok(Some(self.until("<escape>")?.to_owned())),
-            // Lists and objects may come as JSON.
+            // Models also write lists and objects as JSON.
             Quotes::Gemma if self.next_is("\"") => self.quoted('"').map(Some),
             Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
             Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),
@@ -141,8 +141,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a string up to a quote that ends a value: templates put strings in quotes without escaping the quotes
-    /// inside.
+    /// Reads a string up to the quote that ends the value. Other quotes are part of the string, because templates do
+    /// not escape the quotes in a string.
     fn quoted(&mut self, quote: char) -> Result<String, CallError> {
         let mut text = String::new();
         let mut rest = self.0.chars();

@@ -57,8 +57,8 @@ impl<T: Copy> Marks<T> {
         longest
     }
 
-    /// The first mark in `text`, or the position from which more text is needed to decide. The position is the end of
-    /// the text if no mark can have begun.
+    /// The position of the first mark in `text`, or the position from which more text is needed to decide. It is the
+    /// end of the text if no mark can have begun.
     pub(super) fn find(&self, text: &str, last: bool) -> (usize, At<T>) {
         let bytes = text.as_bytes();
         for place in 0..bytes.len() {

@@ -1,8 +1,8 @@
 //! Parses a model's answer into content, reasoning and tool calls.
 //!
 //! In: the text of an answer as it is generated, with its control tokens written out. Out: [`ReplyPart`]s as soon as
-//! they are certain, and a [`Reply`] at the end. A model's [`ReplyFormat`], taken from its chat template, tells which
-//! marks it writes. Nothing is lost: an unreadable call comes back as content.
+//! they are certain, and a [`Reply`] at the end. A model's [`ReplyFormat`], which comes from its chat template,
+//! describes the marks that the model writes. No text is lost: a call that cannot be parsed is returned as content.
 
 mod arguments;
 mod call;
@@ -56,8 +56,8 @@ pub struct Reply {
     pub malformed: Vec<MalformedCall>,
     /// The model's complete text, with marks and whitespace.
     pub raw: String,
-    /// Why the answer ended, where the program that generated it says so: an answer that `max_tokens` or a full context
-    /// [cut short](FinishReason::is_cut) may read like a whole one.
+    /// Why the answer ended, if the program that generated it says so. An answer that `max_tokens` or a full context
+    /// [cut short](FinishReason::is_cut) may look like a whole one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -73,10 +73,9 @@ impl Reply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MalformedCall {
-    /// The model's text with its marks. If the text behind the opening mark does not begin a call, only the opening
-    /// mark.
+    /// The model's text with its marks. It is only the opening mark if the text behind that does not begin a call.
     pub text: String,
-    /// The fault.
+    /// The reason why it is not valid.
     pub reason: CallError,
 }
 

@@ -15,7 +15,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Skips whitespace and, if `mark` comes next, the mark. Returns whether it came.
+    /// Skips whitespace, and then `mark` if it comes next. Returns whether it came.
     pub(super) fn next_is(&mut self, mark: &str) -> bool {
         self.0 = self.0.trim_start();
         let behind = self.0.strip_prefix(mark);

@@ -1,7 +1,7 @@
 //! The current section of an answer, and the rules for its whitespace.
 //!
 //! Whitespace next to a mark belongs to the mark. Whitespace at the beginning and end of the whole answer stays. A
-//! blank line separates two sections of one kind with something else between them, such as a call between two
+//! blank line separates two sections of the same kind if something else was between them, such as a call between two
 //! paragraphs.
 
 use super::{CallError, MalformedCall, Reply, ReplyPart, ToolCall};
@@ -20,17 +20,17 @@ const BETWEEN_SECTIONS: &str = "\n\n";
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) kind: Kind,
-    /// End of the text that was given out.
+    /// End of the text that was returned.
     given: usize,
     /// End of the text that belongs to this section.
     said: usize,
-    /// Whether text of this section was given out.
+    /// Whether text of this section was returned.
     pub(super) started: bool,
     /// Whether the section begins next to a mark.
     after_mark: bool,
     /// The results so far, without the raw text.
     pub(super) reply: Reply,
-    /// The parts to give out next.
+    /// The parts to return next.
     pub(super) parts: Vec<ReplyPart>,
 }
 
@@ -46,7 +46,7 @@ impl Section {
         self.started || !self.reply.content.is_empty()
     }
 
-    /// Adds the text up to `end` to the section and gives it out, except for trailing whitespace.
+    /// Adds the text up to `end` to the section and returns it, except for trailing whitespace.
     pub(super) fn say(&mut self, raw: &str, end: usize) {
         let new = raw[self.said..end].trim_end();
         if !new.is_empty() {
@@ -55,7 +55,7 @@ impl Section {
         self.said = end;
     }
 
-    /// Gives out all text, for sections that no mark can end.
+    /// Returns all text, for sections that no mark can end.
     pub(super) fn pass(&mut self, raw: &str) {
         if self.given < raw.len() {
             self.give(raw, raw.len());
@@ -63,7 +63,7 @@ impl Section {
         self.said = raw.len();
     }
 
-    /// Ends the answer and gives out the text that was held back.
+    /// Ends the answer, and returns the text that was held back.
     pub(super) fn end(&mut self, raw: &str) {
         self.say(raw, raw.len());
         if self.started || !self.after_mark {

@@ -11,10 +11,11 @@ use crate::{Tool, ToolCall};
 /// The tags of a format.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// The texts before the tool's name, behind it, and behind the last argument. An empty first text means a single
-    /// call. An empty second text means that the name ends where an argument begins.
+    /// The texts before the tool's name, behind it, and behind the last argument. If the first is empty, there is a
+    /// single call. If the second is empty, the name ends where an argument begins.
     pub(super) call: [&'static str; 3],
-    /// The texts before and behind an argument's name. Before `>`, the name may be an attribute's value: `name="a"`.
+    /// The texts before and behind an argument's name. If the second is `>`, the name may be an attribute's value:
+    /// `name="a"`.
     pub(super) key: [&'static str; 2],
     /// The texts before and behind a value.
     pub(super) value: [&'static str; 2],
@@ -35,7 +36,7 @@ macro_rules! invoke {
 }
 
 pub(super) const MINIMAX_M2: Tags = invoke!("");
-/// An attribute marks the values that are strings.
+/// In this format, an attribute marks the values that are strings.
 pub(super) const DEEPSEEK_V32: Tags = invoke!("｜DSML｜");
 pub(super) const ATEM: Tags = invoke!("atem:");
 
@@ -104,7 +105,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
             reader.until("]]></param>")?
         } else {
             let is_argument = |other: &str| {
-                let is_known = schema.is_none_or(|it| it.property(other).is_some());
+                let is_known = schema.is_none_or(|schema| schema.property(other).is_some());
                 is_known && other != name && !object.contains_key(other)
             };
             let text = reader.take(tags.value_end(reader.0, is_argument));
@@ -112,7 +113,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
             text
         };
         let text = text.strip_prefix(CDATA).unwrap_or(text);
-        let value = read_value(text, header, tags, schema.and_then(|it| it.property(name)));
+        let value = read_value(text, header, tags, schema.and_then(|schema| schema.property(name)));
         object.insert(name.to_owned(), value);
     }
     let is_next_call = !open.is_empty() && reader.0.starts_with(open);
@@ -128,8 +129,8 @@ impl Tags {
         [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
     }
 
-    /// The end of the value at the start of `text`. Tags inside a value belong to it if they are also closed inside.
-    /// Without a closing tag, the value ends before the next argument or at the end of the call.
+    /// The end of the value at the start of `text`. Tags inside a value belong to it if they are also closed inside. If
+    /// the closing tag is missing, the value ends before the next argument or at the end of the call.
     fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
         let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
         // An opening tag of an argument: its name is on one line and not too long.
@@ -249,13 +250,13 @@ fn inner(
     }
     let mut entries = Vec::new();
     while let Some(next) = opened(reader) {
-        let has = |schema: Option<Schema<'_>>| schema.is_some_and(|it| it.property(&next).is_some());
-        // The enclosing value has this property and the inner one does not: a closing tag is missing.
+        let has = |schema: Option<Schema<'_>>| schema.is_some_and(|schema| schema.property(&next).is_some());
+        // The property belongs to the enclosing value and not to the inner one, so a closing tag is missing.
         if next.starts_with("invoke name=") || (!has(schema) && has(enclosing.schema)) {
             break;
         }
         let tag = open(reader)?;
-        let within = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
+        let within = schema.and_then(|schema| schema.property(tag).or_else(|| schema.items().filter(|_| tag == ITEM)));
         entries.push((tag.to_owned(), inner(reader, within, Enclosing { schema, tag }, depth)?));
         close(reader, tag, enclosing.tag)?;
     }

@@ -1,6 +1,6 @@
 //! The written form of each call format as data, for building grammars.
 //!
-//! The parser accepts more than this: mistakes of models, and rare spellings.
+//! The parser also accepts models' mistakes and rare spellings.
 
 use serde_json::Value;
 
@@ -92,13 +92,13 @@ pub struct WrittenTags {
     pub quotes: [bool; 2],
     /// Whether values are on their own lines.
     pub lines: bool,
-    /// Whether an attribute behind the name tells if a value is a text: `string="true"`.
+    /// Whether an attribute behind the name says that a value is a text: `string="true"`.
     pub says_type: bool,
     /// Whether several calls may appear between two marks.
     pub is_list: bool,
 }
 
-/// The headers by which a format with channels marks calls.
+/// The headers with which a format with channels marks calls.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct WrittenChannels {
@@ -123,7 +123,7 @@ impl ToolCallFormat {
         family.calls.iter().chain(family.bare).map(|syntax| syntax.written(self)).collect()
     }
 
-    /// The headers by which this format marks calls; `None` without channels.
+    /// The headers with which this format marks calls; `None` if it has no channels.
     pub fn written_channels(self) -> Option<WrittenChannels> {
         Some(match self {
             Self::Harmony => WrittenChannels {
@@ -146,8 +146,8 @@ impl ToolCallFormat {
         })
     }
 
-    /// Whether formats with bare values read this argument as a text in any case, and whether they read `null` as no
-    /// text.
+    /// Whether formats with bare values always read this argument as a text, and whether they read `null` in it as a
+    /// value other than a text.
     pub fn reads_text(parameters: &Value, argument: &str) -> (bool, bool) {
         let types = Schema::of_parameters(parameters).property(argument).map(Schema::types).unwrap_or_default();
         let is_text = types.is_empty() || types.contains(&"string");

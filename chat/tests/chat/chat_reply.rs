@@ -1,4 +1,4 @@
-//! Parsing answers into reasoning, content and tool calls.
+//! Answers are parsed into reasoning, content and tool calls.
 
 use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use serde_json::json;
@@ -38,7 +38,7 @@ fn reasoning(text: &str) -> ReplyPart {
 }
 
 #[test]
-fn an_answer_in_the_manner_of_its_template_means_what_was_written_in_every_format() {
+fn sample_answers_of_every_format_are_parsed_as_written() {
     let mut formats: Vec<_> = ToolCallFormat::all().map(|format| format.to_string()).collect();
     for sample in SAMPLES.iter() {
         let format = ReplyFormat::of_template(&sample.template);
@@ -62,7 +62,7 @@ fn an_answer_in_the_manner_of_its_template_means_what_was_written_in_every_forma
 }
 
 #[test]
-fn plain_text_goes_through_as_it_is() {
+fn plain_text_stays_unchanged() {
     let template = "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}{% endfor %}";
     assert_eq!(ReplyFormat::of_template(template), ReplyFormat::plain());
     let mut parser = ReplyParser::new(&ReplyFormat::plain());
@@ -73,7 +73,7 @@ fn plain_text_goes_through_as_it_is() {
 }
 
 #[test]
-fn parts_come_as_soon_as_they_are_certain_and_what_was_held_back_at_the_end() {
+fn parts_are_returned_once_they_are_certain_and_the_rest_at_the_end() {
     let mut parser = ReplyParser::new(&hermes());
     assert_eq!(parts(&mut parser, &["<thi"]), []);
     assert_eq!(parts(&mut parser, &["nk>\n", "Well"]), [reasoning("Well")]);
@@ -97,7 +97,7 @@ fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str,
 }
 
 #[test]
-fn the_prompt_and_marks_part_reasoning_calls_and_content() {
+fn the_prompt_and_the_marks_separate_reasoning_calls_and_content() {
     for [name, prompt, text, reasoning, content, calls] in rows(include_str!("chat_reply.txt")) {
         let marks = match name {
             "closing" => ReasoningMarks::new("", "</think>"),
@@ -105,10 +105,11 @@ fn the_prompt_and_marks_part_reasoning_calls_and_content() {
             _ => ReasoningMarks::THINK,
         };
         let mut format = ReplyFormat::plain().with_reasoning(marks);
-        if let Some(family) = ToolCallFormat::all().find(|it| it.to_string() == name) {
+        if let Some(family) = ToolCallFormat::all().find(|known| known.to_string() == name) {
             format = format.with_tool_calls(family);
         }
-        let [prompt, text, reasoning, content] = [prompt, text, reasoning, content].map(|it| it.replace("\\n", "\n"));
+        let [prompt, text, reasoning, content] =
+            [prompt, text, reasoning, content].map(|field| field.replace("\\n", "\n"));
         let reply = assert_means(&format, &prompt, &text, &reasoning, &content);
         let count = format!("{} {}", reply.tool_calls.len(), reply.malformed.len());
         assert_eq!(count, if calls.is_empty() { "0 0" } else { calls }, "{text:?}");
@@ -116,7 +117,7 @@ fn the_prompt_and_marks_part_reasoning_calls_and_content() {
 }
 
 #[test]
-fn whitespace_beside_marks_is_theirs_and_elsewhere_stays() {
+fn whitespace_next_to_marks_is_removed_and_other_whitespace_stays() {
     let call = "<tool_call>{\"name\": \"f\"}</tool_call>";
     let text = format!("\n <think> a  b </think> \n\n c\n\n d \n\n{call}\n");
     assert_means(&hermes(), "", &text, "a  b", "c\n\n d");
@@ -152,7 +153,7 @@ fn a_malformed_call_comes_back_as_content_and_the_next_call_is_read() {
 }
 
 #[test]
-fn every_call_cut_off_comes_back_as_content() {
+fn every_call_that_is_cut_off_is_returned_as_content() {
     for sample in SAMPLES.iter() {
         let format = ReplyFormat::of_template(&sample.template);
         let place = sample.text.find("Köln").unwrap_or_default();

@@ -25,7 +25,7 @@ fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<To
 /// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and the answer's meaning.
 fn answers(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
     rows(under(include_str!("chat_reply_formats.txt"), heading)).map(|[format, text, meaning]| {
-        let format = ToolCallFormat::all().find(|it| it.to_string() == format).expect(format);
+        let format = ToolCallFormat::all().find(|known| known.to_string() == format).expect(format);
         (format, text.replace("\\n", "\n").replace('~', "]<]minimax[>["), meaning)
     })
 }
@@ -43,7 +43,7 @@ fn arguments_are_read_as_each_format_writes_them() {
 }
 
 #[test]
-fn bare_text_is_read_as_the_schema_wants_it() {
+fn bare_text_is_parsed_by_the_schema() {
     let file = under(include_str!("chat_reply_formats.txt"), "bare text and schemas");
     for [schema, text, value] in rows(file) {
         let [schema, value] = [schema, value].map(|json| json.parse::<Value>().expect(json));
@@ -72,7 +72,7 @@ fn several_calls_in_json_are_a_list_or_come_one_after_the_other() {
 }
 
 #[test]
-fn what_is_no_call_says_why() {
+fn text_that_is_not_a_call_has_a_reason() {
     use ToolCallFormat::*;
     for (format, text, error) in answers("what is no call, and why") {
         assert_eq!(format!("{:?}", calls(format, &text, json!({})).unwrap_err()), error, "{text}");
@@ -118,7 +118,7 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    // Text other than JSON is a program for a channel or a mark to run.
+    // In a channel or behind a mark for programs, text that is not JSON is a program.
     for (format, text) in [
         (Harmony, "<|channel|>analysis to=python code<|message|>import math\nprint(1)<|call|>"),
         (Llama3, "<|python_tag|>import math\nprint(1)"),
@@ -132,7 +132,7 @@ fn a_header_says_what_its_message_is() {
 }
 
 #[test]
-fn kimi_s_ids_name_the_tool_that_exists() {
+fn the_ids_of_kimi_name_an_existing_tool() {
     let tools = [Tool::new("get_weather", "", json!({})), Tool::new("weather", "", json!({}))];
     for id in [
         "functions.get_weather:0",
@@ -157,7 +157,7 @@ fn kimi_s_ids_name_the_tool_that_exists() {
 }
 
 #[test]
-fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
+fn a_forced_call_that_is_cut_short_is_still_a_call() {
     let tools = [Tool::new("get_weather", "", json!({})), Tool::new("note", "", json!({}))];
     let whole = r#"{"name": "get_weather", "arguments": {"city": "Bonn"}}"#;
     for end in 0..=whole.len() {
@@ -173,7 +173,7 @@ fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
             if let Some(call) = reply.tool_calls.first() {
                 assert_eq!(call.name, "get_weather");
                 let expected = match end {
-                    // Only the end of the call is missing.
+                    // Here only the end of the call is missing.
                     _ if end >= whole.len() - 1 => json!({"city": "Bonn"}),
                     _ => json!(whole.get(arguments..end.max(arguments)).unwrap()),
                 };

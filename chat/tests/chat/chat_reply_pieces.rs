@@ -69,7 +69,7 @@ fn fragments() -> Vec<String> {
     ];
     let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
     for sample in SAMPLES.iter() {
-        // Every bracketed text of a sample that is as short as a mark.
+        // Fragments are all texts in brackets that are as short as a mark.
         for (at, open) in sample.text.match_indices(['<', '[']) {
             let close = if open == "<" { '>' } else { ']' };
             let text = &sample.text[at..];
@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cut_of_any_text_means_the_same(
+    fn the_result_does_not_depend_on_how_a_text_is_cut(
         format in prop::sample::select(formats()),
         prompt in prop::sample::select(&["", "<think>\n", "</think>", "<|start|>assistant", ">>>"]),
         text in answer(),
@@ -139,7 +139,7 @@ fn every_sample_means_the_same_in_single_characters() {
 const MAX_HELD_BACK: usize = 300;
 
 #[test]
-fn text_that_is_no_call_is_given_out_as_it_comes() {
+fn text_that_cannot_be_a_call_is_returned_at_once() {
     for sample in SAMPLES.iter() {
         let format = ReplyFormat::of_template(&sample.template);
         for unit in ["word ", "é", "<", "<b>", "[", ">>> x\n", "\"{", "a</think>", "] ", "<tool_call> "] {

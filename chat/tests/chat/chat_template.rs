@@ -37,7 +37,7 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
-    // So does a replacement. Only control tokens of the vocabulary are held back.
+    // A template that replaces the model's own gets them too. Only the vocabulary's control tokens are protected.
     let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
     for template in [template, other] {
         let rendered = template.render(&user("<think>x<end>")).unwrap();
@@ -55,7 +55,7 @@ fn a_model_without_a_template_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
+fn the_variant_for_tools_is_chosen_automatically_and_others_by_name() {
     let header = header()
         .str("tokenizer.chat_template", "plain")
         .str("tokenizer.chat_template.tool_use", "with {{ tools }}")
@@ -142,7 +142,7 @@ fn keys_of_messages_that_are_null_are_left_out_as_in_transformers() {
 }
 
 #[test]
-fn a_tool_that_lacks_a_part_gets_it_where_the_template_fails_without() {
+fn missing_parts_of_a_tool_are_added_if_the_template_fails_without_them() {
     let bare = json!({"type": "function", "function": {"name": "f"}});
     let strict = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}{{ t.function.parameters.properties | tojson }}{% endfor %}";
     let shown = |source: &str| prompt(&template(source), &user("x").tools_json(vec![bare.clone()]));
@@ -151,7 +151,7 @@ fn a_tool_that_lacks_a_part_gets_it_where_the_template_fails_without() {
 }
 
 #[test]
-fn several_system_messages_at_the_beginning_are_one_where_the_template_takes_one() {
+fn initial_system_messages_are_merged_if_the_template_accepts_only_one() {
     let turns = |late: &[Message]| {
         let first = [Message::system("A"), Message::system("B"), Message::user("Q")];
         Conversation::new(&[&first[..], late].concat())
@@ -169,7 +169,7 @@ fn several_system_messages_at_the_beginning_are_one_where_the_template_takes_one
 }
 
 #[test]
-fn arguments_are_a_text_for_a_template_that_adds_them_to_one() {
+fn arguments_are_text_for_a_template_that_appends_them_to_a_text() {
     let mut calling = Message::assistant("");
     calling.tool_calls = vec![ToolCall { id: None, name: "f".to_owned(), arguments: json!({"a": 1}) }];
     let source =
@@ -204,7 +204,7 @@ fn every_family_renders_a_conversation_and_an_unknown_one_is_an_error() {
 }
 
 #[test]
-fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
+fn a_template_itself_refuses_an_unknown_role() {
     let template = ChatTemplate::family("mistral").unwrap();
     let oracle = Message::new(Role::new("oracle"), "I see.");
     let error = template.render(&Conversation::new(&[oracle])).unwrap_err();
@@ -213,7 +213,7 @@ fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
 }
 
 #[test]
-fn messages_tools_and_calls_have_the_shape_that_templates_know() {
+fn messages_tools_and_calls_have_the_form_that_templates_expect() {
     let call = ToolCall { id: Some("c1".to_owned()), name: "f".to_owned(), arguments: json!({"b": 1, "a": 2}) };
     let mut calling = Message::assistant("");
     calling.tool_calls = vec![call.clone()];
@@ -231,7 +231,7 @@ fn messages_tools_and_calls_have_the_shape_that_templates_know() {
 }
 
 #[test]
-fn typed_messages_come_in_the_shape_that_a_template_wants() {
+fn typed_messages_are_reshaped_for_the_template() {
     let [f, g] = ["f", "g"].map(|name| ToolCall { id: None, name: name.to_owned(), arguments: json!({}) });
     let results = [Message::tool(&g, "2"), Message::tool(&f, "{\"n\": 1}")];
     let mut calling = Message::assistant("On it.");
@@ -250,7 +250,7 @@ fn typed_messages_come_in_the_shape_that_a_template_wants() {
 }
 
 #[test]
-fn the_time_is_the_conversation_s() {
+fn a_template_gets_the_time_of_the_conversation() {
     let template = template("{{ strftime_now('%d %b %Y, %H:%M') }}, {{ date_string }}, {{ datetime }}");
     let then = user("x").at(LocalTime::new(2024, 2, 29, 7, 5, 0).unwrap());
     assert_eq!(prompt(&template, &then), "29 Feb 2024, 07:05, 29 Feb 2024, Feb 29 2024");
@@ -279,7 +279,7 @@ fn control_tokens_in_a_user_s_text_are_text() {
 }
 
 #[test]
-fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
+fn operations_on_a_text_do_not_make_it_a_control_token() {
     let alone = ["upper", "title", "trim", "tojson", "e", "reverse", "string", "indent"];
     for filter in alone.into_iter().chain(["list | join", "replace('x', 'y')"]) {
         let source = format!("{{{{ messages[0].content | {filter} }}}}");
@@ -295,7 +295,7 @@ fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
 }
 
 #[test]
-fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
+fn texts_do_not_combine_into_a_control_token() {
     let source = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}|> <|im_end|>";
     let template = template(source).with_control_tokens(["<|im_end|>", "<|"]);
     let part = |text: &str| json!({"type": "text", "text": text});

@@ -1,4 +1,4 @@
-//! With our guards, every construct of the language means the same as in jinja2.
+//! Every construct of the language means the same with our guards as in jinja2.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error};
 use serde_json::json;
@@ -27,7 +27,7 @@ const ESCAPES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
+fn every_construct_means_the_same_with_guards_as_in_jinja2() {
     let lines = include_str!("chat_template_constructs.txt").lines();
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("# ")).collect();
     let (pairs, _) = lines.as_chunks::<2>();

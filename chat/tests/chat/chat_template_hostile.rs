@@ -1,4 +1,4 @@
-//! Templates come from anybody: every hostile one is stopped with a typed error, in bounded time and memory.
+//! Templates may come from anybody. A hostile template is stopped with a typed error, within limits of time and memory.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
@@ -77,22 +77,22 @@ fn endless(bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_grows_or_searches_without_end_is_stopped_at_a_limit() {
+fn endless_growth_and_endless_searches_stop_at_a_limit() {
     for source in endless(20_000) {
         stopped(&source, small());
     }
 }
 
 #[test]
-fn the_default_limits_stop_it_too() {
-    // Each takes a third of a second.
+fn the_default_limits_stop_endless_templates() {
+    // Only every ninth is run, because each takes a third of a second.
     for source in endless(2_000_000).iter().step_by(9) {
         stopped(source, Limits::default());
     }
 }
 
 #[test]
-fn what_a_filter_makes_of_one_item_is_counted_before_the_next() {
+fn the_result_of_a_filter_is_counted_item_by_item() {
     for filter in ["'batch', 9000, 1", "'format', 1", "'indent', 9000, true", "'slice', 9000"] {
         let source = format!("{{% set l = ['%9000d'] * 2000 %}}{{% set made = l | map({filter}) | list %}}");
         let limit = stopped(&source, small());
@@ -101,7 +101,7 @@ fn what_a_filter_makes_of_one_item_is_counted_before_the_next() {
 }
 
 #[test]
-fn values_within_values_are_bounded_wherever_they_are_made() {
+fn the_nesting_of_values_is_limited_everywhere() {
     for then in under("what holds itself, one value within another") {
         let source = format!(
             "{{% set ns = namespace(s=['x']) %}}{{% for i in range(1000) %}}{{% set ns.s = {then} %}}{{% endfor %}}"
@@ -112,7 +112,7 @@ fn values_within_values_are_bounded_wherever_they_are_made() {
 }
 
 #[test]
-fn a_namespace_keeps_nothing_that_could_hold_itself() {
+fn a_namespace_refuses_values_that_could_contain_themselves() {
     for value in ["ns", "[ns]", "{'a': ns}", "m", "[m]", "cycler(1)", "namespace()", "range"] {
         let source = format!(
             "{{% macro m() %}}{{% endmacro %}}{{% set ns = namespace() %}}{{% for i in [1] %}}{{% set ns.x = {value} %}}{{% endfor %}}"
@@ -124,7 +124,7 @@ fn a_namespace_keeps_nothing_that_could_hold_itself() {
 }
 
 #[test]
-fn a_loop_is_no_value_that_could_hold_itself() {
+fn a_loop_cannot_be_stored_in_itself() {
     for use_of_it in under("uses of a loop as a value") {
         let source = format!("{{% for i in [1] %}}\n{use_of_it}{{% endfor %}}");
         let error = run(&source, small()).unwrap_err();
@@ -137,7 +137,7 @@ fn a_loop_is_no_value_that_could_hold_itself() {
 fn the_deepest_values_fit_the_stack() {
     let lazy = "[0:]".repeat(110);
     for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
-        // The maximum number of levels; one more is an error.
+        // This is the maximum number of levels. One more is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
         for use_of_it in under("uses of the deepest values") {
             let deep = deeper.replace('x', "ns.x");
@@ -162,7 +162,7 @@ fn no_number_hides_what_follows_it_from_the_guards() {
 }
 
 #[test]
-fn calls_within_calls_are_bounded() {
+fn the_nesting_of_calls_is_limited() {
     for source in under("calls within calls") {
         let limit = stopped(source, small());
         assert!(matches!(limit, Limit::Calls(_)), "{source}: {limit}");
@@ -193,7 +193,7 @@ fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
 }
 
 #[test]
-fn widths_and_counts_make_no_much_of_little() {
+fn widths_and_counts_cannot_inflate_the_output() {
     for source in under("widths and counts") {
         let error = run(source, small()).unwrap_err();
         let is_stopped = matches!(error, Error::Failed { .. } | Error::Limit { .. });

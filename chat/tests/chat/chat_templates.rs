@@ -1,4 +1,4 @@
-//! Chat templates render as in Hugging Face's transformers: `chat_templates/*.json` holds its output for the templates
+//! Chat templates render as in Hugging Face's transformers. `chat_templates/*.json` has its output for the templates
 //! beside it (`cargo xtask templates --fixtures` writes them).
 
 use std::fs;
@@ -59,8 +59,8 @@ fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Erro
     Ok(rendered?.into_string())
 }
 
-/// Renders every template of a folder with every history and compares with transformers' output. Prints a table: equal,
-/// refused by both, refused by transformers alone, different.
+/// Renders every template of a folder with every history and compares with transformers' output. Prints a table with
+/// the numbers of prompts that are equal, refused by both, refused only by transformers, and different.
 fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     let (histories, tools) = (read("histories.json"), read("tools.json"));
     let mut all = [0; 4];
@@ -99,17 +99,17 @@ fn assert_same(set: &str) {
 }
 
 #[test]
-fn templates_in_the_manner_of_each_family_render_as_in_transformers() {
+fn templates_of_each_family_render_as_in_transformers() {
     assert_same("families");
 }
 
 #[test]
-fn all_of_the_language_means_what_it_means_in_python() {
+fn the_whole_language_means_the_same_as_in_python() {
     assert_same("language");
 }
 
 #[test]
-fn what_others_found_renders_as_in_transformers() {
+fn recorded_cases_render_as_in_transformers() {
     for case in read("cases.json").as_array().unwrap() {
         let history = serde_json::json!({"messages": case["messages"], "add_generation_prompt": true});
         let rendered = rendered(case["template"].as_str().unwrap(), &history, &Value::Null);

@@ -1,4 +1,4 @@
-//! Chat templates and the parsing of answers.
+//! Tests of chat templates and of the parsing of answers.
 
 mod chat_reply;
 mod chat_reply_formats;

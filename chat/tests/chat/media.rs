@@ -1,4 +1,4 @@
-//! Pictures and sounds in messages: where templates put them, and how they are saved.
+//! Pictures and sounds in messages: their places in prompts, and their saved form.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, FAMILIES, Media, Message, Part, PromptPart};
 use autoplace_media::{Image, Sound};
@@ -63,7 +63,7 @@ fn no_text_of_a_user_becomes_a_picture() {
     for c in ['\u{f0000}', '\u{f0001}', '\u{fffd}', '\u{100000}'] {
         assert_eq!(shown(c), (1, true), "{c:?}");
     }
-    // Only messages are searched for marks: here the prompt would show the picture twice.
+    // Only messages are searched for marks, so the variable could show the picture a second time.
     let template = template("{{ messages[0].content }}{{ note }}");
     let conversation = Conversation::new(&seen(1)).variable("note", "\u{f0000}");
     assert!(matches!(template.render(&conversation), Err(Error::MediaNotShown { .. })));

@@ -1,4 +1,4 @@
-//! `KoboldCpp`: the flags of koboldcpp.py.
+//! Translates a plan to `KoboldCpp`: the flags of koboldcpp.py.
 
 use autoplace::memory::backend::Family;
 use autoplace::memory::{FlashAttention, KvType};
@@ -12,7 +12,7 @@ const CONTEXT: std::ops::RangeInclusive<u32> = 256..=262_144;
 /// The values of `--batchsize`.
 const BATCHES: [u32; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// The number of GPUs that `--usecuda` can select one of.
+/// `--usecuda` can select one of the first four GPUs.
 const CUDA_IDS: u32 = 4;
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
+//! Translates a plan to `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
 
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
@@ -35,7 +35,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         // llama.cpp's own fit must not change these values.
         ("-fit", said(true, "off")),
         ("-ngl", said(true, plan.n_gpu_layers)),
-        ("--device", devices.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(",") })),
+        ("--device", devices.as_ref().map(|names| if names.is_empty() { "none".to_owned() } else { names.join(",") })),
         ("-ts", tensor_split(plan)),
         ("--cpu-moe", said(parts.experts, "")),
         ("--n-cpu-moe", said(parts.experts_of > 0, parts.experts_of)),
@@ -45,7 +45,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),
-        // Set explicitly: by default the server shares one cache between four slots.
+        // The number is always written, because by default the server shares one cache between four slots.
         ("-np", said(true, context.n_seq_max)),
         ("--kv-unified", said(several && context.kv_unified, "")),
         ("--no-kv-unified", said(several && !context.kv_unified, "")),
@@ -53,7 +53,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-ctv", said(true, kv_type(context.type_v))),
         ("-fa", said(true, flash_attn)),
         ("--embeddings", said(context.embeddings.is_some(), "")),
-        ("--pooling", context.embeddings.filter(|&pooling| pooling != Pooling::Model).map(|it| it.to_string())),
+        (
+            "--pooling",
+            context.embeddings.filter(|&pooling| pooling != Pooling::Model).map(|pooling| pooling.to_string()),
+        ),
         ("--spec-type", said(predicts, "draft-mtp")),
         ("--spec-draft-n-max", said(predicts, drafted)),
         ("--no-kv-offload", said(!context.offload_kqv, "")),

@@ -1,5 +1,5 @@
-//! The crate llama-cpp-2, version 0.1.160: Rust code that builds the model parameters, loads the model and builds the
-//! context parameters. examples/with-llama-cpp-2 compiles the output.
+//! Translates a plan to the crate llama-cpp-2, version 0.1.160: Rust code that builds the model's parameters, loads the
+//! model and builds the context's parameters. examples/with-llama-cpp-2 compiles the output.
 
 use autoplace::memory::{FlashAttention, Place};
 use autoplace::plan::Plan;

@@ -1,4 +1,5 @@
-//! LM Studio: the load configuration of its SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON under comments.
+//! Translates a plan to LM Studio: the load configuration of its SDKs (`LLMLoadModelConfig` in lmstudio-js), as JSON
+//! under comments.
 
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
@@ -75,13 +76,13 @@ mod tests {
     use test_support::plans::{host_plan, plan};
 
     #[test]
-    fn a_ratio_gives_back_the_layers_however_it_is_rounded() {
+    fn a_ratio_yields_the_planned_layers_with_any_rounding() {
         let mut plan: Plan = plan();
         for layers in 2..=513_u32 {
             for n in 0..=layers {
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);
                 let share = ratio(&plan) * f64::from(layers);
-                // Rounding the share gives the planned number. Truncating gives the planned number or one less, never
+                // Rounding the product gives the planned number. Truncating gives the planned number or one less, never
                 // one more.
                 assert_eq!(share.round(), f64::from(n));
                 assert!(share < f64::from(n) + 1.0);

@@ -1,7 +1,7 @@
 //! Translates a plan for another tool: flags, settings or code that place the model in the same way.
 //!
-//! A setting that a tool lacks is never dropped silently. If the placement would change, the result is an error; for a
-//! detail, a comment in the output names it.
+//! A setting that a tool lacks is never dropped silently. If the placement would change without it, the result is an
+//! error; otherwise a comment in the output names the setting.
 
 mod koboldcpp;
 mod llama_cpp;
@@ -46,7 +46,7 @@ impl Tool {
     /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default, instead of one for
     /// each sequence. A plan for such a tool has `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
-        // llama-server, which Ollama runs too, requests one for each sequence (server_output_limits).
+        // llama-server, which Ollama also runs, requests logits for one token of each sequence (server_output_limits).
         !matches!(self, Self::LlamaCpp | Self::Ollama)
     }
 
@@ -62,16 +62,15 @@ const VLLM: &str = "takes no placement: it has no number of layers for a GPU or 
     (--gpu-memory-utilization, --cpu-offload-gb), and reads GGUF files only experimentally. `--emit llama.cpp` is a \
     command line of llama-server";
 
-/// Writes the tool's name on the command line.
+/// Writes the tool's name as on the command line.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
     }
 }
 
-/// Translates a plan for a tool, in whole lines.
-/// Fails with a line that names the tool and the obstacle: a model without a file, a path that is not valid text, or a
-/// setting that would change the placement.
+/// Translates a plan for a tool, to whole lines. The error names the tool and the obstacle in one line: a model without
+/// a file, a path that is not valid text, or a setting that would change the placement.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }
@@ -114,12 +113,12 @@ fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
     Err(format!("has no setting for {what}"))
 }
 
-/// The texts of the rows that apply.
+/// The texts of the rows whose condition is true.
 fn applying<'a>(rows: &[(bool, &'a str)]) -> impl Iterator<Item = &'a str> {
     rows.iter().filter(|(applies, _)| *applies).map(|&(_, text)| text)
 }
 
-/// The value as text if it applies.
+/// The value as text if `applies` is true.
 fn said(applies: bool, value: impl ToString) -> Option<String> {
     applies.then(|| value.to_string())
 }
@@ -129,8 +128,8 @@ fn devices(plan: &Plan) -> Option<Vec<&str>> {
     plan.gpus().map(|gpu| gpu.device.as_deref()).collect()
 }
 
-/// A note on a tool that uses all visible GPUs although the plan has only one. `how` describes how to hide the others,
-/// given the GPU's name in ggml.
+/// A note for a tool that uses all visible GPUs, if the plan has only one. `how` takes the GPU's name in ggml and
+/// describes how to hide the others.
 fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String> {
     let mut gpus = plan.gpus();
     let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
@@ -169,7 +168,7 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     Ok((!all.is_empty()).then(|| all.join(",")))
 }
 
-/// Parts of the first blocks that llama.cpp has flags for.
+/// Weights of the first blocks on the host, for which llama.cpp has flags.
 #[derive(Debug, Default, PartialEq)]
 struct HostParts {
     /// `--cpu-moe`
@@ -180,8 +179,8 @@ struct HostParts {
     dense_of: u32,
 }
 
-/// The overrides of a plan by these flags, which people read more easily than patterns; `None` if one of them needs
-/// `-ot`.
+/// The overrides of a plan as these flags, which people read more easily than patterns. `None` if one of the overrides
+/// needs `-ot`.
 fn host_parts(plan: &Plan) -> Option<HostParts> {
     /// The planner's own pattern of all dense parts of a block.
     const DENSE_STEMS: &str = r"\.(ffn_down|ffn_gate|ffn_up)\.";
@@ -203,8 +202,8 @@ fn host_parts(plan: &Plan) -> Option<HostParts> {
     Some(parts)
 }
 
-/// The number of blocks of a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and the text after them; `None` if they are not
-/// the first ones.
+/// The number of blocks in a pattern such as `blk\.(0|1|2)\.ffn_up\.`, and the text behind them. `None` unless they are
+/// the first blocks of the model.
 fn first_blocks(pattern: &str) -> Option<(u32, &str)> {
     let list = pattern.strip_prefix('^').unwrap_or(pattern).strip_prefix(r"blk\.")?;
     let (blocks, weights) = match list.strip_prefix('(') {
@@ -235,7 +234,7 @@ pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
-/// Comment lines before the settings, each behind `mark`: the model, the GPUs, the plan, and the notes.
+/// Comment lines before the settings, each beginning with `mark`: the model, the GPUs, the plan, and the notes.
 fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {

@@ -1,9 +1,10 @@
-//! Ollama: a Modelfile, and environment variables of `ollama serve` for settings that a Modelfile lacks.
+//! Translates a plan to Ollama: a Modelfile, and environment variables of `ollama serve` for settings that a Modelfile
+//! lacks.
 //!
 //! Since 2026 Ollama runs `llama-server`. It passes `num_gpu` as `-ngl` (output layer included), `num_ctx` times the
 //! number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama,
-//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So other flags can be passed
-//! as llama.cpp's variables.
+//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So other settings can be
+//! passed as llama.cpp's variables.
 
 use std::path::Path;
 
@@ -14,12 +15,12 @@ use super::{alone, applying, comment, devices, kv_type, mapped, n_ubatch, overri
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
-    // In a Modelfile, a path ends with its line, is trimmed, and may be quoted.
+    // A Modelfile reads a path up to the end of its line, trims it, and removes quotes.
     if path.is_empty() || path.contains(char::is_control) || path.trim() != path || path.starts_with('"') {
         return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
     }
-    // A bare name could be a model's name, so it gets a path prefix.
-    // On Windows `/m.gguf` is relative to a drive, so `has_root` is asked.
+    // Ollama could take a bare name for a model's name, so it gets `./` in front. `has_root` also covers `/m.gguf` on
+    // Windows, which is relative to a drive.
     let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
         "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",
@@ -30,7 +31,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         (context.n_batch != n_ubatch(plan), &*one_size),
         (
             context.kv_unified && context.n_seq_max > 1,
-            "Ollama gives every sequence its own share of the context, the plan one cache to all",
+            "Ollama gives every sequence its own share of the context, but the plan has one cache for all",
         ),
         (!context.op_offload, "Ollama has no setting to keep large batches off the GPU (op_offload)"),
         (true, "Ollama before May 2026 places layers by its own rules and may not follow the plan"),
@@ -62,12 +63,12 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     };
     let (of_both, of_keys, of_values) = match (context.type_k, context.type_v) {
         (KvType::F16, KvType::F16) => (None, None, None),
-        // The types in Ollama's documentation.
+        // The cache types that Ollama documents.
         (keys @ (KvType::Q8_0 | KvType::Q4_0), values) if keys == values => (Some(kv_type(keys)), None, None),
         (keys, values) => (None, Some(kv_type(keys)), Some(kv_type(values))),
     };
     let split = tensor_split(plan);
-    let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |it| it.join(","));
+    let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |names| names.join(","));
     let all = [
         ("OLLAMA_NUM_PARALLEL", said(context.n_seq_max > 1, context.n_seq_max)),
         ("OLLAMA_FLASH_ATTENTION", flash_attn.map(str::to_owned)),

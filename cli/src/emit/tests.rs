@@ -17,11 +17,11 @@ fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
 
 /// A plan on one GPU with this override.
 fn overridden(pattern: &str, place: Place) -> Plan {
-    changed(plan(), |it| it.overrides = vec![TensorOverride::new(pattern, place)])
+    changed(plan(), |plan| plan.overrides = vec![TensorOverride::new(pattern, place)])
 }
 
 fn of_file(path: &str) -> Plan {
-    changed(plan(), |it| it.model.path = Some(path.into()))
+    changed(plan(), |plan| plan.model.path = Some(path.into()))
 }
 
 /// A plan on one GPU that differs from every default.
@@ -37,7 +37,7 @@ fn unusual() -> Plan {
     plan
 }
 
-/// Asserts that the output contains all of `all` and none of `none`.
+/// Asserts that the output contains all texts in `all` and no text in `none`.
 #[track_caller]
 fn says(tool: Tool, plan: &Plan, all: &[&str], none: &[&str]) {
     let text = emit(plan, tool).unwrap();
@@ -65,12 +65,12 @@ fn llama_server_is_given_a_flag_for_each_part() {
     says(LlamaCpp, &plan(), &[usual], &[]);
     says(LlamaCpp, &two_gpus(), &["--device 'CUDA1,CUDA0' -ts '12,8' "], &[]);
     says(LlamaCpp, &host_plan(), &["-ngl 0 --device none "], &[]);
-    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    let elsewhere = changed(plan(), |plan| plan.placements[0].device = None);
     says(LlamaCpp, &elsewhere, &["# the plan's GPUs are not in this machine"], &["--device CUDA"]);
     let differs = "-np 4 --no-kv-unified -ctk q8_0 -ctv q4_0 -fa on --no-kv-offload --no-op-offload --swa-full \
                    --no-repack --load-mode none\n";
     says(LlamaCpp, &unusual(), &[differs], &[]);
-    says(LlamaCpp, &changed(unusual(), |it| it.context.kv_unified = true), &["-np 4 --kv-unified "], &[]);
+    says(LlamaCpp, &changed(unusual(), |plan| plan.context.kv_unified = true), &["-np 4 --kv-unified "], &[]);
     says(LlamaCpp, &overridden(r"blk\.(1|2)\.x", Place::Host), &[r#"-ot "blk\\.(1|2)\\.x=CPU" "#], &[]);
     says(LlamaCpp, &overridden("output", Place::Gpu(0)), &["-ot 'output=CUDA0' "], &[]);
     for (pattern, flag) in [
@@ -82,17 +82,17 @@ fn llama_server_is_given_a_flag_for_each_part() {
     ] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &[flag], &["-ot"]);
     }
-    // Patterns for blocks other than the first ones, and for some parts of a block.
+    // These patterns have no flag: they are for blocks other than the first ones, or for some parts of a block.
     for pattern in [r"^blk\.(1|2)\.(ffn_down|ffn_gate|ffn_up)\.", r"^blk\.0\.(ffn_down|ffn_gate)\."] {
         says(LlamaCpp, &overridden(pattern, Place::Host), &["-ot "], &["--n-cpu"]);
     }
-    says(LlamaCpp, &changed(plan(), |it| it.placements[0].backend = "MTL".to_owned()), &["--load-mode none"], &[]);
-    let embeds = |pooling| changed(plan(), |it| it.context.embeddings = Some(pooling));
+    says(LlamaCpp, &changed(plan(), |plan| plan.placements[0].backend = "MTL".to_owned()), &["--load-mode none"], &[]);
+    let embeds = |pooling| changed(plan(), |plan| plan.context.embeddings = Some(pooling));
     says(LlamaCpp, &embeds(Pooling::Mean), &["--embeddings --pooling mean\n"], &[]);
     says(LlamaCpp, &embeds(Pooling::Model), &["--embeddings\n"], &[]);
-    let predicts = changed(plan(), |it| {
-        it.context.mtp = true;
-        (it.context.n_seq_max, it.context.n_outputs_max) = (2, 8);
+    let predicts = changed(plan(), |plan| {
+        plan.context.mtp = true;
+        (plan.context.n_seq_max, plan.context.n_outputs_max) = (2, 8);
     });
     says(LlamaCpp, &predicts, &["--spec-type draft-mtp --spec-draft-n-max 3"], &[]);
 }
@@ -116,7 +116,7 @@ fn ollama_has_a_modelfile_and_variables_for_the_rest() {
         "# Ollama has no setting to keep large batches off the GPU",
     ];
     says(Ollama, &unusual(), &differs, &[]);
-    let both = changed(unusual(), |it| it.context.type_v = KvType::Q8_0);
+    let both = changed(unusual(), |plan| plan.context.type_v = KvType::Q8_0);
     says(Ollama, &both, &["#   OLLAMA_KV_CACHE_TYPE=q8_0\n"], &["CACHE_TYPE_K"]);
     let split = ["#   LLAMA_ARG_TENSOR_SPLIT='12,8'\n", "#   LLAMA_ARG_DEVICE='CUDA1,CUDA0'\n"];
     says(Ollama, &two_gpus(), &split, &[]);
@@ -143,9 +143,9 @@ fn the_config_of_lm_studio_is_that_of_its_sdk() {
     expected["llamaKCacheQuantizationType"] = "q8_0".into();
     expected["llamaVCacheQuantizationType"] = "iq4_nl".into();
     expected["flashAttention"] = false.into();
-    let quantised = changed(plan(), |it| {
-        (it.context.type_k, it.context.type_v) = (KvType::Q8_0, KvType::IQ4_NL);
-        it.context.flash_attn = FlashAttention::Off;
+    let quantised = changed(plan(), |plan| {
+        (plan.context.type_k, plan.context.type_v) = (KvType::Q8_0, KvType::IQ4_NL);
+        plan.context.flash_attn = FlashAttention::Off;
     });
     assert_eq!(config(&quantised), expected);
 }
@@ -155,18 +155,18 @@ fn koboldcpp_is_given_its_own_flags() {
     let usual = "\nkoboldcpp --model '/models/llama 8b.gguf' --usecuda 0 --gpulayers 20 --contextsize 8192 \
                  --batchsize 512 --flashattention --usemmap\n";
     says(KoboldCpp, &plan(), &[usual], &[]);
-    let vulkan = changed(plan(), |it| {
-        let gpu = &mut it.placements[0];
+    let vulkan = changed(plan(), |plan| {
+        let gpu = &mut plan.placements[0];
         (gpu.backend, gpu.device) = ("Vulkan".to_owned(), Some("Vulkan2".to_owned()));
     });
     says(KoboldCpp, &vulkan, &["--usevulkan 2 "], &[]);
     says(KoboldCpp, &two_gpus(), &["--tensor_split 12 8 ", "CUDA_VISIBLE_DEVICES=1,0\n"], &[]);
     says(KoboldCpp, &host_plan(), &["--usecpu --gpulayers 0 "], &[]);
-    let differs = changed(overridden("exps", Place::Host), |it| {
-        it.model.sliding_window = true;
-        (it.context.type_k, it.context.type_v) = (KvType::Q8_0, KvType::Q8_0);
-        it.context.flash_attn = FlashAttention::Off;
-        (it.context.offload_kqv, it.context.mmap, it.context.n_ubatch) = (false, false, 700);
+    let differs = changed(overridden("exps", Place::Host), |plan| {
+        plan.model.sliding_window = true;
+        (plan.context.type_k, plan.context.type_v) = (KvType::Q8_0, KvType::Q8_0);
+        plan.context.flash_attn = FlashAttention::Off;
+        (plan.context.offload_kqv, plan.context.mmap, plan.context.n_ubatch) = (false, false, 700);
     });
     let said = [
         "--overridetensors 'exps=CPU' --contextsize 8192 --batchsize 512 --quantkv 1 --lowvram --useswa\n",
@@ -177,7 +177,7 @@ fn koboldcpp_is_given_its_own_flags() {
 
 #[test]
 fn llama_cpp_2_is_rust_with_its_setters() {
-    let differs = changed(unusual(), |it| (it.context.repack, it.context.type_v) = (true, KvType::BF16));
+    let differs = changed(unusual(), |plan| (plan.context.repack, plan.context.type_v) = (true, KvType::BF16));
     let said = [
         ".with_n_gpu_layers(20)\n        .with_use_mmap(false)\n",
         "&[\"CUDA0\"];\n",
@@ -189,20 +189,20 @@ fn llama_cpp_2_is_rust_with_its_setters() {
         "// llama-cpp-2 has no setter for n_outputs_max",
     ];
     says(LlamaCpp2, &differs, &said, &[]);
-    let all_logits = changed(plan(), |it| it.context.n_outputs_max = 0);
+    let all_logits = changed(plan(), |plan| plan.context.n_outputs_max = 0);
     says(LlamaCpp2, &all_logits, &[], &["has no setter for n_outputs_max", "pin!"]);
     says(LlamaCpp2, &host_plan(), &["let devices: [usize; 0] = [];"], &[]);
-    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    let elsewhere = changed(plan(), |plan| plan.placements[0].device = None);
     says(LlamaCpp2, &elsewhere, &["fn load(backend: &LlamaBackend, devices: [usize; 1])"], &[]);
     says(LlamaCpp2, &of_file("a\"b\\c\n.gguf"), &[r#"backend, "a\"b\\c\n.gguf", "#], &[]);
 }
 
 /// `cargo xtask interop` compiles this output for plans of each kind with llama-cpp-2.
 #[test]
-fn what_is_printed_for_llama_cpp_2_is_what_its_example_compiles() {
+fn the_output_for_llama_cpp_2_equals_the_code_of_its_example() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/with-llama-cpp-2/tests/emitted.rs");
-    let overridden = changed(unusual(), |it| it.context.repack = true);
-    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    let overridden = changed(unusual(), |plan| plan.context.repack = true);
+    let elsewhere = changed(plan(), |plan| plan.placements[0].device = None);
     let mut expected =
         "//! Written by a test of autoplace-cli: what `autoplace plan --emit llama-cpp-2` prints for plans of \
         each kind.\n#![allow(dead_code, reason = \"it is compiled\")]\n"
@@ -224,32 +224,32 @@ fn placing() -> Vec<Tool> {
 }
 
 #[test]
-fn what_a_tool_cannot_place_is_refused_by_name() {
+fn a_setting_that_a_tool_lacks_is_refused_by_name() {
     refuses(&[Vllm], &plan(), "takes no placement");
     let all = &placing()[..];
-    refuses(all, &changed(plan(), |it| it.model.path = None), "loads a file");
+    refuses(all, &changed(plan(), |plan| plan.model.path = None), "loads a file");
     refuses(all, &of_file("a\0b"), "cannot be given the path");
     let others = &[Ollama, LmStudio, KoboldCpp, LlamaCpp2];
-    refuses(others, &changed(plan(), |it| it.context.embeddings = Some(Pooling::Mean)), "a context for embeddings");
-    refuses(others, &changed(plan(), |it| it.context.mtp = true), "for predicting further tokens");
+    refuses(others, &changed(plan(), |plan| plan.context.embeddings = Some(Pooling::Mean)), "a context for embeddings");
+    refuses(others, &changed(plan(), |plan| plan.context.mtp = true), "for predicting further tokens");
     for pattern in ["a{1,2}", "a=b"] {
         refuses(&[LlamaCpp, KoboldCpp, Ollama], &overridden(pattern, Place::Host), pattern);
     }
-    let elsewhere = changed(overridden("^output", Place::Gpu(0)), |it| it.placements[0].device = None);
+    let elsewhere = changed(overridden("^output", Place::Gpu(0)), |plan| plan.placements[0].device = None);
     refuses(&[LlamaCpp], &elsewhere, "buffer type");
     refuses(&[LmStudio], &two_gpus(), "lm-studio has no setting for how many layers");
     refuses(&[LmStudio], &overridden("exps", Place::Host), "which tensors");
-    refuses(&[LmStudio], &changed(plan(), |it| it.context.type_k = KvType::BF16), "bf16");
-    let mixed = changed(two_gpus(), |it| it.placements[1].backend = "Vulkan".to_owned());
+    refuses(&[LmStudio], &changed(plan(), |plan| plan.context.type_k = KvType::BF16), "bf16");
+    let mixed = changed(two_gpus(), |plan| plan.placements[1].backend = "Vulkan".to_owned());
     refuses(&[KoboldCpp], &mixed, "several backends");
-    let values = changed(plan(), |it| it.context.type_v = KvType::Q5_1);
+    let values = changed(plan(), |plan| plan.context.type_v = KvType::Q5_1);
     refuses(&[KoboldCpp], &values, "keys of F16 and values of Q5_1");
-    refuses(&[KoboldCpp], &changed(plan(), |it| it.context.n_ctx = 255), "a context of 255 tokens");
+    refuses(&[KoboldCpp], &changed(plan(), |plan| plan.context.n_ctx = 255), "a context of 255 tokens");
     refuses(&[LlamaCpp2], &two_gpus(), "tensor_split");
-    refuses(&[LlamaCpp2], &changed(plan(), |it| it.context.repack = false), "use_extra_bufts");
+    refuses(&[LlamaCpp2], &changed(plan(), |plan| plan.context.repack = false), "use_extra_bufts");
     refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
     refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
-    // Paths that a Modelfile would read differently.
+    // Paths that Ollama would read differently from a Modelfile.
     for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
         refuses(&[Ollama], &of_file(path), "Modelfile");
     }
@@ -283,12 +283,12 @@ fn a_name_cannot_end_its_comment() {
 fn every_flag_variable_and_type_is_in_llama_cpps_source() {
     let source = test_support::llama_source::read("common/arg.cpp");
     let plan = |unified| {
-        changed(unusual(), |it| {
-            it.context.kv_unified = unified;
-            it.tensor_split = vec![12.0, 8.0];
+        changed(unusual(), |plan| {
+            plan.context.kv_unified = unified;
+            plan.tensor_split = vec![12.0, 8.0];
         })
     };
-    let embeds = |unified| changed(plan(unified), |it| it.context.embeddings = Some(Pooling::Mean));
+    let embeds = |unified| changed(plan(unified), |plan| plan.context.embeddings = Some(Pooling::Mean));
     for unified in [false, true] {
         let text = emit(&embeds(unified), LlamaCpp).unwrap();
         let flags: Vec<&str> = text.lines().last().unwrap().split(' ').filter(|word| word.starts_with('-')).collect();

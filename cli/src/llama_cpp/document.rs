@@ -15,14 +15,14 @@ const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
 const HEAD: &str = "\
 # llama.cpp's flags, here
 
-Every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), and what becomes of it here: in the
-program `autoplace`, and in the library. The program reads llama.cpp's spellings, `_` for `-` and `=` before a value too, and always takes the next word for the value of a flag that
-has one. Of several flags that cannot be taken, one error names all with their reasons. No cluster of letters is read as several flags: `-xyz` is a flag of this table, or an error.
+The tables have every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), with its counterpart in the
+program `autoplace` and in the library. The program reads llama.cpp's spellings, and also `_` for `-`, and `=` before a value. The word after a flag that has a value is always
+that value. If several flags are not supported, one error names all of them, each with the reason. A cluster of letters is never read as several flags: `-xyz` is a flag of this table, or an error.
 
-*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *already so* is what the program does without the flag. *no* comes with the reason.
+*all* means `run`, `chat`, `serve` and `plan`. `plan` ignores flags that do not affect a placement, and says so. *already so* marks flags for the program's usual behaviour. *no* is followed by the reason.
 
-This file is written by a test from the program's own table (`cli/src/llama_cpp`), which the same test holds against the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
-Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
+A test writes this file from the program's own table (`cli/src/llama_cpp`), and compares the table with the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
+Methods *of the builder* belong to `Model::builder(path)`, methods *of a request* to `model.generate(prompt)`, and methods *of a chat* to `model.chat()?`.
 ";
 
 /// The text of docs/flags.md.
@@ -40,7 +40,7 @@ fn document() -> String {
     text
 }
 
-/// The program's treatment of a flag, with the verbs that accept it.
+/// What the program does with a flag, and the verbs that accept it.
 fn here(row: &Row, program: &clap::Command) -> String {
     let verbs = |flag: &str| {
         let verbs: Vec<&str> = verbs_with(program, flag).into_iter().filter(|verb| VERBS.contains(verb)).collect();
@@ -56,7 +56,7 @@ fn here(row: &Row, program: &clap::Command) -> String {
         Here::Only(values, reason) => format!("{}: *already so*. Else *no*: {reason}", list(values)),
         Here::Reads(_, what) => what.to_owned(),
         Here::Flag(flags) => {
-            let flags: Vec<String> = flags.iter().map(|it| flag(it)).collect();
+            let flags: Vec<String> = flags.iter().map(|name| flag(name)).collect();
             let usual =
                 if row.usual.is_empty() { String::new() } else { format!("; {}: *already so*", list(row.usual)) };
             flags.join(", ") + &usual
@@ -96,18 +96,21 @@ fn registered() -> Vec<(Vec<String>, usize)> {
     let source = read("common/arg.cpp");
     let options = source.split("add_opt(common_arg(").skip(1).map(|option| {
         let (names, rest) = option.split_once('}').expect("a list of names");
-        // A second list contains the negated spellings.
+        // A second list, if there is one, has the negated spellings.
         let rest = rest.trim_start_matches([',', ' ', '\n']);
         let (opposites, rest) = match rest.starts_with('{') {
             true => rest.split_once('}').expect("a list of names"),
             false => ("", rest),
         };
         let spellings = quoted(names).chain(quoted(opposites)).map(str::to_owned).collect();
-        // The handler's parameters after the first.
+        // The handler's parameters behind the first one are the flag's values.
         let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
         let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
-        // A `bool` parameter tells which spelling was used.
-        (spellings, parameters.split(',').skip(1).filter(|it| !it.trim_start().starts_with("bool ")).count())
+        // A `bool` parameter is not a value: it says which spelling was used.
+        (
+            spellings,
+            parameters.split(',').skip(1).filter(|parameter| !parameter.trim_start().starts_with("bool ")).count(),
+        )
     });
     options.collect()
 }
@@ -146,11 +149,13 @@ fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
 #[test]
 fn every_flag_of_llama_bench_is_in_the_table() {
     let readme = read("tools/llama-bench/README.md");
-    let usage = readme.split("usage: llama-bench").nth(1).and_then(|it| it.split("```").next()).expect("its usage");
+    let usage =
+        readme.split("usage: llama-bench").nth(1).and_then(|usage| usage.split("```").next()).expect("its usage");
     let mut flags = 0;
     for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
-        // A line has the spellings first, then two spaces or a `<`, then the description.
-        let spellings = line.trim_start().split("  ").next().and_then(|it| it.split('<').next()).unwrap_or_default();
+        // A line has the spellings, then two spaces or a `<`, then the description.
+        let spellings =
+            line.trim_start().split("  ").next().and_then(|spellings| spellings.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
             assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
             flags += 1;
@@ -210,7 +215,7 @@ fn llama_cpps_command_lines_become_ours() {
             "run a --control-vector-layer-range 1 5 --control-vector-scaled c:0.5,d:1 x",
             "run a --control-vector-layer-range=1,5 --control-vector-scaled=c:0.5 --control-vector-scaled=d:1 x",
         ),
-        // Our own flags, in clap's syntax.
+        // Our own flags in clap's syntax stay as they are.
         ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
         ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),
         ("plan a --kv --json", "plan a --kv --json"),
@@ -224,7 +229,7 @@ fn llama_cpps_command_lines_become_ours() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
+fn all_unsupported_flags_are_refused_by_name_at_once() {
     for (line, parts) in [
         ("run a -sm row --numa isolate", &["-sm: the memory that `row` allocates", "--numa: threads are bound"][..]),
         ("run a -xyz", &["-xyz is not a flag"]),
@@ -255,10 +260,10 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
     let (ours, left_out) = words("plan a -ngl 5 --temp 0.7 -t 8 --port 80 -p x").unwrap();
     assert_eq!(ours, "plan a --ngl=5");
     assert_eq!(left_out.len(), 4, "{left_out:?}");
-    assert!(left_out[0].starts_with("--temp places nothing"));
+    assert!(left_out[0].starts_with("--temp does not affect placement"));
 }
 
-/// Each flag alone: clap gets no unknown flags, and no flag is dropped silently.
+/// Each flag is passed alone. clap must get no unknown flag, and no flag may be dropped silently.
 #[test]
 fn each_spelling_is_taken_or_refused_by_each_verb() {
     let program = Args::command();

@@ -1,8 +1,8 @@
-//! A table of every flag of llama.cpp's programs and its treatment here. The command line ([`words`]), the inspection
-//! of running servers ([`crate::flags`]) and docs/flags.md ([`document`]) use it.
+//! A table of every flag of llama.cpp's programs, with our equivalent or the reason why there is none. The command line
+//! ([`words`]), the inspection of running servers ([`crate::flags`]) and docs/flags.md ([`document`]) use it.
 //!
-//! A test reads the flags of the pinned source (common/arg.cpp, and llama-bench's README). A flag that a later version
-//! adds fails the test by name.
+//! A test reads the flags of the pinned source (common/arg.cpp, and llama-bench's README). If a later version adds a
+//! flag, the test fails and names the flag.
 
 mod context;
 #[cfg(test)]
@@ -17,7 +17,7 @@ mod words;
 
 pub(crate) use words::Words;
 
-/// One flag: spellings, value, and treatment.
+/// One flag: its spellings, its value, and our equivalent.
 pub(crate) struct Row {
     /// The spellings. Messages use the first.
     pub(crate) names: &'static [&'static str],
@@ -25,48 +25,49 @@ pub(crate) struct Row {
     pub(crate) off: &'static [&'static str],
     pub(crate) value: Value,
     here: Here,
-    /// Values that match our behaviour anyway, for verbs without such a flag.
+    /// Values that a verb without such a flag accepts, because they match its behaviour anyway.
     usual: &'static [&'static str],
     /// The library's equivalent, for docs/flags.md. Empty if it is the same as in the program.
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/flags.md is written by a test"))]
     library: &'static str,
 }
 
-/// The words behind a flag that belong to it.
+/// The words behind a flag that are its value.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
-    /// No words: a switch.
+    /// No word: the flag is a switch.
     None,
-    /// The next word in any case.
+    /// The next word, even if it looks like a flag.
     One,
     /// The next two words, joined by a comma.
     Two,
-    /// The next word if it is one of these: llama-bench gives switches a value, and older versions of `-fa` had none.
-    /// For `-fa`, any word that is not a flag.
+    /// The next word if it is one of these. Switches of llama-bench have a value, and `-fa` had none in older versions.
+    /// For `-fa`, any word that is not a flag is the value.
     Optional(&'static [&'static str]),
 }
 
-/// The treatment of a flag on our command line.
+/// What our command line does with a flag.
 #[derive(Clone, Copy)]
 enum Here {
-    /// Our equivalent flag: the first of these that the verb has, with the same value. A flag that ends with `=` is put
-    /// directly before the value.
+    /// Our equivalent flag, with the same value: the first of these that the verb has. A flag that ends with `=` is
+    /// joined to the value.
     Flag(&'static [&'static str]),
-    /// A switch: our flags that turn it on and off. Empty if that is our behaviour anyway.
+    /// A switch, with our flags that turn it on and off. An empty flag means that this is our behaviour anyway.
     Switch(&'static str, &'static str),
-    /// Translates a value to words of ours, and a description of them. A word without a dash is the model.
+    /// A function that translates a value to our words, and a description of the result. A word without a dash is the
+    /// model.
     Reads(
         fn(&str) -> Result<Vec<String>, String>,
         #[cfg_attr(not(test), expect(dead_code, reason = "docs/flags.md says it, and a test writes that"))]
         &'static str,
     ),
-    /// These values match our behaviour anyway. Others are refused for this reason.
+    /// These values match our behaviour anyway. Other values are refused for this reason.
     Only(&'static [&'static str], &'static str),
-    /// Refused for this reason.
+    /// The flag is refused for this reason.
     Refused(&'static str),
 }
 
-/// llama-bench's values of a switch.
+/// The values of a switch of llama-bench.
 const ON_OFF: &[&str] = &["on", "off", "0", "1"];
 
 impl Row {
@@ -141,7 +142,7 @@ impl Row {
         match self.value {
             Value::None => false,
             Value::One | Value::Two => true,
-            // In `-fa maybe` the value is wrong; `-fa -ngl 5` is the older form without a value.
+            // In `-fa maybe` the word is a wrong value; in `-fa -ngl 5`, the older form, there is no value.
             Value::Optional(values) => {
                 values.contains(&next) || (matches!(self.here, Here::Flag(_)) && !next.starts_with('-'))
             }
@@ -154,7 +155,7 @@ impl Row {
     }
 }
 
-/// The table, by sections of docs/flags.md.
+/// The table, in the sections of docs/flags.md.
 const TABLE: [(&str, &[Row]); 8] = [
     ("The model and where it goes", placing::ROWS),
     ("The context, threads and loading", context::ROWS),

@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::switch(&["--offline"], "--offline").library("`.offline(true)` of a `Hub`"),
     Row::refused(&["-mu", "--model-url", "-dr", "--docker-repo", "-hff", "--hf-file"], ONE_FILE),
     Row::refused_switch(&["-cl", "--cache-list"], "`autoplace list` lists the models that are here"),
-    Row::flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], &["--ngl"]).library("`.n_gpu_layers(n)` of the builder: at most so many, fewer where they do not fit. `GpuLayers::Exactly(n)` is so many or an error, `GpuLayers::All` all of them or an error. Default: as many as make it fastest"),
+    Row::flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], &["--ngl"]).library("`.n_gpu_layers(n)` of the builder: at most n, and fewer if they do not fit. `GpuLayers::Exactly(n)` is n or an error, `GpuLayers::All` all of them or an error. Default: as many as make it fastest"),
     Row::only(&["-fit", "--fit"], &["on", "enabled", "true", "1"], "a load is always planned; what is stated (-ngl, -c, -ot, -ts) is not changed").library("always on"),
     Row::reads(&["-fitt", "--fit-target"], fit_target, "`--headroom NMiB`").library("`.headroom(h)` of the builder"),
     Row::reads(&["-fitc", "--fit-ctx"], |tokens| Ok(vec![format!("--ctx={tokens}+")]), "`--ctx N+`").library("`Context::AtLeast(n)`"),
@@ -41,7 +41,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["-dio", "--direct-io"], "it is no faster for a file that is read once"),
     Row::only(&["-lzm", "--lazy-mode"], &["auto"], "rows that are read on demand are bytes that no plan counts"),
     Row::on_off([&["--repack"], &["-nr", "--no-repack"]], ["", "--no-repack"]).library("`.repack(false)` of the builder"),
-    Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "which buffers hold the host's weights decides what is counted, and llama.cpp's default is")),
+    Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "a plan counts the host's weights in llama.cpp's default buffers")),
     Row::on_off([&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"]], ["--kv-offload=on", "--kv-offload=off"]).library("`.offload_kqv(false)` of the builder"),
     Row::on_off([&["--op-offload"], &["-nopo", "--no-op-offload"]], ["", "--no-op-offload"]).library("`.op_offload(false)` of the builder"),
     Row::refused_switch(&["--check-tensors"], "headers are always checked, and a damaged weight is a wrong text, not a crash"),
@@ -67,13 +67,14 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--vision-gemma-4b-default", "--vision-gemma-12b-default", "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
 ];
 
-/// Repeats a flag of ours for each entry of a list. If a file has the whole list as its name, it is one entry.
+/// Repeats one of our flags for each entry of a list. If a file with the whole list as its name exists, the list is one
+/// entry.
 fn each(flag: &str, list: &str) -> Vec<String> {
     let entries: Vec<&str> = if Path::new(list).exists() { vec![list] } else { list.split(',').collect() };
     entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
 }
 
-/// MiB to leave free on each GPU. We support a single number only.
+/// Translates the MiB to leave free on each GPU. We support only a single number.
 fn fit_target(list: &str) -> Result<Vec<String>, String> {
     let mut targets: Vec<&str> = list.split([',', '/']).collect();
     targets.dedup();
@@ -84,7 +85,7 @@ fn fit_target(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// MiB of the cache of experts, over all GPUs.
+/// Translates the MiB of the cache of experts, over all GPUs.
 fn moe_cache(mib: &str) -> Result<Vec<String>, String> {
     match mib.parse::<u32>() {
         Ok(0) => Ok(vec!["--moe-cache=off".to_owned()]),

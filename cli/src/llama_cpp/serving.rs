@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--props"], "what /props shows is set when the server starts"),
     Row::always([&["--slots"], &["--no-slots"]], "/slots is there, behind the key, without anybody's text")
         .library("`.metrics()` of an `Engine`"),
-    Row::refused(&["--slot-save-path"], "what sequences hold is written by itself: --cache-dir")
+    Row::refused(&["--slot-save-path"], "computed prompts are stored automatically: --cache-dir")
         .library("`StoreOptions::folder`"),
     Row::refused(
         &["-sps", "--slot-prompt-similarity"],
@@ -60,7 +60,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::only(&["--cache-reuse"], &["0"], "moved tokens would have been computed after other tokens"),
     Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
         .library("`.checkpoints(bytes)` of the builder"),
-    // Either way a sequence is stored before another text takes its place, as far as --cache-ram says; here it also
+    // With either flag, a sequence is stored before another text takes its place, if --cache-ram permits. Here it also
     // stays in the context until then.
     Row::on_off([&["--cache-idle-slots"], &["--no-cache-idle-slots"]], ["", ""])
         .library("an idle sequence stays in the context until another text takes its place, and is stored before that"),

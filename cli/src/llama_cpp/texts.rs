@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Here, Row, Value};
 
 const SHOWN: &str =
-    "an answer goes to stdout and all else to stderr, dimmed on a terminal that can and may (`NO_COLOR`)";
+    "answers go to stdout and everything else to stderr, dimmed if the terminal supports and permits it (`NO_COLOR`)";
 const LOGS: &str = "llama.cpp's log is not shown; the library hands it to `tracing`";
 
 pub(super) const ROWS: &[Row] = &[

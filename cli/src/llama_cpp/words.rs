@@ -1,7 +1,7 @@
-//! Translates a command line with llama.cpp's flags to our flags, or reports every unsupported flag with the reason.
+//! Translates llama.cpp's flags on a command line to our flags, or reports every unsupported flag with the reason.
 //!
 //! clap reads `-sys` as `-s ys` and `-ngl` as a cluster of three switches. So words with a single dash and several
-//! letters never reach clap: they are flags of the table, or refused.
+//! letters never reach clap: they must be in the table, and are refused otherwise.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::{Here, Row, Value, find};
 pub(crate) struct Words {
     /// The words for clap.
     pub(crate) words: Vec<OsString>,
-    /// Flags of llama.cpp that have no meaning for the verb, and are left out.
+    /// Flags of llama.cpp that are left out because they mean nothing for the verb.
     pub(crate) left_out: Vec<String>,
     refused: Vec<String>,
     /// The model, if a flag names it.
@@ -55,7 +55,7 @@ impl Words {
     ///
     /// # Errors
     ///
-    /// Names every unsupported flag, with the reason.
+    /// The error names every unsupported flag, with the reason.
     pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
         let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
         let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
@@ -100,9 +100,9 @@ impl Words {
             None => (text, None),
         };
         let is_ours = |row: &Row| match (row.here, row.value) {
-            // Our flag has the same spelling but another meaning: `measure -n`.
+            // Our flag may have the same spelling but another meaning, as `measure -n`.
             (Here::Flag(flags), _) => own.has(name) && !flags.iter().any(|flag| own.has(flag)),
-            // `--mtp=3` and `--embeddings=mean`: llama.cpp's flags have no value.
+            // `--mtp=3` and `--embeddings=mean` are our flags, because llama.cpp's have no value.
             (_, Value::None) => own.has(name) && joined.is_some(),
             _ => false,
         };
@@ -111,15 +111,15 @@ impl Words {
         }
         if own.has(text) {
             self.words.push(text.into());
-            // The word after our flag is its value, even if llama.cpp has a flag of that name, but not if the word is a
-            // flag of ours.
+            // The word behind our flag is its value, even if llama.cpp has a flag of that name, unless the word is one
+            // of our flags.
             let next = behind.first().and_then(|next| next.to_str());
             let is_flag = next.is_some_and(|next| next.len() > 1 && next.starts_with('-') && own.has(next));
             let ([next, after @ ..], None, true, false) = (behind, joined, own.takes_next(name), is_flag) else {
                 return behind;
             };
             match next.to_str().filter(|next| next.starts_with('-')) {
-                // clap would read a separate word as a flag.
+                // The value is joined by `=`, because clap would read a separate word with a dash as a flag.
                 Some(value) => {
                     self.words.pop();
                     self.words.push(format!("{text}={value}").into());
@@ -131,7 +131,7 @@ impl Words {
         let is_number = |text: &str| text.parse::<f64>().is_ok();
         let letters = text.trim_start_matches('-');
         if text.starts_with("--") || letters.chars().count() == 1 || is_number(text) {
-            // clap decides what the word is.
+            // clap parses these words.
             self.words.push(text.into());
             return behind;
         }
@@ -180,7 +180,7 @@ impl Words {
         }
         let words = match row.here {
             Here::Refused(reason) => Err(reason.to_owned()),
-            // All values that turn a switch on count as `on`.
+            // All spellings of a value that turns a switch on count as `on`.
             Here::Only(values, _) if values.contains(&switched(row, &value)) => Ok(Vec::new()),
             Here::Only(values, reason) => Err(match values {
                 [] | ["on" | "off", ..] => reason.to_owned(),
@@ -216,12 +216,14 @@ impl Words {
         } else if own.has(&word) {
             self.words.push(word.into());
         } else if word == "--yes" {
-            // A verb that fetches nothing needs no confirmation.
+            // A verb that fetches nothing needs no confirmation, so the flag is dropped.
         } else {
             let verbs = verbs_with(program, &word);
             match verbs.is_empty() {
-                true => self.refused.push(format!("{name}: no verb takes it here")),
-                false if verb == "plan" => self.left_out.push(format!("{name} places nothing, and is left out")),
+                true => self.refused.push(format!("{name}: no verb of this program accepts it")),
+                false if verb == "plan" => {
+                    self.left_out.push(format!("{name} does not affect placement, and is left out"));
+                }
                 false => {
                     self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")));
                 }

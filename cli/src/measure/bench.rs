@@ -1,5 +1,5 @@
-//! A measurement in llama-bench's format: one JSON object on each line, with its keys in its order (tools/llama-bench,
-//! `-o jsonl`).
+//! A measurement in the format of llama-bench: one JSON object on each line, with the keys in llama-bench's order
+//! (tools/llama-bench, `-o jsonl`).
 
 use std::borrow::Borrow;
 
@@ -22,7 +22,7 @@ pub(super) fn jsonl(measurement: &Measurement) -> String {
 fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     let (machine, model) = (&measurement.machine, &measurement.model);
     let settings = &placement.settings;
-    let devices: Vec<&str> = placement.devices.iter().filter_map(|it| it.device.as_deref()).collect();
+    let devices: Vec<&str> = placement.devices.iter().filter_map(|gpu| gpu.device.as_deref()).collect();
     let is_used = |gpu: &&Gpu| {
         gpu.kind != GpuKind::Remote && gpu.device.as_deref().is_some_and(|device| devices.contains(&device))
     };
@@ -44,7 +44,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         FlashAttention::Auto => -1,
     };
     let keys = [
-        // The version of llama.cpp inside: `llama.cpp 0.6.0-dev`.
+        // The version of llama.cpp that measured, such as `llama.cpp 0.6.0-dev`.
         ("build_commit", json!(measurement.made_by)),
         ("build_number", json!(0)),
         ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),
@@ -93,7 +93,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
 }
 
-/// A list in llama-bench's format: `20.00/13.00`, or a word for an empty list.
+/// A list in llama-bench's format, such as `20.00/13.00`. An empty list becomes `none`.
 fn joined<T: Borrow<str>>(all: &[T], mark: &str, none: &str) -> String {
     if all.is_empty() { none.to_owned() } else { all.join(mark) }
 }

@@ -1,5 +1,4 @@
-//! The verb `measure`: a model and the measurement's settings flow in; the results flow out, for people or another
-//! tool.
+//! The verb `measure`. In: a model, and the settings of a measurement. Out: the results, for people or another tool.
 
 mod bench;
 mod ready;
@@ -106,9 +105,9 @@ enum Format {
     LlamaBench,
 }
 
-/// Measures, or reads a measurement, and prints it, even after Ctrl-C.
+/// Makes or reads a measurement and prints it. After Ctrl-C it prints the results so far.
 pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let is_read = args.model.extension().is_some_and(|it| it == "json");
+    let is_read = args.model.extension().is_some_and(|extension| extension == "json");
     if is_read && args.asks_to_measure() {
         return Err(in_file(
             &args.model,
@@ -162,7 +161,7 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
     fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())
 }
 
-/// Measures the placements in turns. Also returns whether Ctrl-C ended it.
+/// Measures the placements in turns. Also returns whether Ctrl-C ended the measurement.
 fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     with_measure(args, |measure, profile, request| {
         let variants = variants(args, &measure, profile, request)?;
@@ -170,7 +169,7 @@ fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     })
 }
 
-/// Sets up the measurement with a progress bar. Also returns whether Ctrl-C ended it.
+/// Sets up the measurement with a progress bar. Also returns whether Ctrl-C ended the measurement.
 fn with_measure<T>(
     args: &MeasureArgs,
     run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
@@ -180,7 +179,7 @@ fn with_measure<T>(
     let header = Header::open(&model)?;
     let profile = ModelProfile::from_header(&header)?;
     let texts = args.prompts.as_deref().map(texts).transpose()?.unwrap_or_default();
-    // The cards stay registered during this value's lifetime.
+    // The simulated cards stay registered until this value is dropped.
     let simulated = taught(args, &header, &profile, &request)?;
     let stopped = Stop::listen()?.flag();
     let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
@@ -230,7 +229,7 @@ fn variants(
 }
 
 fn is_plan(said: &str) -> bool {
-    Path::new(said).extension().is_some_and(|it| it == "json")
+    Path::new(said).extension().is_some_and(|extension| extension == "json")
 }
 
 /// Checks a placement's flags before any computation.
@@ -241,7 +240,7 @@ fn placement(said: &str) -> Result<String, String> {
     Ok(said.to_owned())
 }
 
-/// Measures the simulated devices for this model as a load would, so that the first prediction knows their rates.
+/// Measures the rates of simulated devices for this model as a load would, so that the first prediction can use them.
 /// Returns the simulated machine, if there is one.
 fn taught(
     args: &MeasureArgs,
@@ -249,7 +248,7 @@ fn taught(
     profile: &ModelProfile,
     request: &Request,
 ) -> Result<Option<Simulated>, Box<dyn Error>> {
-    // A load measures and stores the rates of real devices.
+    // For real devices, the load itself measures and stores the rates.
     if args.gpu.is_empty() {
         return Ok(None);
     }
@@ -266,7 +265,7 @@ impl MeasureArgs {
         if self.json { Format::Json } else { self.format }
     }
 
-    /// Whether an argument is given that only a measurement uses.
+    /// Whether the user gave an argument that only a measurement uses.
     fn asks_to_measure(&self) -> bool {
         let numbers = [self.steps, self.prompt_tokens, self.tokens, self.rounds, self.threads];
         let is_one_said = numbers.iter().any(Option::is_some) || self.ask.ctx.is_some() || self.prompts.is_some();
@@ -284,7 +283,7 @@ impl MeasureArgs {
             protocol.depths.clone_from(&self.at);
         }
         let usual = if self.before.is_some() { 6 } else { protocol.rounds };
-        // With fewer texts than rounds, there is one round for each text.
+        // If there are fewer texts than rounds, each text has one round.
         let most = if texts.is_empty() { usual } else { texts.len() as u32 };
         protocol.rounds = self.rounds.unwrap_or(usual.min(most));
         protocol.prompts(texts)

@@ -1,5 +1,5 @@
-//! `measure --ready`: tests whether a placement lasts. A model flows in; the judgements of each placement and the plan
-//! that passed flow out.
+//! `measure --ready`: tests whether a placement lasts. In: a model. Out: the judgements of each tried placement, and
+//! the plan that passed.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use crate::values::seconds;
 /// The exit code if no placement lasts.
 const NOT_READY: u8 = 3;
 
-/// Arguments of a sweep, which exclude the arguments of `--ready`. If one of them excludes `--ready`, clap does not
-/// report `--ready` as missing.
+/// Arguments of a sweep. Arguments that need `--ready` exclude each of them, so that clap reports the conflict and not
+/// that `--ready` is missing.
 const OF_A_SWEEP: [&str; 9] = ["steps", "full", "before", "write", "picture", "beside", "submission", "at", "rounds"];
 
 /// The arguments of `--ready`.

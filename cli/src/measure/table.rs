@@ -7,7 +7,8 @@ use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use crate::terminal::columns;
 
-/// Cells by rows, the heading first. The output formats differ only in the separators.
+/// The cells of the table, row by row; the first row is the heading. The output formats differ only in their
+/// separators.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
     for row in measurement.points.iter().flat_map(|point| &point.rows) {
@@ -27,7 +28,7 @@ pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     rows
 }
 
-/// Layers, and bytes on all GPUs.
+/// The first cells of a row: the layers, and the bytes on all GPUs.
 fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return ["-"; 3].map(str::to_owned);
@@ -45,7 +46,7 @@ fn placed(point: &Point) -> [String; 3] {
 fn speed(row: &Row) -> String {
     let speed = row.speed;
     let spread = (speed.most - speed.least) / 2.0 / speed.median.max(f64::MIN_POSITIVE) * 100.0;
-    let predicted = row.predicted.map_or(String::new(), |it| format!(" ({})", number(it)));
+    let predicted = row.predicted.map_or(String::new(), |speed| format!(" ({})", number(speed)));
     format!("{} ±{spread:.0} %{predicted}", number(speed.median))
 }
 
@@ -93,7 +94,7 @@ fn foot(measurement: &Measurement) -> Vec<String> {
 
 pub(super) fn text(measurement: &Measurement) -> String {
     let mut text = head(measurement).join("\n");
-    // Names to the left, numbers to the right.
+    // Names are aligned to the left, numbers to the right.
     text.extend(columns(&rows(measurement), 1).map(|row| format!("\n  {row}")));
     text + &foot(measurement).iter().map(|line| format!("\n  {line}")).collect::<String>()
 }
@@ -103,7 +104,7 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
     let mut text = head(measurement).join("  \n");
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
-        // A bar would begin a cell, and a model's name may contain control characters.
+        // A `|` in a model's name would begin a new cell, and the name may contain control characters.
         let cells: Vec<String> =
             row.iter().map(|cell| cell.replace('|', "\\|").replace(char::is_control, " ")).collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));

@@ -99,7 +99,7 @@ pub(crate) struct PlanArgs {
     pub(crate) emit: Option<Tool>,
 }
 
-/// llama.cpp's names, and `model` for the model's own pooling.
+/// The names of poolings: llama.cpp's names, and `model` for the model's own pooling.
 const POOLING: &[(&str, Pooling)] = &[
     ("model", Pooling::Model),
     ("none", Pooling::None),
@@ -114,8 +114,8 @@ impl PlanArgs {
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
         self.settings.set(&mut request.params);
-        // Reserves logits for a whole batch, as llama.cpp does by default. llama-server, which Ollama runs too,
-        // requests one row for each sequence (server_output_limits).
+        // For such a tool, the plan reserves logits for a whole batch, as llama.cpp does by default. llama-server,
+        // which Ollama also runs, requests one row for each sequence (server_output_limits).
         if self.emit.is_some_and(Tool::keeps_all_logits) {
             request = request.n_outputs_max(0);
         }
@@ -125,7 +125,7 @@ impl PlanArgs {
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }
-        // The default is 1.
+        // 1 is the default, and need not be set.
         if self.seqs > 1 {
             request = request.n_seq_max(self.seqs);
         }
@@ -143,12 +143,12 @@ fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     }
 }
 
-/// The name of a processor in the catalogue.
+/// Checks that the catalogue has a processor of this name.
 fn cpu(text: &str) -> Result<String, String> {
     Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// The bandwidth of memory in this notation.
+/// Parses the type of memory, and returns its bandwidth.
 fn memory(text: &str) -> Result<Bandwidth, String> {
     Host::memory(text).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! A plan as JSON in the form that `docs/cli.md` promises, with its order of keys. Sizes are in bytes, times in
+//! A plan as JSON, in the form and with the order of keys that `docs/cli.md` promises. Sizes are in bytes, times in
 //! milliseconds.
 
 use std::time::Duration;
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::emit::kv_type;
 
-/// Times of the steps. If `probe` has a time, the plan's bytes are llama.cpp's.
+/// The times of the steps. If `probe` has a time, the plan's bytes come from llama.cpp.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
-    /// Reading the file's header.
+    /// The reading of the file's header.
     pub(crate) header: Duration,
-    /// The search, by arithmetic.
+    /// The search by arithmetic.
     pub(crate) estimate: Duration,
-    /// Asking llama.cpp; `None` if it was not asked.
+    /// The probe by llama.cpp; `None` without a probe.
     pub(crate) probe: Option<Duration>,
     /// The total, including the detection of the machine.
     pub(crate) total: Duration,
@@ -67,7 +67,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
     format!("{document:#}")
 }
 
-/// A plan's settings besides the layers: the whole context, including values that a saved plan omits.
+/// A plan's settings besides the layers: all settings of the context, including those that a saved plan omits.
 fn settings(plan: &Plan) -> Value {
     let context = &plan.context;
     let mut settings = json!(context);
@@ -81,7 +81,7 @@ fn settings(plan: &Plan) -> Value {
     settings
 }
 
-/// The other placement by depth, and both in words; `None` for a plan with one placement.
+/// The second placement of a plan by depth, and both placements in words; `None` for a plan with one placement.
 fn by_depth(plan: &Plan) -> Option<Value> {
     let by_depth = plan.by_depth.as_deref()?;
     let mut document = json!(by_depth);

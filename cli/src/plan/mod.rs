@@ -1,4 +1,4 @@
-//! The verb `plan`: arguments flow in; a plan, its arithmetical estimate and the times flow out as text.
+//! The verb `plan`. In: its arguments. Out: a plan, its arithmetical estimate and the times of the steps, as text.
 
 mod args;
 pub(crate) mod json;
@@ -24,7 +24,7 @@ use crate::talk::here;
 pub(crate) use args::PlanArgs;
 use json::Took;
 
-/// Plans, and prints the plan as text, as JSON or for another tool. `begin` is the program's start.
+/// Makes a plan, and returns it as text, as JSON or for another tool. `begin` is the program's start.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
     let model = here(&args.model, &args.request(), || Ok(machines(args)?.1.0))?;
     if !args.rpc.is_empty() {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     };
     let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
-    // The plan with its GPUs' real names: a simulated device's name belongs to this process.
+    // The saved plan has the names of the GPUs that it is for. A simulated device's name exists only in this process.
     let mut real = plan.clone();
     let others = real.by_depth.iter_mut().flat_map(|by_depth| &mut by_depth.plan.placements);
     let placements = real.placements.iter_mut().chain(others);
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         return Ok(json::text(&plan, estimate.as_ref(), took));
     }
     let mut text = plan.to_string();
-    // Advice covers the model alone.
+    // Advice is given only for a model without companions.
     if args.with.is_empty() {
         let advice = Advice::on(&planner, &plan);
         if !advice.is_empty() {
@@ -123,11 +123,11 @@ fn projector_left_out(args: &PlanArgs, model: &Path) -> Option<PathBuf> {
     if is_planned || !makes_texts { None } else { load::mmproj_beside(model) }
 }
 
-/// Which of a plan's two placements is emitted: other tools do not move a model.
+/// The note on which of a plan's two placements is emitted, because other tools do not move a model.
 const ONE_OF_TWO: &str = "this is the placement that is faster over a whole conversation; --depth TOKENS emits the one \
     for that many live tokens";
 
-/// An older llama.cpp refuses a flag that it does not know.
+/// The note that an older llama.cpp would refuse the flag for a cache of experts.
 const NEEDS_MOE_CACHE: &str =
     "--moe-cache-mib needs llama.cpp v0.8.0 or newer; --moe-cache off plans without a cache of experts";
 
@@ -137,7 +137,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     let mut words = args.adapters.words().ok_or_else(no_text)?;
     let takes = |words: &[String]| match tool {
         Tool::LlamaCpp => true,
-        // KoboldCpp's adapters have other flags and other scales.
+        // KoboldCpp has other flags for adapters, and other scales.
         Tool::KoboldCpp => words.is_empty(),
         _ => words.is_empty() && args.with.is_empty(),
     };
@@ -180,7 +180,7 @@ fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String,
     Ok(plan.to_string() + &if args.curve { curve(&plan) } else { String::new() })
 }
 
-/// The described machine, if it is not this one; the machine to plan for, with its simulated cards.
+/// The described machine, if it is not this one, and the machine to plan for with its simulated cards.
 fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Error>> {
     let is_described = args.machine.is_some() || !args.gpu.is_empty();
     let mut described = match &args.machine {
@@ -217,14 +217,15 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let (total, available) = ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
     let mut host = match &args.cpu {
         Some(name) => Host::named(name, total)?,
-        // With other memory, this computer keeps its cores.
+        // If no size of memory is described, the host keeps this computer's memory and cores.
         None if ram.is_none() => own.clone(),
         None => Host::new(total),
     };
     host = host.available(available);
-    // The rates were measured with this computer's memory.
+    // This computer's rates were measured with its own memory.
     host.rates = None;
-    // A chip named as a GPU has its own memory; a named processor has its rated memory.
+    // A GPU of `--gpu` that shares the host's memory also gives that memory's bandwidth. But a processor named by
+    // `--cpu` takes precedence, because it has a rated bandwidth of its own.
     let of_chip = ram.and_then(|(_, rate)| rate).filter(|_| args.cpu.is_none());
     if let Some(rate) = stated.or(of_chip) {
         host = host.bandwidth(rate);
@@ -254,7 +255,7 @@ fn curve(plan: &Plan) -> String {
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let error = planner.advised(error);
     let mut said = error.to_string();
-    // The model may still run from disk.
+    // The model may still run if its weights are read from disk.
     let paged = matches!(error, plan::Error::DoesNotFit { .. })
         .then(|| planner.clone().with_paging().plan().ok())
         .flatten()
@@ -277,7 +278,7 @@ fn companion(
         CompanionRole::Draft => Companion::draft(&header).map(|draft| draft.draft_options(args.draft.options())),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(args.image_max_tokens)),
     };
-    Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)
+    Ok(companion.and_then(|companion| companion.compatible_with(main).map(|()| companion))?)
 }
 
 /// The arithmetical estimate of a plan's own placement.
@@ -301,14 +302,14 @@ fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, B
     args.adapters.beside(profile)
 }
 
-/// llama.cpp as a probe, and the time spent in it.
+/// A probe by llama.cpp that counts the time spent in it.
 struct Timed {
     probe: NativeProbe,
     spent: Cell<Duration>,
 }
 
 impl Timed {
-    /// Writes the model's skeleton, which counts as spent time.
+    /// Writes the model's skeleton. The time for that is counted too.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
         let probe = args.adapters.probe(NativeProbe::new(header)?);

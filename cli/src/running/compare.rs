@@ -1,5 +1,5 @@
-//! Compares a running program's placement with autoplace's plan for the same card: the program flows in; evidence of
-//! both placements flows out.
+//! Compares a running program's placement with autoplace's plan for the same card. In: the program. Out: evidence of
+//! both placements.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,8 +18,8 @@ use crate::ask::AskArgs;
 use crate::emit::{Tool, emit};
 
 /// Adds the program's model to the evidence: its current placement, and autoplace's plan on the same machine. Settings
-/// that `ask` leaves open are the program's.
-/// Fails with a line that names the missing file or the unreadable setting.
+/// that `ask` leaves open are taken from the program. The error names the missing file or the unreadable setting in one
+/// line.
 pub(crate) fn compare(
     mut evidence: Evidence,
     found: &Found,
@@ -35,7 +35,7 @@ pub(crate) fn compare(
     let mut notes = seen.notes.clone();
     let request = requested(&found.seen, &profile, &mut notes)?;
     let ours = ask.over(request.clone());
-    // The model runs, so its placement fits.
+    // The program runs with this placement, so it fits.
     let request = request.host_parts(HostParts::None).headroom(Headroom::Tight);
     let hits = Model::builder(model).expert_hits(&evidence.machine, profile.file_bytes);
     let theirs = Theirs { profile: &profile, request, hits };
@@ -67,7 +67,7 @@ pub(crate) fn compare(
     let mut evidence = evidence.with_model(model, &ours)?;
     let added = evidence.model.get_or_insert_default();
     if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
-        // The path as the program sees it, in a container too.
+        // The emitted path must be the program's own, so the root folder of its container is removed.
         let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
@@ -78,7 +78,7 @@ pub(crate) fn compare(
             Program::KoboldCpp => Tool::KoboldCpp,
         };
         match emit(&plan, tool) {
-            // Without the comments of `plan --emit`, except for the variables of Ollama's server.
+            // The comments of `plan --emit` are left out, except for the variables of Ollama's server.
             Ok(text) => {
                 let said = |line: &&str| !line.starts_with('#') || line.starts_with("#   ");
                 let lines = text.lines().filter(said);
@@ -87,8 +87,7 @@ pub(crate) fn compare(
             Err(error) => notes.push(error),
         }
     } else {
-        let unknown =
-            "the memory that it holds is unknown, and so is the room for layers: run this again after it has ended";
+        let unknown = "its memory is unknown, and so is the memory for layers: run this again after it has ended";
         notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();
@@ -100,7 +99,7 @@ pub(crate) fn compare(
 
 const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
 
-/// The program's request for the model.
+/// The request that corresponds to the program's settings.
 fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
     let mut usual = Request::new();
     usual.max_ubatch = None;
@@ -121,13 +120,13 @@ fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
     let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
         return held;
     };
-    // Drivers of some systems report no bytes.
+    // Some drivers report no bytes of programs, so the program's own figure is used.
     let [gpu] = machine.gpus.as_mut_slice() else { return None };
     gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
     Some(on_gpus)
 }
 
-/// The program's model with its requested placement.
+/// The program's model, with the placement that its settings request.
 struct Theirs<'a> {
     profile: &'a ModelProfile,
     request: Request,
@@ -179,7 +178,7 @@ impl Theirs<'_> {
         Planner::new(self.profile, machine).request(request).expert_hits(self.hits).plan()
     }
 
-    /// The number of layers that takes as many bytes on GPUs as the program holds.
+    /// The number of layers that take as many bytes on GPUs as the program holds.
     fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
         let bytes = |layers| {
             let plan = self.plan(machine, layers).ok()?;
@@ -204,7 +203,7 @@ impl Theirs<'_> {
     }
 }
 
-/// Bytes on a GPU, including the driver's.
+/// Bytes that a placement takes on a GPU, including the driver's.
 fn taken(gpu: &Placement) -> u64 {
     gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
@@ -249,17 +248,17 @@ mod tests {
         compare(Evidence::new(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
     }
 
-    /// The program's layers, the plan's layers, and whether a finding says that it could be faster.
+    /// The program's layers, the plan's layers, and whether a finding says that the program could be faster.
     fn layers(evidence: &Evidence) -> (Option<u32>, Option<u32>, bool) {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
         let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
-        let is_slower = evidence.diagnose().iter().any(|it| it.cause == FindingCause::RunsSlower);
+        let is_slower = evidence.diagnose().iter().any(|finding| finding.cause == FindingCause::RunsSlower);
         (running.n_gpu_layers, plan, is_slower)
     }
 
     #[test]
-    fn a_program_with_a_cache_of_experts_is_predicted_by_what_texts_have_shown() {
+    fn the_prediction_for_a_cache_of_experts_uses_observed_hits() {
         let sketch = named("qwen3moe Qwen3 30B A3B");
         let profile = ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap();
         let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap());
@@ -275,20 +274,20 @@ mod tests {
     }
 
     #[test]
-    fn what_it_holds_is_room_for_it() {
+    fn memory_that_the_program_holds_counts_as_free_for_it() {
         let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
         // No driver reports the owner of the bytes, but the number of layers is known.
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
         let of_nobody = Some(vec![GpuProcess::new(PID)]);
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
-        // Neither is known, so there is no finding.
+        // Neither the bytes nor the layers are known, so there is no finding.
         let unknown = watched("-c 512", 0, None);
         assert_eq!((layers(&unknown), unknown.diagnose().len()), ((None, None, false), 0));
     }
 
     #[test]
-    fn one_that_holds_nothing_of_the_card_has_nothing_there_whatever_it_was_asked() {
+    fn a_program_without_memory_on_the_card_has_no_layers_there() {
         for flags in ["-ngl 99 -c 512", "-c 512"] {
             let on_host = watched(flags, gib(4), Some(Vec::new()));
             assert_eq!(layers(&on_host), (Some(0), Some(7), true), "{flags}");

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::Value;
 use ureq::Agent;
 
-/// A server, and the key that it was started with.
+/// A server of another program, and the key that it was started with.
 pub(super) struct Http {
     agent: Agent,
     url: String,
     key: Option<String>,
 }
 
-/// A busy server answers between two tokens.
+/// The time limit of an answer. A busy server answers between two tokens.
 const WAIT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: u64 = 4 << 20;
 
@@ -22,7 +22,7 @@ impl Http {
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
-    /// Fails with a line that names the path and the unexpected answer.
+    /// Gets JSON. The error names the path and the unexpected answer in one line.
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -31,7 +31,7 @@ impl Http {
         self.read(path, request.call())
     }
 
-    /// Fails like [`Self::get`].
+    /// Posts JSON and returns the answer. Errors are those of [`get`](Self::get).
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.read(path, self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }

@@ -1,5 +1,5 @@
-//! Inspects another program that runs a model. Its process id flows in; its arguments and its answers over HTTP flow
-//! out ([`Seen`]). No request makes the program compute.
+//! Inspects another program that runs a model. In: its process id. Out: the facts from its arguments and from its
+//! answers over HTTP ([`Seen`]). No request makes the program compute.
 
 mod compare;
 mod http;
@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) seen: Seen,
 }
 
-/// Inspects the program of this process, or the only known program that runs.
-/// Fails with a line that says what is missing, or why it could not be found out.
+/// Inspects the program with this process id, or the only known program that runs. The error says in one line what is
+/// missing, or why it could not be read.
 pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let processes = Process::all();
     let (process, program) = match pid {
@@ -43,14 +43,14 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     };
     let mut seen = seen.map_err(|error| format!("{url}: {error}"))?;
     if process.environment.is_empty() {
-        let unknown = "its environment may not be read: what its variables set is not known";
+        let unknown = "its environment cannot be read, so settings in its variables are unknown";
         seen.notes.push(unknown.to_owned());
     }
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
 }
 
-/// The server's address. Of several candidates, the first with a server of this kind, otherwise the first with any
-/// listener.
+/// The server's address. If there are several candidates, it is the first at which a server of this kind answers, or
+/// else the first at which any program listens.
 fn address(process: &Process, program: Program) -> (String, Http) {
     answering(process.urls(program), process)
 }
@@ -71,8 +71,8 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     (url, http)
 }
 
-/// Maximum memory of a card that a driver uses itself. More used memory beyond the programs' bytes has an unknown
-/// owner.
+/// Maximum memory of a card that a driver itself uses. If more memory than that and the programs' bytes is used, its
+/// owner is unknown.
 const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {
@@ -91,7 +91,7 @@ impl Found {
             };
             let known = processes.iter().filter_map(|process| process.bytes);
             let known = known.fold(DRIVERS_OWN, u64::saturating_add);
-            // In a container a driver may report outside process ids, without names.
+            // In a container, a driver may report process ids from outside it, which have no names.
             all_report &=
                 known >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.family.contains(&process.pid));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_default_ports_the_one_is_taken_at_which_this_server_answers() {
+    fn the_default_port_at_which_this_server_answers_is_used() {
         let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
         let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
         let another_program = server(r#"{"hello": true}"#);
@@ -140,7 +140,7 @@ mod tests {
             ([&own, &nobody], &own),
             ([&others, &own], &own),
             ([&another_program, &own], &own),
-            // None of them answers as this server, but the one that answers may be loading its model.
+            // None of them answers as this server, but the one that listens may still be loading its model.
             ([&nobody, &another_program], &another_program),
         ] {
             assert_eq!(&answering(urls.map(Clone::clone).into(), &process).0, expected, "{urls:?}");

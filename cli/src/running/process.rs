@@ -1,4 +1,4 @@
-//! Processes of this computer: finds the one that runs models, and its arguments.
+//! The processes of this computer. Finds the one that runs models, and its arguments.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,9 +24,8 @@ pub(super) struct Process {
     folder: Option<PathBuf>,
 }
 
-/// The known program that this process is or belongs to: drivers name the computing process, which a server may have
-/// started.
-/// Fails with a line that says what the process is instead.
+/// The known program that this process is or belongs to. A driver names the process that computes, which may have been
+/// started by a server. The error says in one line what the process is instead.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
@@ -40,25 +39,26 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     })
 }
 
-/// The only known program that runs models here.
-/// Fails with a line if there is none, or names several.
+/// The only known program that runs models on this computer. The error says that there is none, or names several.
 pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
     // A process that a server started is a part of that server.
-    let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
+    let is_started =
+        |process: &Process| process.ancestry(all).iter().skip(1).any(|ancestor| ancestor.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
         [] => Err("none of llama-server, ollama, LM Studio and KoboldCpp runs here: give a process id, `--watch=PID`"
             .to_owned()),
         [found] => Ok(*found),
         several => {
-            let several: Vec<String> = several.iter().map(|(it, program)| format!("{} ({program})", it.pid)).collect();
-            Err(format!("processes {} run models: say one's id, `--watch=PID`", several.join(", ")))
+            let several: Vec<String> =
+                several.iter().map(|(process, program)| format!("{} ({program})", process.pid)).collect();
+            Err(format!("processes {} run models: name one of them by `--watch=PID`", several.join(", ")))
         }
     }
 }
 
-/// Bytes of host memory that these processes hold and no file backs: memory that would be free without them.
+/// Bytes of host memory that these processes hold and that no file backs. This memory would be free without them.
 pub(super) fn on_host(pids: &[u32]) -> u64 {
     let status = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).ok();
     let held = pids.iter().filter_map(status).map(|status| {
@@ -106,7 +106,7 @@ impl Process {
 
     /// The known program with this file name.
     pub(super) fn program(&self) -> Option<Program> {
-        // With other arguments, these programs are clients of a server.
+        // With other arguments, this program is a client of a server.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Program::LlamaServer),
@@ -125,8 +125,9 @@ impl Process {
 
     /// The process and its ancestors, the nearest first.
     fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
-        let parent = |process: &&'a Self| all.iter().find(|it| Some(it.pid) == process.parent);
-        // No process is its own ancestor, but processes come and go during the listing.
+        let parent = |process: &&'a Self| all.iter().find(|other| Some(other.pid) == process.parent);
+        // No process is its own ancestor, but the list may contain a loop, because processes start and end while it is
+        // read.
         std::iter::successors(Some(self), parent).take(64).collect()
     }
 
@@ -141,11 +142,11 @@ impl Process {
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        let mut variables = self.environment.iter().filter_map(|it| it.split_once('='));
+        let mut variables = self.environment.iter().filter_map(|variable| variable.split_once('='));
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// The possible addresses of its server; several if the port is unknown.
+    /// The possible addresses of the program's server. There are several if the port is unknown.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
             let usual = if program == Program::LmStudio { "1234" } else { "5001" };
@@ -153,7 +154,7 @@ impl Process {
             (host, Some(self.value(&["--port"]).unwrap_or(usual)))
         } else if program == Program::Ollama {
             let usual = "11434";
-            // Parsed like Ollama's envconfig.Host. Ollama's server never uses TLS, whatever the scheme.
+            // Parsed like Ollama's envconfig.Host. The scheme is ignored, because Ollama's server never uses TLS.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
             let (usual, said) = match said.split_once("://") {
                 Some(("http", said)) => ("80", said),
@@ -196,7 +197,8 @@ impl Process {
         keys.next().map(str::to_owned)
     }
 
-    /// A path as the program sees it: relative to its folder, and in a container to the container's root.
+    /// A path of the program as a path of this process: relative paths begin at the program's folder, and paths in a
+    /// container at the container's root.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         let path = match &self.folder {
             Some(folder) => folder.join(path),
@@ -212,8 +214,10 @@ impl Process {
 
     /// The process and its descendants.
     pub(super) fn family(&self, all: &[Self]) -> Vec<u32> {
-        let is_started = |it: &&Self| it.pid != self.pid && it.ancestry(all).iter().any(|it| it.pid == self.pid);
-        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|it| it.pid)).collect()
+        let is_started = |other: &&Self| {
+            other.pid != self.pid && other.ancestry(all).iter().any(|ancestor| ancestor.pid == self.pid)
+        };
+        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|process| process.pid)).collect()
     }
 }
 
@@ -222,7 +226,7 @@ mod tests {
     use super::{Process, Program, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
-        let environment = environment.iter().map(|&it| it.to_owned()).collect();
+        let environment = environment.iter().map(|&variable| variable.to_owned()).collect();
         Process { environment, ..Process::started(line) }
     }
 
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
+    fn the_address_of_a_server_comes_from_flags_variables_or_defaults() {
         let url = |tool, line, environment: &[&str]| process(line, environment).urls(tool).join(" ");
         let either = "http://127.0.0.1:9931 http://127.0.0.1:8080";
         assert_eq!(url(Program::LlamaServer, "llama-server", &[]), either);
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_started_is_a_part_of_it_and_a_second_one_is_not() {
+    fn a_process_that_a_server_started_belongs_to_it_and_a_second_server_does_not() {
         let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
         let family = [process("ollama serve", &[]), child(8, 7, "x"), child(9, 8, "x"), child(10, 1, "x")];
         assert_eq!(family[0].family(&family), [7, 8, 9], "memory is held by children too");

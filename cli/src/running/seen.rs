@@ -1,4 +1,4 @@
-//! The programs that run models, and the facts about one of them.
+//! The known programs that run models, and the facts about one that runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// The facts about a program that runs a model.
+/// The facts about a running program and its model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
     /// The program's name of the model, if it does not report the file.
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
     pub(crate) on_gpus: Option<(u64, u64)>,
     /// Tokens per second, now or in the last answer.
     pub(crate) speed: Option<f64>,
-    /// Reasons not to compare its placement with a plan: settings that a plan would not make.
+    /// Reasons not to compare its placement with a plan: settings that no plan has.
     pub(crate) unlike: Vec<String>,
     /// Facts that could not be found out.
     pub(crate) notes: Vec<String>,

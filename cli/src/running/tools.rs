@@ -1,4 +1,4 @@
-//! Asks each kind of program about its model, and returns the answers in one form.
+//! Queries each kind of program for its model and settings, and returns them in one form.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -11,12 +11,12 @@ use super::process::Process;
 use super::seen::{Seen, file_name};
 use crate::flags::Flags;
 
-/// The time during which llama-server's slot is watched for tokens.
+/// The time between two queries of llama-server's slot, to count its tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The model and settings of a llama-server.
 pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
+    let mut seen = Seen { flags: Flags::of_server(&process.words, |name| process.variable(name)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
         true => Ok(props),
         false => Err("another server answers at its address, for example because it runs in a container".to_owned()),
@@ -36,9 +36,9 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     let slots = number(&props["total_slots"]);
     // Without an explicit number of slots, all slots share the whole context.
     let is_said = seen.flags.get("-np").is_some_and(|slots| !slots.starts_with('-'));
-    let is_unified = seen.flags.get("-kvu").map_or(!is_said, |it| it != "off");
+    let is_unified = seen.flags.get("-kvu").map_or(!is_said, |value| value != "off");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
-    // llama-server reports a context above the training length as shorter, but it still takes its memory.
+    // If the context is longer than the training length, llama-server reports less, but allocates the whole length.
     let is_stated = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
     if let Some(each) = each.filter(|_| !is_stated) {
@@ -47,7 +47,7 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     }
     let model = text(&props["model_path"]).or_else(|| seen.flags.get("-m").map(str::to_owned));
     seen.model = model.map(|model| process.path(&model));
-    // A sleeping server would load its model again if asked for its slots.
+    // A query for the slots would make a sleeping server load its model again.
     if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
             Ok(speed) => seen.speed = speed,
@@ -57,15 +57,15 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     Ok(seen)
 }
 
-/// Whether a llama-server answers that runs the model from this process's arguments.
+/// Whether the server at this address is a llama-server with the model in this process's arguments.
 pub(super) fn is_llama_server(process: &Process, http: &Http) -> bool {
-    let flags = Flags::of_server(&process.words, |it| process.variable(it));
+    let flags = Flags::of_server(&process.words, |name| process.variable(name));
     let is_one = |props: &Value| ["build_info", "default_generation_settings"].iter().any(|key| !props[key].is_null());
     http.get("/props").is_ok_and(|props| is_one(&props) && is_same(&props, &flags))
 }
 
-/// Whether the answer comes from the server with these flags: a container has its own ports, and another server may
-/// have the same port here.
+/// Whether the answer comes from the server with these flags. It may come from another one: a container has its own
+/// ports, and another server may have the same port outside it.
 fn is_same(props: &Value, flags: &Flags) -> bool {
     match (props["model_path"].as_str(), flags.get("-m")) {
         (Some(answered), Some(started)) => file_name(answered) == file_name(started),
@@ -83,7 +83,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
         let next = &slot["next_token"];
         // Newer versions of llama-server send a list.
         let decoded = next.get(0).unwrap_or(next)["n_decoded"].as_u64();
-        Ok(decoded.filter(|&decoded| decoded > 0).map(|it| (slot["id_task"].clone(), it)))
+        Ok(decoded.filter(|&decoded| decoded > 0).map(|tokens| (slot["id_task"].clone(), tokens)))
     };
     let begin = Instant::now();
     let Some((task, before)) = look()? else { return Ok(None) };
@@ -94,19 +94,19 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
 }
 
 /// The model and settings of Ollama.
-/// Fails with a line that names the missing answer.
+/// The error names the missing answer in one line.
 pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));
     let [model, rest @ ..] = models.as_slice() else {
-        return Err("no model is loaded now: ask it for something first".to_owned());
+        return Err("no model is loaded now: send it a request first".to_owned());
     };
     let mut seen = Seen::default();
     if !rest.is_empty() {
         seen.unlike.push(format!("{} more of its models are loaded", rest.len()));
     }
-    seen.version = http.get("/api/version").ok().and_then(|it| text(&it["version"]));
+    seen.version = http.get("/api/version").ok().and_then(|answer| text(&answer["version"]));
     seen.on_gpus = model["size_vram"].as_u64().zip(model["size"].as_u64());
     let shown = http.post("/api/show", &json!({"model": model["name"]}))?;
     let file = shown["modelfile"].as_str().unwrap_or_default();
@@ -119,12 +119,12 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     if file.lines().any(|line| line.starts_with("ADAPTER ")) {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
-    // In newer versions its runner is a llama-server and reads llama.cpp's variables.
+    // In newer versions, Ollama's runner is a llama-server, which reads llama.cpp's variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     seen.unlike
         .extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} also affects its placement")));
-    let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok()).unwrap_or(1);
+    let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|value| value.parse().ok()).unwrap_or(1);
     seen.sequences = (at_once > 1).then_some((at_once, false));
     if let Some(each) = number(&model["context_length"]) {
         seen.flags.set("-c", each.saturating_mul(at_once.max(1)).to_string());
@@ -144,7 +144,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
 
 /// The model and settings of LM Studio, from its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET
 /// /api/v0/models`).
-/// Fails with a line that names the missing answer.
+/// The error names the missing answer in one line.
 pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     // Each loaded model, with its load settings if they are reported.
     let mut loaded: Vec<(Value, Value)> = Vec::new();
@@ -156,10 +156,10 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     } else {
         let models = http.get("/api/v0/models")?;
         let all = models["data"].as_array().into_iter().flatten();
-        loaded.extend(all.filter(|it| it["state"] == "loaded").map(|it| (it.clone(), Value::Null)));
+        loaded.extend(all.filter(|model| model["state"] == "loaded").map(|model| (model.clone(), Value::Null)));
     }
     // Models that generate come first, then the largest.
-    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
+    let is_other = |model: &Value| model["type"].as_str().is_some_and(|kind| kind.starts_with("embed"));
     loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
         return Err("no model is loaded now: load one first".to_owned());
@@ -182,17 +182,18 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// KoboldCpp's flags that affect placement, as llama.cpp's flags. Its settings file uses the same names.
+/// KoboldCpp's flags that affect placement, with the equivalent flags of llama.cpp. KoboldCpp's settings file uses the
+/// same names.
 const KOBOLDCPP: [(&str, &str); 4] =
     [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
-/// Placement flags that no request can express.
+/// KoboldCpp's flags that affect placement but that no request can express.
 const KOBOLDCPP_OTHERS: [&str; 9] =
     ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
 
-/// The model and settings of KoboldCpp: from its arguments or settings file, and the context and speed from its API.
-/// Fails with a line that says what cannot be read.
+/// The model and settings of KoboldCpp, from its arguments or settings file. The context and the speed come from its
+/// API. The error says in one line what cannot be read.
 pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
-    let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
+    let version = http.get("/api/extra/version").ok().and_then(|answer| text(&answer["version"]));
     let mut seen = Seen { version, ..Seen::default() };
     let settings = match process.value(&["--config"]) {
         Some(file) => settings(&process.path(file))?,
@@ -216,7 +217,7 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         let is_set = |value: &Value| {
             let is_nothing = matches!(value, Value::Null | Value::Bool(false));
             let is_empty = *value == "" || *value == json!([]);
-            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
+            !is_nothing && !is_empty && value.as_i64().is_none_or(|number| number > 0)
         };
         if process.words.iter().any(is_there) || is_set(&settings[name]) {
             seen.unlike.push(format!("--{name} also affects its placement"));
@@ -232,14 +233,14 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         seen.flags.set("-ctv", ty);
     }
     let n_ctx = http.get("/api/extra/true_max_context_length").ok();
-    if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
+    if let Some(n_ctx) = n_ctx.and_then(|answer| number(&answer["value"])) {
         seen.flags.set("-c", n_ctx.to_string());
     }
     let file = said("model").or_else(|| text(&settings["model_param"]));
     let file = file.or_else(|| process.words.iter().skip(1).find(|word| word.ends_with(".gguf")).cloned());
     seen.model = file.map(|file| process.path(&file));
-    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"]));
-    let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
+    seen.name = http.get("/api/v1/model").ok().and_then(|answer| text(&answer["result"]));
+    let last = http.get("/api/extra/perf").ok().and_then(|answer| answer["last_eval_speed"].as_f64());
     seen.speed = last.filter(|&speed| speed > 0.0);
     Ok(seen)
 }
@@ -254,7 +255,7 @@ fn number_or_text(value: &Value) -> Option<String> {
     text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }
 
-/// A non-empty text.
+/// The text in a value; `None` if it is empty or not a text.
 fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }

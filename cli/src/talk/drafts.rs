@@ -1,4 +1,4 @@
-//! The source of draft tokens.
+//! The arguments that choose the source of draft tokens.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! The line editor: keys flow in, a message flows out. Messages are kept between chats, in a file that only the user
-//! can read.
+//! The line editor, in which a person types messages. They are stored between chats, in a file that only the user can
+//! read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const REMEMBERED: usize = 1000;
 
 pub(super) struct Editor {
     lines: DefaultEditor,
-    /// The file of stored messages, if they are stored.
+    /// The file of stored messages; `None` if messages are not stored.
     history: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl Editor {
         Ok(message)
     }
 
-    /// Reports a failure to store messages once.
+    /// Reports a failure to store messages, but only once.
     fn check(&mut self, kept: Result<()>) {
         if let (Err(error), Some(file)) = (kept, &self.history) {
             note(format!("messages are not remembered: {}: {error}", file.display()));

@@ -1,5 +1,5 @@
-//! Files named with `@` in a message: a message flows in; the message with the files' texts flows out, and the images
-//! and sounds for it.
+//! Files that a message names with `@`. In: a message. Out: the message with the files' texts, and its images and
+//! sounds.
 
 use std::env::home_dir;
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) struct WithFiles {
     pub(super) media: Vec<(PathBuf, Media)>,
 }
 
-/// The message with its files. `most` limits the bytes of each text.
+/// Reads the files that the message names. `most` is the maximum number of bytes of each text.
 pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> {
     let (mut text, mut files, mut rest) = (String::new(), String::new(), message);
     let mut seen = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn with_files(message: &str, most: u64) -> Result<WithFiles, String> 
         } else {
             let path = path(name);
             match media::named(&path) {
-                // An error of decoding names the file.
+                // An error of decoding already names the file.
                 Some(media) => seen.push((path, media.map_err(|error| error.to_string())?)),
                 None => files += &quoted(name, &read(name, most)?),
             }
@@ -52,7 +52,7 @@ fn name(text: &str) -> (&str, &str) {
         return quoted;
     }
     let word = text.split(char::is_whitespace).next().unwrap_or_default();
-    // Trailing punctuation belongs to the sentence, unless a file has that name.
+    // Trailing punctuation belongs to the sentence, unless a file with that name exists.
     let name = match path(word).exists() {
         true => word,
         false => word.trim_end_matches(['.', ',', ';', ':', '?', '!', ')']),
@@ -71,7 +71,7 @@ fn path(name: &str) -> PathBuf {
 fn read(name: &str, most: u64) -> Result<String, String> {
     let path = path(name);
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
-    // A pipe or a device may be endless.
+    // Only regular files are read, because a pipe or a device may be endless.
     let wrong = match (found.is_file(), found.len() > most) {
         (false, _) => "is not a file".to_owned(),
         (true, true) => format!("{} are more than the context holds", Bytes(found.len())),

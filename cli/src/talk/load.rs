@@ -1,4 +1,4 @@
-//! Loads a model for a chat or a server: its source, its plan's request, and its devices.
+//! Loads a model for a chat or a server. The arguments name its source, its placement and its devices.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(super) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The threads that were asked for.
+    /// The requested numbers of threads.
     pub(super) const fn threads(&self) -> Threads {
         Threads { generation: self.threads, prompts: self.threads_batch }
     }
@@ -71,8 +71,8 @@ impl LoadArgs {
         request
     }
 
-    /// The prompt store; `None` if none is asked for. `usual` is the memory without a flag or a plan that leaves some,
-    /// and `owner` whose texts they are.
+    /// The prompt store; `None` if it is off. `usual` is the memory if neither a flag nor the plan states any. `owner`
+    /// is the key that identifies the owner of the texts.
     pub(super) fn store(&self, usual: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let planned =
             self.plan.as_ref().map(|file| Ok::<_, SavedPlanError>(SavedPlan::read(file)?.request.prompt_store));
@@ -88,7 +88,7 @@ impl LoadArgs {
         self.store.of_pool(self.ask.cache_ram, owner)
     }
 
-    /// Loads the model, with `more` applied to the load, and prints its placement; `None` if Ctrl-C came first.
+    /// Loads the model and prints its placement; `None` if Ctrl-C ended the load. `more` adds settings to the load.
     pub(super) fn load(
         &self,
         path: &Path,
@@ -111,7 +111,7 @@ impl LoadArgs {
                 return Ok(None);
             }
             match loaded {
-                // Like llama.cpp's programs: a command line for a GPU also runs without one.
+                // As with llama.cpp's programs, a command line for a GPU also works without a GPU.
                 Err(LoadError::Plan(plan::Error::NoGpu { .. })) if request.gpu_layers != GpuLayers::Auto => {
                     note("no usable GPU found: --ngl is left out");
                     request.gpu_layers = GpuLayers::Auto;
@@ -162,8 +162,8 @@ pub(super) fn summary(plan: &Plan) -> String {
         true => format!("all {} layers on the host", plan.layers()),
         false => format!("{} of {} layers on {}", plan.n_gpu_layers, plan.layers(), gpus.join(" and ")),
     };
-    let bytes = plan.placements.iter().map(|it| it.footprint.total()).sum();
-    let speed = plan.speed.as_ref().map(|it| format!(", about {:.1} tok/s", it.tokens_per_second));
+    let bytes = plan.placements.iter().map(|placement| placement.footprint.total()).sum();
+    let speed = plan.speed.as_ref().map(|speed| format!(", about {:.1} tok/s", speed.tokens_per_second));
     format!("{}: {layers}, {}{}", plan.model.name, Bytes(bytes), speed.unwrap_or_default())
 }
 

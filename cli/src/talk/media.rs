@@ -1,4 +1,4 @@
-//! Images and sound: files flow in; parts of a message, and the projector beside a model, flow out.
+//! Arguments for images and sound: the files for a message, and the projector beside a model.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub(super) struct ProjectorArgs {
 }
 
 impl ProjectorArgs {
-    /// The projector that is looked for. `looks` says whether one is looked for beside the model: a prompt without
-    /// images needs none.
+    /// The projector to look for. `looks` is whether to look for one beside the model, which a prompt without images
+    /// does not need.
     pub(super) fn wanted(&self, looks: bool) -> Wanted {
         match &self.mmproj {
             Some(path) => Wanted::At(path.clone()),
@@ -48,7 +48,7 @@ impl ProjectorArgs {
     }
 }
 
-/// The size of images, for every projector.
+/// The maximum size of images, which applies to every projector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ImageLimit {
     max_tokens: Option<u32>,
@@ -67,7 +67,7 @@ pub(super) struct MediaArgs {
     /// An image for the prompt, or for a chat's first message (PNG, JPEG, WebP, GIF or BMP); repeat for several
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
-    /// A sound likewise (WAV, MP3, FLAC or Ogg Vorbis)
+    /// A sound for the prompt, or for a chat's first message (WAV, MP3, FLAC or Ogg Vorbis); repeat for several
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
 }
@@ -92,12 +92,12 @@ impl MediaArgs {
     }
 }
 
-/// The ending of a file's name.
+/// The ending of a file's name, in lower case.
 fn ending(path: &Path) -> String {
     path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
 }
 
-/// The image or the sound in a file with such a name; `None` for another name.
+/// The image or sound in a file; `None` if the file's name has no ending of an image or a sound.
 pub(super) fn named(path: &Path) -> Option<Result<Media, Box<dyn Error>>> {
     match &*ending(path) {
         "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" => Some(image(path)),
@@ -106,9 +106,9 @@ pub(super) fn named(path: &Path) -> Option<Result<Media, Box<dyn Error>>> {
     }
 }
 
-/// A file in one line: its size, and its tokens.
+/// A line about a file: its size and its tokens.
 pub(super) fn line(path: &Path, media: &Media, model: &Model) -> String {
-    // A model without a projector refuses the message, and a worker does not tell.
+    // The tokens are unknown if the model has no projector or runs in a worker.
     let tokens = model.count_tokens(Prompt::tokens([]).then_media(media.clone())).ok();
     let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens} tokens"));
     format!("{}: {media}{tokens}", path.display())

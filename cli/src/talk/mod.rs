@@ -1,9 +1,9 @@
-//! The verbs `run`, `chat` and [`serve`](serve()): a model and messages flow in; its answers flow out as they arrive.
+//! The verbs `run`, `chat` and [`serve`](serve()). In: a model and messages. Out: its answers, as they arrive.
 //!
-//! [`source`] finds the model and [`load`] loads it; [`pool`] finds the models of a server of several, and
-//! [`serve`](mod@serve) serves them. [`texts`], [`sampling`] and [`drafts`] hold the settings of a
-//! generation. [`session`] is the chat at a terminal, [`editor`] its line editor, [`files`] reads the files in a
-//! message, [`media`] its images and sounds, and [`screen`] prints.
+//! [`source`] finds the model and [`load`] loads it. [`serve`](mod@serve) serves it, and [`pool`] serves several
+//! models. [`texts`], [`sampling`] and [`drafts`] have the settings of a generation. [`session`] is the chat at a
+//! terminal and [`editor`] its line editor. [`files`] reads the files that a message names, [`media`] reads images and
+//! sounds, and [`screen`] prints.
 
 mod drafts;
 mod editor;
@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     prompt: Option<String>,
 }
 
-/// Answers one prompt, or chats without one.
+/// Answers one prompt or, without a prompt, begins a chat.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let said = args.talk.texts.prompt()?;
     talk(&args.talk, prompt(args.prompt.as_deref().or(said.as_deref()))?, None)
@@ -91,7 +91,7 @@ pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
     talk(args, None, args.texts.prompt()?)
 }
 
-/// The prompt and the text of a pipe; `None` if a person can still type one.
+/// The prompt, with the text from a pipe behind it; `None` if there is neither and a person can type messages.
 fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     let mut prompt = said.unwrap_or_default().to_owned();
     if stdin().is_terminal() {
@@ -109,12 +109,13 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(Some(prompt))
 }
 
-/// Answers the prompt. Without one, chats with a person, or answers every line of a pipe, after the first message.
+/// Answers the prompt. Without a prompt, it answers the first message, if there is one, and then chats with a person or
+/// answers every line of a pipe.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     args.drafts.check()?;
     let stop = Stop::listen()?;
     let request = args.load.request();
-    // One prompt without images needs no projector, and a person may send an image at any time.
+    // A single prompt without images needs no projector, but in a chat a person may send an image at any time.
     let sees = prompt.is_none() || !args.media.is_empty();
     let files = args.load.source.files(&args.load.projector.wanted(sees), &request, &stop)?;
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
@@ -156,7 +157,7 @@ fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dy
     }
 }
 
-/// Answers the prompt, a person's messages, or the lines of a pipe. Returns whether Ctrl-C ended it.
+/// Answers the prompt, a person's messages, or the lines of a pipe. Returns whether Ctrl-C ended the answer.
 fn converse(
     args: &TalkArgs,
     (model, template): (Model, ChatTemplate),
@@ -202,7 +203,7 @@ fn converse(
     Ok(false)
 }
 
-/// Continues the prompt, for a model without a chat template. Returns whether Ctrl-C ended it.
+/// Continues the prompt as a plain text, for a model without a chat template. Returns whether Ctrl-C ended the text.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
     note(format!("{why}: the prompt is continued"));

@@ -1,4 +1,4 @@
-//! The page that `serve` shows a browser at `/`: the server's activity, the sentinel's last words, and the plan's
+//! The page that `serve` shows in a browser at `/`: the server's activity, the sentinel's last events, and the plan's
 //! picture. It is one HTML document without a script.
 
 use std::collections::VecDeque;
@@ -69,7 +69,7 @@ impl Page {
     }
 }
 
-/// The time since an instant, in its largest unit.
+/// The time since an instant, in the largest unit that fits.
 fn since(begin: Instant) -> String {
     match begin.elapsed().as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),

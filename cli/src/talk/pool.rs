@@ -1,5 +1,5 @@
-//! A server of several models: `pool.toml`, a folder and models of the command line flow in; a pool flows out. SIGHUP
-//! reads the file and the folder again.
+//! A server of several models. In: a file (`pool.toml`), a folder, and models on the command line. Out: a pool. SIGHUP
+//! makes it read the file and the folder again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -27,7 +27,7 @@ use super::store::PoolStores;
 use crate::stop::Stop;
 use crate::template;
 
-/// llama.cpp's `llama_pooling_type` of rerankers.
+/// The value of llama.cpp's `llama_pooling_type` for rerankers.
 const POOLING_RANK: u32 = 4;
 
 /// Several models, which share the machine.
@@ -45,11 +45,11 @@ pub(crate) struct PoolArgs {
     models_dir: Option<PathBuf>,
 }
 
-/// Arguments of one model's placement. In a pool, they are keys of `pool.toml`, or the pool's decisions.
+/// Arguments for the placement of a single model. In a pool, keys of `pool.toml` replace them, or the pool decides.
 const ONE_MODEL: [&str; 7] = ["DeviceArgs", "AdapterArgs", "mmproj", "plan", "alias", "rpc", "lora_init_without_apply"];
 
 impl PoolArgs {
-    /// Whether there is more than one model.
+    /// Whether the arguments name a pool instead of a single model.
     pub(super) fn is_meant(&self) -> bool {
         !self.more.is_empty() || self.models.is_some() || self.models_dir.is_some()
     }
@@ -101,15 +101,16 @@ pub(super) fn serve(args: &ServeArgs, key: Option<String>, listener: TcpListener
         .page(pool_page::html);
     let server = args.access(server, key)?;
     let ended = until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop));
-    // Unloads the models: this is the last handle of the pool.
+    // This drops the last handle of the pool, which unloads the models.
     drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
     ended
 }
 
-/// Most requests under way. With the same number of further connections, a limit of 1024 open files is enough.
+/// Maximum number of requests under way. Together with the same number of further connections, they fit into a limit of
+/// 1024 open files.
 const MAX_REQUESTS: usize = 512;
 
-/// A pool that is served, for SIGHUP.
+/// The running pool, which SIGHUP updates.
 struct Running {
     pool: Pool,
     sources: Sources,
@@ -120,11 +121,11 @@ impl Running {
     /// Reads the file and the folder again. Models that have changed are replaced once their texts have ended; after an
     /// error, everything stays as it was.
     fn read_again(&self) {
-        // Nobody may be asked about a fetch now.
+        // Nothing is fetched now, because nobody can confirm a fetch.
         let read = self.sources.read(source::files_here).and_then(|models| {
             let Some(PoolFile { models, limits, .. }) = models else { return Ok(0) };
             let count = models.len();
-            // A model that is loaded at once finds its template.
+            // The templates are set first, because a model may be loaded as soon as the pool has it.
             let before = self.templates.set(&models);
             self.pool.set_models(models, limits).inspect_err(|_| self.templates.put_back(before))?;
             Ok(count)
@@ -136,20 +137,20 @@ impl Running {
     }
 }
 
-/// Where the models come from.
+/// The sources of the models.
 struct Sources {
     file: Option<PathBuf>,
     folder: Option<PathBuf>,
-    /// Models of the command line.
+    /// Models on the command line.
     named: Vec<String>,
     embed: Option<PathBuf>,
     reranker: Option<PathBuf>,
-    /// The request of models that write texts; the file's keys come before it.
+    /// The request for models that write texts. Keys of the file take precedence.
     request: Request,
-    /// The projector that is looked for beside each model.
+    /// The projector to look for beside each model.
     wanted: Wanted,
     stores: PoolStores,
-    /// The files of names that have been looked up, with the projector that was looked for.
+    /// The files that were found for a name and a wanted projector.
     files: Mutex<BTreeMap<(String, Wanted), Files>>,
 }
 
@@ -221,8 +222,8 @@ impl Sources {
         Ok(Some(all))
     }
 
-    /// The files of a model by its name or path. A name keeps the files that it was found to have, because another
-    /// choice would unload a model whose settings are unchanged.
+    /// The files of a model by its name or path. Once files were found for a name, it keeps them: another choice would
+    /// unload a model whose settings have not changed.
     fn found(
         &self,
         name: &str,
@@ -242,7 +243,7 @@ impl Sources {
         Ok(found)
     }
 
-    /// Adds the models of the folder, except files that another specification has already.
+    /// Adds the models of the folder, except files that already belong to another specification.
     fn read_folder(&self, folder: &Path, all: &mut PoolFile) -> Result<(), Box<dyn Error>> {
         let found = Models::in_folders([folder])?;
         let known: BTreeSet<PathBuf> = all.models.iter().map(|model| one_path(&model.model)).collect();
@@ -251,11 +252,11 @@ impl Sources {
             *in_folder.entry(folder_of(&model.files)).or_default() += 1;
         }
         for model in found.models {
-            // Of several models in one folder nobody knows whose a projector is.
+            // If a folder has several models, it is unknown to which of them a projector belongs.
             let is_alone = in_folder.get(&folder_of(&model.files)) == Some(&1);
             let Some(path) = model.files.first().filter(|path| !known.contains(&one_path(path))) else { continue };
             let is_taken = |name: &str| all.models.iter().any(|model| model.is_named(name));
-            // Two files of the same name are told apart by their folders.
+            // If two files have the same name, the second one is named with its folder.
             let name = match is_taken(&model.name) {
                 true => path.strip_prefix(folder).unwrap_or(path).with_extension("").to_string_lossy().into_owned(),
                 false => model.name,
@@ -273,7 +274,8 @@ impl Sources {
         Ok(())
     }
 
-    /// The request of a model outside the file: its vectors, if its header says how to pool them.
+    /// The request for a model that is not in the file: for vectors if its header states a pooling, otherwise for
+    /// texts.
     fn request_of(&self, path: &Path) -> Request {
         match pooling_of(path) {
             Some(pooling) => Request::new().embeddings(pooling),
@@ -287,24 +289,24 @@ fn folder_of(files: &[PathBuf]) -> PathBuf {
     files.first().and_then(|file| file.parent()).map(Path::to_owned).unwrap_or_default()
 }
 
-/// The path without links, to know a file that was named twice.
+/// The path without links, to recognise a file that was named twice.
 fn one_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The pooling that a model's header names; `None` for a model that writes texts. A file that cannot be read has none:
-/// who asks for the model gets the error.
+/// The pooling that a model's header states; `None` for a model that writes texts. Also `None` for a file that cannot
+/// be read: requests for that model get the error.
 fn pooling_of(path: &Path) -> Option<Pooling> {
     let profile = ModelProfile::from_header(&Header::open(path).ok()?).ok()?;
     let pooling = profile.hparams.pooling?;
     Some(if pooling == POOLING_RANK { Pooling::Rank } else { Pooling::Model })
 }
 
-/// The templates that the models' specifications name.
+/// The chat templates that the models' specifications name.
 #[derive(Clone)]
 struct Templates {
     by_name: Arc<Mutex<BTreeMap<String, String>>>,
-    /// The template of the others, if the command line names one.
+    /// The template of all other models, if the command line names one.
     others: Option<String>,
 }
 
@@ -315,7 +317,7 @@ impl Templates {
         templates
     }
 
-    /// Sets the templates of these models, and returns those before.
+    /// Sets the templates of these models, and returns the former ones.
     fn set(&self, models: &[ModelSpec]) -> BTreeMap<String, String> {
         let named = models.iter().filter_map(|model| Some((model.name.clone(), model.template.clone()?)));
         std::mem::replace(&mut *self.by_name.lock().unwrap_or_else(PoisonError::into_inner), named.collect())
@@ -325,8 +327,8 @@ impl Templates {
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = before;
     }
 
-    /// The template of a model: the one that is named for it, or its own. `None` if it has none, so that it answers
-    /// prompts alone.
+    /// The template of a model: the one that its specification names, or its own. `None` if it has none; then it
+    /// answers only prompts.
     fn of(&self, handle: &ModelHandle) -> Result<Option<ChatTemplate>, ApiError> {
         let failed = |error: &dyn std::fmt::Display| ApiError::new(500, format!("{}: {error}", handle.name()));
         let named = self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(handle.name()).cloned();
@@ -369,7 +371,7 @@ mod tests {
             assert_eq!(sources.read(find).unwrap().unwrap().models[0].model, file);
         }
         assert_eq!(asked.get(), 1);
-        // A file that has vanished is searched for again.
+        // If the file has vanished, it is looked up again.
         fs::remove_file(&file).unwrap();
         sources.read(find).unwrap();
         assert_eq!(asked.get(), 2);

@@ -1,5 +1,5 @@
-//! The page that a server of several models shows a browser at `/`: the models with their state, the devices, and the
-//! pool's last decision. It is one HTML document without a script.
+//! The page that a server of several models shows in a browser at `/`: the models with their states, the devices, and
+//! the pool's last decision. It is one HTML document without a script.
 
 use autoplace::machine::Bytes;
 use autoplace_measure::picture::page;
@@ -17,7 +17,7 @@ pub(super) fn html(pool: &Pool) -> String {
         below += &page::text(&format!("failed:\n{}", failures.join("\n")));
     }
     if let Some(plan) = pool.last_plan() {
-        // A decision that cannot be drawn is still shown as text.
+        // If the decision cannot be drawn, the page still shows its text.
         below += &plan.picture().unwrap_or_default();
         below += &page::text(&format!("the last decision:\n{plan}"));
     }

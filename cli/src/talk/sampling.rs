@@ -3,7 +3,7 @@
 use autoplace::generate::{Mirostat, SamplerKind, Sampling};
 use clap::value_parser;
 
-/// Sampling parameters. Unset ones are the model's own, or llama.cpp's defaults.
+/// Sampling parameters. Parameters that are not given are the model's own, or llama.cpp's defaults.
 #[derive(Debug, Default, Clone, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
@@ -130,7 +130,7 @@ impl SamplingArgs {
     }
 }
 
-/// -1 means the whole context, expressed by a number that is large enough.
+/// Parses a number of tokens. -1 means the whole context, which is expressed by a large number.
 fn last_n(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(i32::MAX as u32),

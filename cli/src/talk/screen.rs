@@ -1,5 +1,5 @@
-//! Output: answers on stdout as they arrive, everything else on stderr, dimmed on a terminal that supports and permits
-//! it (`TERM`, `NO_COLOR`).
+//! The output of a chat. Answers go to stdout as they arrive; everything else goes to stderr, dimmed if the terminal
+//! supports and permits that (`TERM`, `NO_COLOR`).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -13,12 +13,12 @@ use console::Style;
 use crate::stop::Stop;
 use crate::terminal::shown;
 
-/// Prints a line that is not a part of an answer.
+/// Prints a line that is not part of an answer.
 pub(super) fn note(text: impl Display) {
     dimmed(&(text.to_string().replace(char::is_control, " ") + "\n"));
 }
 
-/// Prints dimmed text. A failed write is ignored: nobody reads it.
+/// Prints dimmed text. If that fails, nobody reads stderr, so the error is ignored.
 fn dimmed(text: &str) {
     let text = if stderr().is_terminal() { &shown(text) } else { text };
     let _ = write!(stderr(), "{}", Style::new().for_stderr().dim().apply_to(text));
@@ -37,7 +37,7 @@ pub(super) fn write(
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
 }
 
-/// Notes an incomplete answer.
+/// Prints a note if the answer is incomplete.
 pub(super) fn note_full(reason: Option<FinishReason>) {
     if reason == Some(FinishReason::ContextFull) {
         note(format!("the context is full, and the answer ends here: {MORE}"));
@@ -55,9 +55,9 @@ pub(super) fn more_context(error: generate::Error) -> Box<dyn Error> {
 const MORE: &str = "--ctx N or --ctx auto gives more";
 
 struct Answer {
-    /// The last text was reasoning.
+    /// Whether the last text was reasoning.
     thinks: bool,
-    /// The last line has no line end yet.
+    /// Whether the last line has no line break yet.
     is_open: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The verb `serve`: serves a model to programs that use OpenAI's or Anthropic's API. It listens on this machine only,
+//! The verb `serve`: serves a model to programs that use OpenAI's or Anthropic's API. It listens only on this machine,
 //! unless `--host` sets another address, which requires a key. It logs a line of JSON to stderr for each request.
 
 use std::error::Error;
@@ -37,7 +37,7 @@ use crate::files;
 use crate::stop::Stop;
 use crate::template;
 
-/// The environment variable of the key, used without a key file.
+/// The environment variable that has the key if no file or argument does.
 const KEY: &str = "AUTOPLACE_API_KEY";
 
 /// The arguments of `serve`.
@@ -139,10 +139,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Some(Files { model: path, projector }) = files else { return Ok(ExitCode::from(130)) };
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
-    // The smaller model is loaded first; the other one takes the remaining memory.
-    let embedding = args.embed.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.embedder(it)?)));
+    // The smaller models are loaded first; the text model takes the remaining memory.
+    let embedding = args.embed.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.embedder(file)?)));
     let embedding = embedding.transpose()?;
-    let reranking = args.reranker.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.reranking(it)?)));
+    let reranking =
+        args.reranker.as_deref().map(|file| Ok::<_, Box<dyn Error>>((name_of(file), args.reranking(file)?)));
     let reranking = reranking.transpose()?;
     let store = args.load.store(CacheRam::Auto, key.as_deref())?;
     let more = |builder: ModelBuilder| {
@@ -156,7 +157,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     api = api.infill_suffix_first(args.spm_infill);
     api = args.media_hosts()?.set(api);
     if args.shift.context_shift {
-        // A model that cannot shift its context is an error now instead of in each request.
+        // If the model cannot shift its context, that is an error now and not in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
         engine.submit(text)?.into_text()?;
     }
@@ -187,7 +188,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     until_stopped(listener, args.timeout(), &stop, |listener, stop| server.serve(listener, stop))
 }
 
-/// Listens until Ctrl-C, then waits for running requests at most this long.
+/// Listens until Ctrl-C, then waits at most this long for running requests.
 pub(super) fn until_stopped<Ended: Future<Output = ()>>(
     listener: TcpListener,
     timeout: Duration,
@@ -226,7 +227,7 @@ impl AllowedHosts {
     }
 }
 
-/// No host: this program was built without images.
+/// No hosts, because this program was built without images.
 #[derive(Debug, Clone)]
 #[cfg(not(feature = "media"))]
 pub(super) struct AllowedHosts;
@@ -247,13 +248,14 @@ pub(super) struct EngineSettings {
 
 impl EngineSettings {
     pub(super) fn set(self, builder: EngineBuilder) -> EngineBuilder {
-        // Bounds the buffers of slow clients.
+        // `ahead` limits the tokens that are buffered for a slow client.
         let builder = builder.queue(self.queue).ahead(256);
         self.prompt_chunk.into_iter().fold(builder, |builder, tokens| builder.prompt_chunk(tokens as usize))
     }
 }
 
-/// The model of a server and its placement; a server of several models needs none here.
+/// The arguments for a server's model and its placement. The model may be missing, because a server of several models
+/// needs none here.
 #[derive(Debug)]
 pub(super) struct ServedModel(LoadArgs);
 
@@ -335,7 +337,7 @@ impl ServeArgs {
         if self.isolated { self.worker() } else { Isolation::None }
     }
 
-    /// A process of its own for each model.
+    /// Settings for running each model in its own process.
     pub(super) fn worker(&self) -> Isolation {
         let worker = WorkerProcess::own_executable().timeout(Duration::from_secs(self.silent));
         Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
@@ -345,7 +347,7 @@ impl ServeArgs {
         EngineSettings { queue: self.queue, prompt_chunk: self.prompt_chunk }
     }
 
-    /// Loads the embedding model with the pooling that it names, or the mean.
+    /// Loads the embedding model, with the pooling in its header or else the mean.
     fn embedder(&self, path: &Path) -> Result<Embedder, Box<dyn Error>> {
         let load = |pooling| Model::builder(path).embeddings(pooling).isolation(self.isolation()).load();
         let model = match load(Pooling::Model) {
@@ -360,7 +362,7 @@ impl ServeArgs {
         Ok(model?.embedder()?)
     }
 
-    /// The key, if there is one. Without a key, an address that others can reach is an error.
+    /// The key, if there is one. An address that other machines can reach is an error without a key.
     fn key(&self) -> Result<Option<String>, String> {
         if let Some(key) = &self.api_key {
             return Ok(Some(key.clone()));
@@ -369,12 +371,12 @@ impl ServeArgs {
             (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} give a key: use one of them")),
             (Some(file), _) => files::read(file)?,
             (None, Ok(key)) => key,
-            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is no text")),
+            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is not valid text")),
             (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),
             (None, Err(_)) => {
                 let host = self.host;
                 return Err(format!(
-                    "others can reach {host}: give them a key by --api-key-file or {KEY}, or let everybody in by \
+                    "others can reach {host}: set a key with --api-key-file or {KEY}, or admit everybody with \
                      --without-key"
                 ));
             }

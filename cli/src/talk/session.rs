@@ -1,4 +1,4 @@
-//! A chat at a terminal: messages flow in; answers, and notes on changes of the model, flow out.
+//! A chat at a terminal. In: messages. Out: answers, and notes on changes of the model.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
 use crate::terminal::print;
 
-/// Upper bound of a token's bytes. A file with more bytes for each token of the context is not read.
+/// Maximum bytes of a token. A file is not read if it has more bytes than that for each token of the context.
 const MAX_PER_TOKEN: u64 = 128;
 /// Minimum gain in speed that justifies a reload: a tenth.
 const MIN_GAIN: f64 = 0.1;
 
-/// The commands.
+/// The commands of a chat.
 const HELP: &str = "\
 /stats         tokens and speed of the last answer, beside what was predicted
 /placement     where the model is, and why
@@ -39,9 +39,9 @@ pub(super) struct Session {
     chat: Chat,
     stop: Stop,
     sentinel: Option<Sentinel>,
-    /// The placement of the last report.
+    /// The placement at the last report.
     placed: Arc<Plan>,
-    /// Number of messages that the model did not see at the last report.
+    /// Number of messages, at the last report, that no longer fitted into the context.
     forgotten: usize,
     last: Option<Statistics>,
 }
@@ -54,7 +54,7 @@ impl Session {
         Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
     }
 
-    /// Runs the chat until the person leaves, or for one answer. `seen` comes before the first message.
+    /// Runs the chat until the person leaves, or for one answer. `seen` has images and sounds for the first message.
     pub(super) fn talk(&mut self, mut seen: Vec<Part>, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
         note("/help lists the commands");
@@ -124,7 +124,7 @@ impl Session {
         }
         self.forgotten = forgotten;
         if let Some(sentinel) = &self.sentinel {
-            // The beginning of a move was reported when the move began.
+            // `Moving` is left out, because it was reported when the move began.
             sentinel.events().try_iter().filter(|event| !matches!(event, Event::Moving { .. })).for_each(note);
         }
         let placed = self.model.placement();
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// The placement, and the move by depth that led there.
+    /// Describes the placement, and the move by depth that led to it.
     fn placement(&self) -> String {
         let moved = self.model.report().moved.as_ref().map(|moved| format!("\n  {moved}"));
         self.model.placement().to_string() + &moved.unwrap_or_default()
@@ -165,8 +165,8 @@ impl Session {
     }
 }
 
-/// Requests the re-placement that an event advises, which happens before the next token. The model is not reloaded at a
-/// prompt, where a person may send a message at any moment.
+/// Requests the re-placement that an event advises. It happens before the next token, and not while a person types, who
+/// may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
     // A move is reported at once, because the answer pauses meanwhile.
     if let Event::Moving { done, .. } = event {

@@ -1,5 +1,5 @@
-//! The source of a model and its projector: paths, or a hub, from which the best files for this machine are chosen and
-//! fetched.
+//! The source of a model and its projector: local paths, or a hub. From a hub, the best files for this machine are
+//! chosen and fetched.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
@@ -25,8 +25,9 @@ pub(super) struct SourceArgs {
     /// hf:OWNER/NAME[:QUANT][@REVISION]
     #[arg(required = true)]
     model: Option<String>,
-    /// Which file of a hub's repository: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4` is the
-    /// fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in turn
+    /// Which file of a hub's repository to use: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4`
+    /// is the fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in
+    /// turn
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
     wish: Preference,
     /// Fetches missing files without asking
@@ -42,7 +43,7 @@ pub(super) struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// The model's name or path; `None` where a verb needs none.
+    /// The model's name or path; `None` if it is not given.
     pub(super) fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
@@ -57,7 +58,7 @@ impl SourceArgs {
         self.files_of(self.model().unwrap_or_default(), wanted, request, stop)
     }
 
-    /// As [`files`](Self::files), of a model with this name or path.
+    /// As [`files`](Self::files), for a model with this name or path.
     pub(super) fn files_of(
         &self,
         model: &str,
@@ -86,7 +87,7 @@ impl SourceArgs {
                     note(&pick.reason);
                     Some(pick.cached.map_or(At::There(pick.candidate), At::Here))
                 }
-                // The model is of use without one that nobody has named.
+                // The model can be used without a projector, unless the user has named one.
                 Err(error) if is_beside => {
                     note(format!("no projector: {error}"));
                     None
@@ -94,7 +95,7 @@ impl SourceArgs {
                 Err(error) => return Err(error.into()),
             },
         };
-        // The model and its projector are asked for together.
+        // One question covers the model and its projector.
         let lacking: Vec<&Candidate> =
             [Some(&model), projector.as_ref()].into_iter().flatten().filter_map(At::there).collect();
         let may_do_without = is_beside && model.there().is_none();
@@ -115,7 +116,8 @@ impl SourceArgs {
         Ok(projector.map(|projector| Files { model, projector: Some(projector) }))
     }
 
-    /// The best file of a model's name, its header, and the projectors of its repository if one is looked for there.
+    /// The best file for a model's name and its header. If a projector is wanted from its repository, also the
+    /// projectors there.
     fn picked(
         &self,
         name: &Name,
@@ -148,12 +150,12 @@ impl SourceArgs {
         Ok(if self.offline { hub.offline(true) } else { hub })
     }
 
-    /// Whether to fetch these. Asks on a terminal.
+    /// Whether to fetch these files. Asks the user on a terminal.
     fn is_wanted(&self, lacking: &[&Candidate]) -> Result<bool, Box<dyn Error>> {
         if lacking.is_empty() || self.yes {
             return Ok(true);
         }
-        let (names, bytes) = (names(lacking), Bytes(lacking.iter().map(|it| it.bytes()).sum()));
+        let (names, bytes) = (names(lacking), Bytes(lacking.iter().map(|candidate| candidate.bytes()).sum()));
         if !stdin().is_terminal() || !stderr().is_terminal() {
             let (are, their) = if lacking.len() > 1 { ("are", "their") } else { ("is", "its") };
             return Err(format!("{names} {are} not here: --yes fetches {their} {bytes}").into());
@@ -165,9 +167,9 @@ impl SourceArgs {
     }
 }
 
-/// The projectors that the hub has of a cached model; none if the hub cannot be asked at once.
+/// The projectors that the hub has for a model in the cache; empty if the hub does not answer at once.
 fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
-    // The model is here, so nobody waits for a hub that does not answer.
+    // The model itself is in the cache, so it is not worth waiting for a hub that does not answer.
     let hub = hub.clone().patience(Duration::from_secs(5), 1, Duration::ZERO);
     match hub.projectors(&name.without_quant()) {
         Ok(projectors) => projectors,
@@ -180,10 +182,10 @@ fn projectors_of(hub: &Hub, name: &Name) -> Vec<Candidate> {
 }
 
 fn names(candidates: &[&Candidate]) -> String {
-    candidates.iter().map(|it| it.name()).collect::<Vec<_>>().join(" and ")
+    candidates.iter().map(|candidate| candidate.name()).collect::<Vec<_>>().join(" and ")
 }
 
-/// A model's first file, and its projector's.
+/// A model's first file, and the file of its projector.
 #[derive(Debug, Clone)]
 pub(super) struct Files {
     pub(super) model: PathBuf,
@@ -196,31 +198,31 @@ impl Files {
     }
 }
 
-/// The projector that is looked for.
+/// The projector to look for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wanted {
-    /// None.
+    /// No projector.
     Nothing,
-    /// The one in the model's folder, or in its repository.
+    /// A projector in the model's folder or repository.
     Beside,
-    /// The file at this path, or the best of a repository.
+    /// The file at this path, or the best file of the repository with this name.
     At(PathBuf),
 }
 
 impl Wanted {
-    /// The hub's name of the projector.
+    /// The projector's name on the hub; `None` for a path.
     pub(super) fn name(&self) -> Result<Option<Name>, Box<dyn Error>> {
         let Self::At(path) = self else { return Ok(None) };
         let name = path.to_str().filter(|name| Name::is_hub_name(name));
         Ok(name.map(str::parse).transpose()?)
     }
 
-    /// Whether it is a hub's name.
+    /// Whether the projector is named by a name on the hub.
     pub(super) fn is_named(&self) -> bool {
         matches!(self, Self::At(path) if path.to_str().is_some_and(Name::is_hub_name))
     }
 
-    /// The projector of a model that is here, without a hub.
+    /// The projector of a local model, found without a hub.
     pub(super) fn beside(&self, model: &Path) -> Option<PathBuf> {
         match self {
             Self::Nothing => None,
@@ -230,7 +232,7 @@ impl Wanted {
     }
 }
 
-/// Where a file is.
+/// The place of a file: on this machine, or on the hub.
 enum At {
     Here(PathBuf),
     There(Candidate),
@@ -244,7 +246,7 @@ impl At {
         }
     }
 
-    /// The file, fetched if it is not here; `None` if Ctrl-C came first.
+    /// The local path of the file, which is fetched if necessary; `None` if Ctrl-C ended the fetch.
     fn here(self, hub: &Hub, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
         match self {
             Self::Here(path) => Ok(Some(path)),
@@ -253,13 +255,28 @@ impl At {
     }
 }
 
-/// As [`SourceArgs::files_of`], with nothing fetched and nobody asked.
+/// As [`SourceArgs::files_of`], but without fetching and without asking the user.
 pub(super) fn files_here(model: &str, wanted: &Wanted, request: &Request) -> Result<Option<Files>, Box<dyn Error>> {
-    let model = here(Path::new(model), request, || Ok(load::detect()?))?;
-    let Some(name) = wanted.name()? else { return Ok(Some(Files { projector: wanted.beside(&model), model })) };
+    let path = here(Path::new(model), request, || Ok(load::detect()?))?;
+    let named = wanted.name()?;
+    let is_beside = named.is_none();
+    let name = match named {
+        Some(name) => name,
+        // The same rule as for a fetch, among the projectors that are here.
+        None if *wanted == Wanted::Beside && Name::is_hub_name(model) => model.parse::<Name>()?.without_quant(),
+        None => return Ok(Some(Files { projector: wanted.beside(&path), model: path })),
+    };
     let hub = Hub::from_env()?.offline(true);
-    let pick = hub.pick_projector(&hub.projectors(&name)?, &Header::open(&model)?, &load::detect()?, request)?;
-    Ok(Some(Files { model, projector: pick.cached }))
+    let pick = || -> Result<_, Box<dyn Error>> {
+        Ok(hub.pick_projector(&hub.projectors(&name)?, &Header::open(&path)?, &load::detect()?, request)?)
+    };
+    let projector = match pick() {
+        Ok(pick) => pick.cached,
+        // The model is of use without one that nobody has named.
+        Err(_) if is_beside => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Some(Files { model: path, projector }))
 }
 
 /// The first file of a local model by its path, or the best fetched file for a machine by its hub name.

@@ -1,4 +1,4 @@
-//! The places that keep computed prompts: host memory (`--cache-ram`, which plans know too), and a folder.
+//! The stores of computed prompts: host memory (`--cache-ram`, which plans also read), and a folder.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use autoplace::store::{PromptStore, StoreOptions};
 use crate::ask::CacheRam;
 use crate::sizes;
 
-/// The prompt store of a model.
+/// The arguments of a model's prompt store.
 #[derive(Debug, clap::Args)]
 pub(super) struct StoreArgs {
     /// Also keeps the prompts of --cache-ram in this folder, for this user alone, so that texts continue after a
@@ -18,11 +18,11 @@ pub(super) struct StoreArgs {
     cache_dir: Option<(PathBuf, u64)>,
 }
 
-/// Bytes of a folder without a stated size.
+/// Maximum bytes of a folder for which no size is given.
 const FOLDER_BYTES: u64 = 16 << 30;
 
 impl StoreArgs {
-    /// The store; `None` if none is asked for. `owner` is whose texts they are.
+    /// Opens the store; `None` if it is off. `owner` is the key that identifies the owner of the texts.
     pub(super) fn open(&self, ram: CacheRam, owner: Option<&str>) -> Result<Option<PromptStore>, Box<dyn Error>> {
         let mut options = match ram {
             CacheRam::Off if self.cache_dir.is_none() => return Ok(None),
@@ -44,7 +44,7 @@ impl StoreArgs {
         let ram = match ram {
             None | Some(CacheRam::Off) => 0,
             Some(CacheRam::Bytes(bytes)) => bytes,
-            // The host memory that one model leaves free is for the others.
+            // In a pool, the host memory that one model leaves free is for the other models.
             Some(CacheRam::Auto) => {
                 return Err("--cache-ram auto is for one model: each of several models needs a size, such as 2GiB");
             }
@@ -53,17 +53,18 @@ impl StoreArgs {
     }
 }
 
-/// The prompt stores of a pool's models, which do not share one.
+/// The settings for the prompt stores of a pool's models. Each model has its own store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PoolStores {
-    /// Most bytes of memory of a model that states none.
+    /// Maximum bytes of host memory for a model that states none.
     ram: u64,
     folder: Option<(PathBuf, u64)>,
     owner: Option<String>,
 }
 
 impl PoolStores {
-    /// The store of the model with this name, which may state its memory; `None` if none is asked for.
+    /// The store options of the model with this name; `None` if its store is off. `stated` are the options in its
+    /// specification.
     pub(super) fn of(&self, name: &str, stated: Option<&StoreOptions>) -> Option<StoreOptions> {
         let ram = stated.and_then(|stated| stated.memory_bytes).unwrap_or(self.ram);
         let mut options = StoreOptions::new(ram);
@@ -92,7 +93,7 @@ fn file_name(name: &str) -> String {
     encoded
 }
 
-/// Parses a folder, and its size behind the last colon if a size is there.
+/// Parses a folder, and the size behind the last colon, if there is one.
 fn folder(text: &str) -> Result<(PathBuf, u64), String> {
     let (folder, bytes) = match text.rsplit_once(':') {
         // `C:\prompts` has a colon too.

@@ -1,4 +1,4 @@
-//! Prompts, and the handling of answers, under llama.cpp's names.
+//! Arguments for prompts and for the handling of answers, under llama.cpp's names.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) struct TextArgs {
     grammar_file: Option<Constraint>,
 }
 
-/// The behaviour with a full context.
+/// The arguments for a text that fills its context.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct ShiftArgs {
     /// Drops the oldest tokens when the context is full, so that a text continues
@@ -82,7 +82,7 @@ impl ShiftArgs {
     }
 }
 
-/// -1 means the whole prompt.
+/// Parses the number of prompt tokens to keep. -1 means the whole prompt.
 fn keep(text: &str) -> Result<usize, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(usize::MAX),
@@ -170,7 +170,7 @@ fn escaped(text: &str) -> String {
         bytes.push(byte);
         rest = &rest[taken..];
     }
-    // Only `\xHH` can give invalid UTF-8. The text then stays as written.
+    // Only `\xHH` can make invalid UTF-8. The text then stays as written.
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
@@ -217,7 +217,7 @@ mod tests {
             (r#"\"\'\\n"#, "\"'\\n"),
             (r"\x41\x7a\xg1\x4", r"Az\xg1\x4"),
             (r"\d\", r"\d\"),
-            // A part of a character is not a character.
+            // These bytes are only a part of a character.
             (r"\xe2", r"\xe2"),
             (r"\xe2\x82\xac", "€"),
             ("ä\\nö", "ä\nö"),

@@ -1,5 +1,5 @@
-//! `autoplace plan --lora`, `--control-vector` and `--mtp`: computations beside a model's own blocks are part of the
-//! plan.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: the plan includes computations besides those of a model's
+//! own blocks.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
 use autoplace::gguf::{Builder, Header, TensorType};
@@ -34,7 +34,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
         assert!(json.contains("with style beside the weights"), "{json}");
     }
-    // Files loaded beside the model are passed to another tool, or refused.
+    // Files that are loaded beside the model are passed to another tool, or refused.
     let projector = folder.path().join("projector.gguf");
     mmproj::gemma3(256).write_sparse(&projector).unwrap();
     let projector = projector.to_str().unwrap();
@@ -53,14 +53,14 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
 }
 
 #[test]
-fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() {
+fn a_control_vector_takes_bytes_changes_the_text_and_is_emitted_for_llama_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let vector = Builder::new("controlvector").tensor("direction.2", TensorType::F32, &[256]);
     let file = write_random(&vector, folder.path(), "calm", 1, 4.0).display().to_string();
     for probing in [&[][..], &["--no-probe"]] {
         let (_, without) = bytes(&demo(), probing);
         let (json, with) = bytes(&demo(), &[&["--control-vector", &file], probing].concat());
-        // llama.cpp allocates a direction for each of six blocks except the first, whatever the file contains.
+        // llama.cpp allocates a direction for each of six blocks except the first, even if the file has fewer.
         assert_eq!(with[0] - without[0], 5 * 256 * 4);
         assert!(json.contains("with a control vector"), "{json}");
     }

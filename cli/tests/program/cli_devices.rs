@@ -1,4 +1,4 @@
-//! `autoplace devices` for people and scripts, and the file that it writes for `plan`.
+//! The output of `autoplace devices` for people and scripts, and the file that it writes for `plan`.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn file(user: &User, text: impl AsRef<[u8]>) -> String {
     path(user, "machine.json")
 }
 
-/// A computer that is certainly not this one.
+/// A machine that certainly differs from this computer.
 fn elsewhere() -> Machine {
     let card = Gpu::named("RTX 4090").unwrap().free(gib(22));
     Machine::new(Host::new(gib(512)).bandwidth(400_000_000_000)).with_gpu(card)
@@ -29,7 +29,7 @@ fn elsewhere() -> Machine {
 #[test]
 fn the_machine_is_described_in_words_and_the_json_has_the_same() {
     let user = User::new();
-    // An unwritable home is not an error.
+    // A home that cannot be written is not an error.
     fs::write(user.path("cache"), "no folder").unwrap();
     fs::write(user.path("Library"), "no folder").unwrap();
     let words = user.says(&["devices"]);
@@ -46,7 +46,7 @@ fn the_machine_is_described_in_words_and_the_json_has_the_same() {
 }
 
 #[test]
-fn devices_are_measured_when_asked_and_it_is_kept() {
+fn devices_are_measured_on_request_and_the_rates_are_stored() {
     let user = User::new();
     let rates = |args: &[&str]| {
         let json = user.json(&[&["devices"], args].concat());
@@ -64,7 +64,7 @@ fn devices_are_measured_when_asked_and_it_is_kept() {
 }
 
 #[test]
-fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_as_it_was() {
+fn a_machine_from_a_file_is_described_fully_and_written_unchanged() {
     let user = User::new();
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::default();
@@ -84,7 +84,7 @@ fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_a
     (card.device, card.pci_id) = (Some("CUDA0".to_owned()), Some(PciId::new(0, 1, 0, 0)));
     let link = |generation| PcieRate::new(generation, 16).unwrap();
     card.pcie = Some(PcieLink::new(link(4)).current(link(1)));
-    // The largest programs are named; the rest is counted.
+    // The largest programs are named, and the others are only counted.
     let programs = (0..7).map(|_| GpuProcess::new(9).name("python").bytes(mib(80)));
     let programs = [GpuProcess::new(42).name("ollama").bytes(gib(6)), GpuProcess::new(7).bytes(mib(90))]
         .into_iter()
@@ -123,7 +123,7 @@ Linux inside of Windows (WSL): Windows hands out the GPU's memory
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    // The learned memory, and 512 MiB under WSL.
+    // Taken are the learned bytes, and 512 MiB under WSL.
     let taken = mib(40 + 50 + 512);
     for (headroom, bytes) in [
         ("tight", taken + mib(16)),
@@ -147,7 +147,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
         assert_eq!((&devices[0]["name"], &devices[0]["free"]), (&"RTX 4090".into(), &gib(22).into()));
         assert_eq!(devices.last().unwrap()["total"], gib(512));
         assert_eq!(json["probe"].is_null(), !probing.is_empty());
-        // The result equals that of the same card on this host.
+        // The plan equals the plan for the same card on this host.
         let same = plan(&[&["--gpu", "RTX 4090,free=22GiB"], probing].concat());
         let keys = ["n_gpu_layers", "estimate", "probe"];
         assert_eq!(keys.map(|key| &json[key]), keys.map(|key| &same[key]));
@@ -155,7 +155,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
 }
 
 #[test]
-fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
+fn a_card_with_unknown_allocation_rules_is_planned_by_arithmetic_alone() {
     let user = User::new();
     let mut machine = elsewhere();
     machine.gpus = vec![Gpu::named("Arc B580").unwrap()];
@@ -166,7 +166,7 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_machine_or_cannot_be_written_is_named_with_the_field() {
+fn a_wrong_machine_file_is_named_with_its_field() {
     let user = User::new();
     let mut wrong = json!(elsewhere());
     wrong["gpus"][0]["total"] = "24GiB".into();

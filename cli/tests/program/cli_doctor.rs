@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::cli_support::{User, demo, text};
 use serde_json::{Value, json};
 
-/// The verdict in JSON. Checks that the exit code tells whether there are findings.
+/// The verdict as JSON. Checks that the exit code says whether there are findings.
 pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
     let output = user.autoplace(&[&["doctor", "--json"], args].concat());
     assert_eq!(text(&output.stderr), "", "{args:?}");
@@ -16,7 +16,7 @@ pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
 }
 
 #[test]
-fn every_report_that_somebody_sent_is_judged_as_it_was() {
+fn every_recorded_report_has_the_expected_verdict() {
     let user = User::new();
     let cases = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")).unwrap();
     let cases = cases.map(|case| {
@@ -34,7 +34,7 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
 }
 
 #[test]
-fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
+fn a_partly_offloaded_model_is_reported_with_a_remedy() {
     let user = User::new();
     let demo = demo();
     let parted = ["doctor", &demo, "--ctx", "4096", "--gpu", "X=11MiB", "--headroom", "0"];
@@ -44,7 +44,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     assert!(printed.starts_with("verdict: "), "{printed}");
     assert!(printed.contains("  fix: ") && printed.contains("tok/s measured"), "{printed}");
 
-    // The report gives the same verdict elsewhere, without files of this computer.
+    // On another computer, without the files of this one, the verdict on the report is the same.
     let report = user.path("report.md");
     let printed = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
     std::fs::write(&report, &printed).unwrap();
@@ -59,7 +59,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
 }
 
 #[test]
-fn what_is_no_report_is_refused_with_its_reason() {
+fn a_file_that_is_not_a_report_is_refused_with_a_reason() {
     let user = User::new();
     let file = user.path("report.md");
     std::fs::write(&file, "words\n```json\n{\"version\": 1, \"machine\": 3}\n```\n").unwrap();

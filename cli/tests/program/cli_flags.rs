@@ -1,4 +1,4 @@
-//! Command lines of llama.cpp's users in this program.
+//! Command lines that users of llama.cpp type, in this program.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // A program that ends at once reads nothing.
+    // Writing may fail, because a program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -73,7 +73,7 @@ fn a_system_message_a_seed_and_a_template_are_what_llama_cpp_means_by_them() {
 }
 
 #[test]
-fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
+fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_ignored() {
     let (user, demo) = (User::new(), demo());
     let words = ["run", &demo, "--temp", "0", "-n", "8", "-c", "512"];
     let [plain, marked] =
@@ -88,7 +88,7 @@ fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_by_name_before_anything_is_loaded() {
+fn unsupported_flags_are_refused_by_name_before_anything_is_loaded() {
     let (user, demo) = (User::new(), demo());
     user.fails(
         &["run", &demo, "-sm", "row", "--numa", "isolate", "x"],
@@ -103,7 +103,10 @@ fn what_cannot_be_taken_is_refused_by_name_before_anything_is_loaded() {
     let plan = user.command(&["plan", &demo, "-ngl", "0", "-t", "4", "--temp", "0.7"]).output().unwrap();
     assert_eq!(plan.status.code(), Some(0), "{}", text(&plan.stderr));
     let notes = text(&plan.stderr);
-    assert!(notes.contains("-t places nothing") && notes.contains("--temp places nothing"), "{notes}");
+    assert!(
+        notes.contains("-t does not affect placement") && notes.contains("--temp does not affect placement"),
+        "{notes}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `autoplace list` for people and scripts.
+//! The output of `autoplace list` for people and scripts.
 
 use std::fs;
 

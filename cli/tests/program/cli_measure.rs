@@ -10,7 +10,7 @@ use autoplace_measure::Measurement;
 use serde_json::Value;
 use test_support::llama_source;
 
-/// A card that holds half of the demo model, and little to compute.
+/// Arguments for a card that holds half of the demo model, and for few tokens.
 const SHORT: &str =
     "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
 
@@ -25,7 +25,7 @@ fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
 }
 
 #[test]
-fn what_was_measured_once_is_shown_in_every_form() {
+fn a_stored_measurement_is_shown_in_every_format() {
     let user = User::new();
     let (file, measurement) = measured(&user, &["--rounds", "1"]);
     let show = |format| user.says(&["measure", &file, "--format", format]);
@@ -68,9 +68,9 @@ fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
 }
 
 #[test]
-fn one_placement_is_held_against_another() {
+fn two_placements_are_compared() {
     let user = User::new();
-    let [plan, file] = ["plan.json", "measured.json"].map(|it| user.path(it).display().to_string());
+    let [plan, file] = ["plan.json", "measured.json"].map(|name| user.path(name).display().to_string());
     let demo = demo();
     user.says(&["plan", &demo, "--ctx", "256", "--kv", "q8_0", "--save", &plan]);
     let both = ["--before", "-ngl 0 -ctk bf16", "--after", &plan, "--rounds", "2"];
@@ -94,7 +94,7 @@ fn one_placement_is_held_against_another() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_before_anything_is() {
+fn an_impossible_measurement_is_refused_before_anything_is_measured() {
     let user = User::new();
     let demo = demo();
     let empty = user.path("empty.txt");
@@ -123,7 +123,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is() {
 }
 
 #[test]
-fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its_own() {
+fn a_placement_that_lasts_is_saved_and_one_that_does_not_exits_with_3() {
     let user = User::new();
     let plan = user.path("plan.json");
     let demo = demo();
@@ -132,7 +132,8 @@ fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its
         let args = ["measure", &demo, "--ctx", "256", "--ready=3", "--over", "0", "--drift", drift, "--save", saved];
         user.autoplace(&[&args[..], more].concat())
     };
-    // No two runs take exactly the same time. A busy machine fails too.
+    // With an allowed drift of 0 this fails, because no two runs take exactly the same time. It may also fail because
+    // the machine is busy.
     let output = ready("0", &[]);
     let table = text(&output.stdout);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), ""), "{table}");
@@ -156,7 +157,7 @@ fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its
 }
 
 #[test]
-fn a_submission_shows_what_it_leaves_in_and_has_no_path_text_or_name() {
+fn a_submission_shows_its_content_and_has_no_path_text_or_name() {
     let user = User::new();
     let [texts, file, page] = ["texts", "mine.json", "page.html"].map(|name| user.path(name).display().to_string());
     fs::write(&texts, "My name is Zoe.\n").unwrap();

@@ -43,10 +43,10 @@ fn an_image_is_shown_with_the_projector_beside_the_model_and_a_line_says_its_siz
     assert!(beside.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{beside}");
     assert!(beside.contains("mmproj"), "{beside}");
     assert!(!answer.trim().is_empty());
-    // Named, and by llama.cpp's words, with the same picture twice.
+    // The projector is named by llama.cpp's flag, and the same picture is given twice.
     let named = run(&["-mm", projector.to_str().unwrap(), "--image", &format!("{picture},{picture}")]);
     assert_eq!((named.0, named.2.matches("dot.bmp: picture").count()), (Some(0), 2), "{}", named.2);
-    // Without an image no projector is loaded, and without a projector no image is taken.
+    // Without an image no projector is loaded, and without a projector an image is refused.
     let plain = run(&[]);
     assert!(plain.0 == Some(0) && !plain.2.contains("mmproj"), "{}", plain.2);
     let refused = run(&["--image", &picture, "--no-mmproj"]);
@@ -80,13 +80,13 @@ fn a_list_and_a_plan_name_the_projector() {
     let with = format!("mmproj={}", projector.display());
     let plan = user.says(&["plan", &model, "--with", &with]);
     assert!(plan.contains("mmproj") && !plan.contains("also load"), "{plan}");
-    // A plan of the model alone says what `chat` and `serve` load beside it.
+    // The plan for the model alone has a note on the projector that `chat` and `serve` load beside it.
     let alone = user.says(&["plan", &model]);
     assert!(alone.contains(&format!("also load {}: --with {with} plans it", projector.display())), "{alone}");
 }
 
 #[test]
-fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
+fn a_model_of_a_hub_uses_the_projector_of_its_repository() {
     let user = User::new();
     let (model, projector, picture) = seeing(&user);
     let small = Content::large(fs::read(&projector).unwrap());
@@ -110,10 +110,10 @@ fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
         "{}",
         refused.2
     );
-    // A prompt alone needs none.
+    // A prompt without an image needs no projector.
     let plain = run(&["--yes"]);
     assert!(plain.0 == Some(0) && !plain.2.contains("is the projector"), "{}", plain.2);
-    // The model is here and the projector is not: nobody is asked, and the model is of use without.
+    // The cache has the model but no projector. The user is not asked, because the model can be used without it.
     let without = run(&["--image", &picture]);
     assert!(without.2.contains("mmproj-F16 is not here: --yes fetches its"), "{}", without.2);
     assert!(without.0 == Some(1) && without.2.contains("--mmproj FILE"), "{}", without.2);
@@ -122,7 +122,7 @@ fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
     let (code, answer, said) = run(&["--yes", "--image", &picture]);
     assert!(code == Some(0) && said.contains("mmproj-F16 is the projector, of 1 that go with the model"), "{said}");
     assert!(said.contains("dot.bmp: picture of 1 x 1 pixels, 4 tokens"), "{said}");
-    // From now on nothing is fetched, and nobody is asked.
+    // From now on nothing is fetched, and the hub is not asked.
     let sent = server.sent();
     assert_eq!(run(&["--image", &picture]).1, answer);
     assert_eq!(server.sent(), sent);
@@ -131,7 +131,7 @@ fn a_model_of_a_hub_sees_by_the_projector_of_its_repository() {
     fs::copy(&model, local.join("model.gguf")).unwrap();
     let local = local.join("model.gguf");
     let local = local.to_str().unwrap();
-    // A file of this machine with a projector of a repository.
+    // A local model, with a projector from a repository.
     let named =
         [&["run", local, "What is this?", "--image", &picture, "--mmproj", "hf:some/thing:f16"][..], &SHORT].concat();
     assert_eq!(asked(&named).1, answer);

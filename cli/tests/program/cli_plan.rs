@@ -1,4 +1,4 @@
-//! `autoplace plan` for people and scripts: text, JSON, simulated GPUs, wrong arguments.
+//! The output of `autoplace plan` for people and scripts: text, JSON, simulated GPUs, and errors for wrong arguments.
 
 use crate::cli_support::{demo, fails, succeeds};
 use autoplace::gguf::Builder;
@@ -110,7 +110,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
 
 #[test]
 fn the_json_has_the_documented_keys_and_types_with_and_without_a_gpu() {
-    // Zero layers on the GPU, because the test machine may have one.
+    // No layers are on a GPU, because the test machine may have one.
     for (args, devices) in [
         (&["--ngl", "0"][..], 1),
         (&["--gpu", "SIM 8G=8GiB"], 2),
@@ -158,7 +158,7 @@ fn experts_stay_on_the_host_unless_whole_layers_are_asked_for() {
     assert!(!overrides.is_empty());
     assert!(overrides.iter().all(|rule| rule.contains("_exps") && rule.ends_with("=CPU")), "{overrides:?}");
     assert_eq!(held(&json["estimate"]), held(&json["probe"]));
-    // The plan's own bytes are the probe's.
+    // The bytes of the plan are those of the probe.
     assert_eq!(held(&json["devices"]), held(&json["probe"]));
     for whole in [["--policy", "most-layers"], ["--host-parts", "none"]] {
         let json = plan_json(&path, &[&gpu[..], &whole].concat());
@@ -175,7 +175,7 @@ fn a_context_grows_as_far_as_it_costs_no_layer() {
 }
 
 #[test]
-fn a_plan_that_follows_the_depth_has_both_placements_and_emits_the_one_that_is_asked_for() {
+fn a_plan_by_depth_has_both_placements_and_emits_the_requested_one() {
     let (dir, path) = file(&LLAMA_70B.builder());
     let machine = ["--gpu", "RTX 4090=24GiB", "--ram", "96GiB:60GB/s", "--ctx", "32768"];
     let words = plan(&path, &machine);
@@ -236,7 +236,7 @@ fn the_curve_shows_every_number_of_layers() {
     let rows = words.split("layers  tok/s").nth(1).unwrap().trim().lines();
     assert_eq!(rows.count(), 8, "{words}");
     assert!(words.contains("<- this plan"), "{words}");
-    // For an unknown card the speed is a guess.
+    // The speed of an unknown card is guessed.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
     assert!(words.contains("by a guess") && words.contains("<- this plan"), "{words}");
     for part in ["autoplace demo · Q8_0", "weights", "7 of 7 layers", "host", "why"] {
@@ -259,7 +259,7 @@ fn several_gpus_share_the_layers_and_llama_cpp_agrees_where_each_byte_is() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
+fn an_impossible_plan_is_refused_with_its_fault() {
     let demo = demo();
     let many_gpus = ["--gpu", "X=1GiB"].repeat(16);
     fails(&[&["plan", &demo][..], &many_gpus].concat(), 2, &["--gpu", "16", "15"]);
@@ -278,7 +278,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
 }
 
 #[test]
-fn a_model_that_is_none_is_named() {
+fn a_file_that_is_not_a_model_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (garbage, empty, cut) = (path("garbage.gguf"), path("empty.gguf"), path("cut.gguf"));
@@ -298,7 +298,7 @@ fn a_model_of_unknown_memory_is_an_error_without_a_probe() {
     let shape = Shape { arch: "no-such-arch", ..TINY };
     let (_dir, path) = file(&shape.builder());
     fails(&["plan", &path, "--no-probe"], 1, &["cannot be computed", "no-such-arch"]);
-    // llama.cpp does not know it either.
+    // llama.cpp does not know this architecture either.
     fails(&["plan", &path], 1, &["no-such-arch"]);
 }
 
@@ -321,7 +321,7 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
     assert!(whole > results(&[]));
     assert!(results(&["--embeddings=mean", "--ctx", "64"]) < whole);
     let said = plan(&demo(), &["--ngl", "0", "--embeddings", "--ctx", "100"]);
-    // The same number of tokens for each of 16 texts.
+    // Each of the 16 texts has the same number of tokens.
     assert!(said.contains("texts of up to 112 tokens, 16 of them"), "{said}");
     let command = plan(&demo(), &["--ngl", "0", "--embeddings=last", "--emit", "llama.cpp"]);
     for part in ["--embeddings", "--pooling last", "-np 16"] {
@@ -342,7 +342,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn a_host_that_one_does_not_have_is_described() {
+fn another_host_can_be_described() {
     let (_dir, path) = file(&LLAMA_8B.builder());
     let host = |args: &[&str]| {
         let mut json = plan_json(&path, &[&["--no-probe", "--ram"], args].concat());

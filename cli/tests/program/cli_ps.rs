@@ -61,7 +61,7 @@ fn a_model_that_is_served_is_listed_until_its_server_ends_or_is_killed() {
         assert!(doctor.contains("loaded by autoplace"), "{doctor}");
         server.kill().unwrap();
         server.wait().unwrap();
-        // Its worker ends with it.
+        // The worker ends with its application.
         let begun = std::time::Instant::now();
         while !listed().is_empty() {
             assert!(begun.elapsed().as_secs() < 60, "{:?}", listed());

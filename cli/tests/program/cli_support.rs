@@ -59,8 +59,8 @@ impl User {
         serde_json::from_str(&self.says(&[args, &["--json"]].concat())).expect("JSON")
     }
 
-    /// Checks that stderr holds all of `words`, in one line unless clap wrote it, that stdout is empty, and the exit
-    /// code.
+    /// Checks the exit code, that stdout is empty, and that stderr has all of `words`, in one line unless clap wrote
+    /// it.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
         let output = self.autoplace(args);

@@ -8,17 +8,17 @@ use crate::cli_support::{User, demo, text};
 use test_support::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
-/// Few tokens, sampled greedily.
+/// Arguments for a short text that is sampled greedily.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// The output for these arguments and this stdin; `demo` stands for the model.
+/// The output for these arguments and this stdin. In the arguments, `demo` means the demo model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     let mut command = user.command(&[&args[..], &SHORT].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // A program that ends at once reads nothing.
+    // Writing may fail, because a program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -66,7 +66,7 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
 
 /// A plan for a card that this machine does not have.
 #[test]
-fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_asked_for() {
+fn a_plan_that_cannot_be_followed_is_an_error_or_made_again_on_request() {
     let (user, demo) = (User::new(), demo());
     let plan = user.path("plan.json").display().to_string();
     user.says(&["plan", &demo, "--gpu", "RTX 4090", "--policy", "most-layers", "--ctx", "256", "--save", &plan]);
@@ -75,10 +75,10 @@ fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_ask
     let (answer, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert!(!answer.trim().is_empty());
     assert!(beside.contains("planned again") && beside.contains("RTX 4090"), "{beside}");
-    // The request of the plan is made again.
+    // The stored request is planned again.
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan, "--replan"]).stderr;
     assert!(text(&long).contains("256"), "{}", text(&long));
-    // A plan that can be followed is followed.
+    // If the plan can be followed, it is followed.
     user.says(&["plan", &demo, "--ctx", "64", "--save", &plan]);
     let (same, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
     assert_eq!(same, answer);
@@ -102,7 +102,7 @@ fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
 }
 
 #[test]
-fn a_full_context_shifts_where_that_is_asked_for() {
+fn a_full_context_shifts_on_request() {
     let user = User::new();
     let shift = ["run", "demo", PROMPT, "--raw", "--context-shift", "--keep", "4", "-n", "200", "--ignore-eos"];
     let command = |more: &[&str]| talk_in(&user, &[&shift[..], more].concat(), "64");
@@ -128,18 +128,21 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
 }
 
 #[test]
-fn reasoning_is_no_part_of_the_answer() {
+fn reasoning_is_not_part_of_the_answer() {
     let user = User::new();
     let file = user.path("thinks.jinja");
-    // The template opens reasoning that the model never closes.
+    // The template begins reasoning, which the model never ends.
     fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
     let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
     assert_eq!(answer, "\n");
-    assert!(beside.lines().count() > 1 && beside.lines().nth(1).is_some_and(|it| !it.trim().is_empty()), "{beside:?}");
+    assert!(
+        beside.lines().count() > 1 && beside.lines().nth(1).is_some_and(|line| !line.trim().is_empty()),
+        "{beside:?}"
+    );
 }
 
 #[test]
-fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
+fn an_impossible_request_is_refused_before_anything_is_loaded() {
     let user = User::new();
     let demo = demo();
     user.fails(&["run", "/nowhere/at/all.gguf", "hi"], 1, &["all.gguf"]);
@@ -149,7 +152,7 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
     user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
-    // A followed plan excludes arguments that ask for a plan.
+    // `--plan` excludes arguments of a request for a plan.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);
@@ -166,7 +169,7 @@ fn a_text_shorter_than_the_magic_of_gguf_is_a_template() {
 }
 
 #[test]
-fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub() {
+fn a_model_of_a_hub_answers_after_a_permitted_fetch_and_then_without_the_hub() {
     let user = User::new();
     let model = fs::read(demo()).unwrap();
     let projector = ("mmproj-F16.gguf", Content::large(vec![0; 64]));

@@ -1,4 +1,4 @@
-//! `autoplace chat` at a terminal: keys go in, and the screen is read.
+//! `autoplace chat` at a terminal. The tests send keys and read the screen.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,12 +29,12 @@ struct Terminal {
     child: Child,
     output: Receiver<Vec<u8>>,
     parser: Parser,
-    /// All bytes of its output.
+    /// All bytes of the program's output.
     seen: Vec<u8>,
 }
 
 impl Terminal {
-    /// Starts a chat with the demo model and these arguments and variables, up to the first prompt.
+    /// Starts a chat with the demo model and these arguments and variables. Waits for the first prompt.
     fn chat(user: &User, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (pty, pts) = open().unwrap();
         pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
@@ -45,7 +45,8 @@ impl Terminal {
         let (reader, (sender, output)) = (Arc::clone(&pty), sync_channel(0));
         thread::spawn(move || {
             let mut bytes = [0; 1024];
-            // On Linux, the end of output is an error. Unread output would stay in the terminal and block the program.
+            // The loop also ends on an error, which on Linux is the end of the output. Everything is read, because
+            // unread output would stay in the terminal and block the program.
             while let Ok(n @ 1..) = (&*reader).read(&mut bytes) {
                 if sender.send(bytes[..n].to_vec()).is_err() {
                     return;
@@ -190,7 +191,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
     let user = User::new();
     let file = user.path("said.jinja");
     fs::write(&file, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    // Its likeliest text repeats itself for thousands of tokens.
+    // With this template, the likeliest text repeats itself for thousands of tokens.
     let endless = ["--template", file.to_str().unwrap(), "--ctx", "65536"];
     let mut terminal = Terminal::chat(&user, &endless, &[]);
     terminal.shows("but the model was trained on");
@@ -202,7 +203,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
         let stats = terminal.answer("/stats");
         let generated = number(&stats, "generated ");
         assert!((1..6000).contains(&generated), "{stats}");
-        // The text so far is in the conversation; without it the next answer would begin like the first.
+        // The text so far is in the conversation. Without it, the next answer would begin like the first one.
         assert!(number(&stats, "context ") > generated, "{stats}");
         terminal.answer("/clear");
         terminal.press("\x0c");
@@ -230,7 +231,7 @@ fn messages_are_remembered_for_the_user_alone() {
 }
 
 #[test]
-fn colours_are_left_out_where_they_are_not_wanted_and_all_codes_where_a_terminal_has_none() {
+fn colours_and_codes_are_left_out_where_the_user_or_the_terminal_forbids_them() {
     let user = User::new();
     let dim = |terminal: &Terminal| terminal.seen.windows(4).any(|codes| codes == b"\x1b[2m");
     let with = Terminal::chat(&user, &SHORT, &[]);

@@ -15,7 +15,7 @@ use test_support::llama_server::LlamaServer;
 /// A card that holds all of the demo model and is faster than any host.
 const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
 
-/// Replays a program's answers by path. Other paths are not found.
+/// A server that replays a program's answers by path. Other paths have status 404.
 struct Recorded {
     port: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -60,7 +60,7 @@ fn is_refused(user: &User, pid: u32, words: &[&str]) {
     user.fails(&["doctor", &format!("--watch={pid}")], 1, words);
 }
 
-/// A process with this name that does nothing. The arguments are for show.
+/// A process with this name and these arguments that does nothing.
 struct Process(Child);
 
 impl Process {
@@ -71,7 +71,7 @@ impl Process {
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
-    /// A process named `ollama serve`: a shell runs a script of the name `serve`.
+    /// A process with the command line `ollama serve`: a shell, named `ollama`, that runs a script `serve`.
     fn ollama(user: &User, port: &str) -> Self {
         let script = user.path("serve");
         std::fs::write(&script, "read line\n").unwrap();
@@ -130,19 +130,19 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     let context = &asked["evidence"]["model"]["plan"]["context"];
     let [n_ctx, type_k, flash_attn] = ["n_ctx", "type_k", "flash_attn"].map(|name| context[name].to_string());
     assert_eq!([&*n_ctx, &type_k, &flash_attn], ["2048", "\"F16\"", "\"off\""]);
-    // As text, in a report for another person.
+    // The output as text, in a report for others.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: it runs slower") && !printed.contains(&demo), "{printed}");
 
-    // The near miss: the program has all layers that it could have.
+    // The near miss: the program already has as many layers on the card as possible.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
     let (cause, _, verdict) = watched(&user, all.id());
     assert_eq!(cause, Value::Null, "{verdict}");
 }
 
 #[test]
-fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded_is_named() {
+fn settings_of_a_server_in_a_container_are_read_from_its_variables() {
     let user = User::new();
     let server = Recorded::new(llama_server());
     let port = &server.port;
@@ -151,7 +151,7 @@ fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded
     let (cause, running, _) = watched(&user, process.id());
     assert_eq!((cause, &running["n_gpu_layers"]), ("runs_slower".into(), &1.into()));
 
-    // Settings that no plan has are not compared.
+    // A program with settings that no plan has is not compared.
     let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
     let (cause, running, verdict) = watched(&user, process.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -167,7 +167,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let server = Recorded::with_key(answers, "secret");
     let keys = user.path("keys");
     std::fs::write(&keys, "\nsecret\nanother\n").unwrap();
-    // The first of several keys.
+    // If there are several keys, the first one is used.
     for key in [["--api-key", "secret,another"], ["--api-key-file", keys.to_str().unwrap()]] {
         let demo = demo();
         let arguments = [&["-m", &demo, "--port", &server.port, "-ngl", "2"], &key[..]].concat();
@@ -178,7 +178,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     }
     assert!(!server.was_asked("/slots"));
 
-    // A router for several models has no placement of its own.
+    // A router for several models has no placement.
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
     let process = Process::new("llama-server", &["--port", &router.port], &[]);
@@ -227,7 +227,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let (cause, _, verdict) = watched(&user, serves(ollama(6_000_000)).id());
     assert_eq!(cause, Value::Null, "{verdict}");
 
-    // Another model, or an mmproj, takes memory that cannot be told apart.
+    // Another model, or an mmproj, takes memory that cannot be distinguished from the model's.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
@@ -266,13 +266,13 @@ fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
-        // The available room is unknown beside a program with an unknown share; on a described card it is known.
+        // The free memory beside a program with an unknown share is unknown, but on a described card it is known.
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
         assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
     }
     let idle = Recorded::new(json!({"/api/v0/models": {"data": [{"id": "a", "state": "not-loaded"}]}}));
     is_refused(&user, Process::new("llmster", &["--port", &idle.port], &[]).id(), &["no model is loaded now"]);
-    // Another model takes memory that cannot be told apart.
+    // Another model takes memory that cannot be distinguished from the model's.
     let two = Recorded::new(json!({"/api/v0/models": {"data": [
         {"id": "a", "state": "loaded"}, {"id": "b", "type": "embeddings", "state": "loaded"}]}}));
     let process = Process::new("lm-studio", &["--port", &two.port], &[]);
@@ -315,7 +315,7 @@ fn koboldcpp_is_known_by_its_arguments_or_its_file_of_settings() {
 }
 
 #[test]
-fn what_is_no_such_program_is_refused_with_its_reason() {
+fn a_process_that_runs_no_models_is_refused_with_a_reason() {
     let user = User::new();
     user.fails(&["doctor", "--watch=http://127.0.0.1:8080"], 2, &["--watch", "http://127.0.0.1:8080"]);
     let own = std::process::id();

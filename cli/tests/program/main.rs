@@ -1,6 +1,8 @@
-//! The program `autoplace`.
+//! Tests of the program `autoplace`.
 
 mod cli_adapted;
+#[cfg(unix)]
+mod cli_cache;
 mod cli_devices;
 mod cli_doctor;
 mod cli_flags;
@@ -24,6 +26,6 @@ mod serve_pool;
 #[cfg(target_os = "linux")]
 mod serve_pool_long;
 mod server;
-// Its processes have names that differ from those of their files.
+// Only for Linux: the tests start processes under names that differ from those of their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

@@ -1,7 +1,8 @@
-//! Odd files, derived from a real header: `plan`, `list` and `run` refuse exactly the files that llama.cpp refuses.
+//! Odd files, which are derived from a real header. `plan`, `list` and `run` must refuse exactly the files that
+//! llama.cpp refuses.
 //!
-//! Each file has one or two changes of the demo model's header; its tensors are holes. Changes that are known to kill a
-//! process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
+//! Each file has the demo model's header with one or two changes. Its tensors are holes. Changes that are known to kill
+//! a process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
 //! all files:
 //!
 //! `AUTOPLACE_ODD_FILES=a.gguf:b.gguf cargo test -p autoplace-cli --test program odd_files -- --ignored --nocapture`
@@ -37,7 +38,7 @@ struct Odd {
     changes: Vec<String>,
     metadata: Builder,
     tensors: Vec<OddTensor>,
-    /// Number of bytes missing at the end.
+    /// Number of bytes that are missing at the end.
     missing: u64,
 }
 
@@ -63,10 +64,10 @@ impl Numbers {
 
 impl Odd {
     fn from_header(header: &Header) -> Self {
-        let tensor = |it: &autoplace::gguf::Tensor| OddTensor {
-            name: it.name().to_owned(),
-            ty: it.ty(),
-            shape: it.shape()[..it.n_dims()].to_vec(),
+        let tensor = |tensor: &autoplace::gguf::Tensor| OddTensor {
+            name: tensor.name().to_owned(),
+            ty: tensor.ty(),
+            shape: tensor.shape()[..tensor.n_dims()].to_vec(),
         };
         let metadata = header.vocabulary(u64::MAX).unwrap();
         Self { changes: Vec::new(), metadata, tensors: header.tensors().map(tensor).collect(), missing: 0 }
@@ -78,9 +79,9 @@ impl Odd {
         self.changes.push(what);
     }
 
-    /// Writes the file. Returns false if it cannot be written.
+    /// Writes the file. Returns false if the file cannot be written.
     fn write(&self, path: &Path) -> bool {
-        let add = |file: Builder, it: &OddTensor| file.tensor(&it.name, it.ty, &it.shape);
+        let add = |file: Builder, tensor: &OddTensor| file.tensor(&tensor.name, tensor.ty, &tensor.shape);
         let file = self.tensors.iter().fold(self.metadata.clone(), add);
         if file.write_sparse(path).is_err() {
             return false;
@@ -100,7 +101,7 @@ impl Odd {
             0 | 1 => self.retype(&keys, numbers),
             2 => {
                 let key = numbers.one(&keys).0;
-                self.set(format!("without {key}"), |it| it.without(key));
+                self.set(format!("without {key}"), |file| file.without(key));
             }
             3 => {
                 let at = numbers.below(self.tensors.len());
@@ -143,7 +144,7 @@ impl Odd {
             8 | 9 => self.change_vocabulary(header, numbers),
             10 => {
                 let alignment = *numbers.one(&[1_u32, 8, 16, 64, 128]);
-                self.set(format!("aligned to {alignment}"), |it| it.u32("general.alignment", alignment));
+                self.set(format!("aligned to {alignment}"), |file| file.u32("general.alignment", alignment));
             }
             11 => {
                 let suffixes =
@@ -151,7 +152,7 @@ impl Odd {
                 let key = format!("{architecture}.{}", numbers.one(&suffixes));
                 let more = *numbers.one(&[1_u32, 32]);
                 let value = header.u32(&key).ok().flatten().unwrap_or(64).saturating_add(more);
-                self.set(format!("{key} is {value}"), |it| it.u32(&key, value));
+                self.set(format!("{key} is {value}"), |file| file.u32(&key, value));
             }
             _ => {
                 self.missing = *numbers.one(&[1_u64, 100, 5000]);
@@ -180,16 +181,16 @@ impl Odd {
             ValueType::Bool,
         ];
         let ty = *numbers.one(&types);
-        self.set(format!("{key} as {ty}"), |it| match ty {
-            ValueType::U8 => it.u8(key, n.min(255) as u8),
-            ValueType::U16 => it.u16(key, n.min(65535) as u16),
-            ValueType::U64 => it.u64(key, n.into()),
-            ValueType::I32 => it.i32(key, n.cast_signed()),
-            ValueType::I64 => it.i64(key, n.into()),
-            ValueType::F32 => it.f32(key, value as f32),
-            ValueType::Str => it.str(key, n.to_string()),
-            ValueType::Bool => it.bool(key, n > 0),
-            _ => it.u32(key, n),
+        self.set(format!("{key} as {ty}"), |file| match ty {
+            ValueType::U8 => file.u8(key, n.min(255) as u8),
+            ValueType::U16 => file.u16(key, n.min(65535) as u16),
+            ValueType::U64 => file.u64(key, n.into()),
+            ValueType::I32 => file.i32(key, n.cast_signed()),
+            ValueType::I64 => file.i64(key, n.into()),
+            ValueType::F32 => file.f32(key, value as f32),
+            ValueType::Str => file.str(key, n.to_string()),
+            ValueType::Bool => file.bool(key, n > 0),
+            _ => file.u32(key, n),
         });
     }
 
@@ -199,36 +200,36 @@ impl Odd {
             list.strings().unwrap().map(Result::unwrap).collect()
         };
         let [tokens_key, scores, types, merges] =
-            ["tokens", "scores", "token_type", "merges"].map(|it| format!("tokenizer.ggml.{it}"));
+            ["tokens", "scores", "token_type", "merges"].map(|name| format!("tokenizer.ggml.{name}"));
         match numbers.below(9) {
-            0 => self.set("no tokenizer".to_owned(), |it| it.without("tokenizer.ggml.model")),
+            0 => self.set("no tokenizer".to_owned(), |file| file.without("tokenizer.ggml.model")),
             1 => {
                 let name = *numbers.one(&["llama", "gpt2", "bert", "no_vocab", "none", "unknown"]);
-                self.set(format!("the tokenizer {name}"), |it| it.str("tokenizer.ggml.model", name));
+                self.set(format!("the tokenizer {name}"), |file| file.str("tokenizer.ggml.model", name));
             }
             2 => {
                 let name = *numbers.one(&["default", "llama-bpe", "qwen2", "smollm", "nobody-knows"]);
-                self.set(format!("the pre-tokenizer {name}"), |it| it.str("tokenizer.ggml.pre", name));
+                self.set(format!("the pre-tokenizer {name}"), |file| file.str("tokenizer.ggml.pre", name));
             }
-            3 => self.set("tokens that are numbers".to_owned(), |it| it.array_i32(&tokens_key, &[1; 64])),
+            3 => self.set("tokens that are numbers".to_owned(), |file| file.array_i32(&tokens_key, &[1; 64])),
             4 => {
                 let mut all = tokens();
                 let (one, other) = (numbers.below(all.len()), numbers.below(all.len()));
                 all[one] = all[other].clone();
-                self.set(format!("token {one} as token {other}"), |it| it.array_str(&tokens_key, all));
+                self.set(format!("token {one} as token {other}"), |file| file.array_str(&tokens_key, all));
             }
             5 => {
                 let n = tokens().len();
                 let n = *numbers.one(&[n - 1, n, n + 1, 10]);
-                self.set(format!("{n} scores"), |it| it.array_f32(&scores, &vec![0.0; n]));
+                self.set(format!("{n} scores"), |file| file.array_f32(&scores, &vec![0.0; n]));
             }
             6 => {
                 let n = tokens().len();
                 let n = *numbers.one(&[n - 1, n, n + 1, 10]);
-                self.set(format!("{n} types of tokens"), |it| it.array_i32(&types, &vec![1; n]));
+                self.set(format!("{n} types of tokens"), |file| file.array_i32(&types, &vec![1; n]));
             }
-            7 => self.set("scores that are words".to_owned(), |it| it.array_str(&scores, ["a"])),
-            _ => self.set("merges that are numbers".to_owned(), |it| it.array_i32(&merges, &[1, 2, 3])),
+            7 => self.set("scores that are words".to_owned(), |file| file.array_str(&scores, ["a"])),
+            _ => self.set("merges that are numbers".to_owned(), |file| file.array_i32(&merges, &[1, 2, 3])),
         }
     }
 }
@@ -255,11 +256,11 @@ fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     let models = json["models"].as_array().unwrap().iter();
     let models = models.map(|model| (name(&model["files"][0]), model["refused"].as_str().map(str::to_owned)));
     let skipped = json["skipped"].as_array().unwrap().iter();
-    let skipped = skipped.map(|it| (name(&it["path"]), it["why"].as_str().map(str::to_owned)));
+    let skipped = skipped.map(|model| (name(&model["path"]), model["why"].as_str().map(str::to_owned)));
     models.chain(skipped).collect()
 }
 
-/// Makes this many odd files of a model, and compares the results of each.
+/// Makes `count` odd files of a model, and compares our results for each with llama.cpp's.
 fn compare(model: &Path, count: usize) {
     let header = Header::open(model).unwrap();
     let user = User::new();
@@ -326,12 +327,12 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
     let folder = user.path("refused");
     std::fs::create_dir_all(&folder).unwrap();
     let no_change = |_: &mut Odd| {};
-    let without = |key: &'static str| move |odd: &mut Odd| odd.set(key.to_owned(), |it| it.without(key));
+    let without = |key: &'static str| move |odd: &mut Odd| odd.set(key.to_owned(), |file| file.without(key));
     let vision = |odd: &mut Odd| {
         let (name, ty, shape) = ("v.blk.0.attn_q.weight".to_owned(), TensorType::F32, vec![64, 64]);
         odd.tensors.push(OddTensor { name, ty, shape });
     };
-    let wide = |odd: &mut Odd| odd.set("wide".to_owned(), |it| it.u64("tokenizer.ggml.bos_token_id", 1));
+    let wide = |odd: &mut Odd| odd.set("wide".to_owned(), |file| file.u64("tokenizer.ggml.bos_token_id", 1));
     let mut of_tokens = without("tokenizer.ggml.tokens");
     let mut of_model = without("tokenizer.ggml.model");
     type Change<'a> = (&'a str, &'a mut dyn FnMut(&mut Odd), &'a str);
@@ -356,7 +357,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         expected.insert(format!("{name}.gguf"), words);
     }
     let listed = listed(&user, &folder);
-    // The model alone can be extracted, and is complete.
+    // The model can be extracted without the projector, and is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));
     let [from, to] = [&vision, &text].map(|path| path.to_str().unwrap());
     let said = user.says(&["extract", from, to]);

@@ -1,4 +1,4 @@
-//! `autoplace serve` for clients: refusals, slow readers, and disconnects.
+//! Clients of `autoplace serve`: those that are refused, read slowly, or disconnect.
 
 use std::thread;
 
@@ -6,13 +6,13 @@ use crate::cli_support::fails;
 use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
 
-/// A context whose text outlasts the delays of all clients here, and the length of the text.
+/// A context, and the length of a text in it, that is longer than the delays of all clients here.
 const LONG: &str = "65536";
 const TOKENS: u32 = 65_000;
 
 /// A request for a text up to the end of its context.
 fn endless(tokens: u32, more: &Value) -> String {
-    // Without the end-of-text tokens: `</s>`, and the other tokens before the vocabulary's first word.
+    // The bias excludes the tokens that end a text: `</s>`, and the other tokens before the vocabulary's first word.
     let bias = json!({"0": -1000, "1": -1000, "2": -1000});
     let mut body = json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
     for (name, value) in more.as_object().expect("an object") {
@@ -22,7 +22,7 @@ fn endless(tokens: u32, more: &Value) -> String {
 }
 
 #[test]
-fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
+fn answers_are_the_same_with_and_without_isolation() {
     let args = ["--ctx", "512", "--embed", FILE, "--alias", "bible", "--isolated"];
     let servers = [&args[..6], &args].map(Server::start);
     let said = json!([{"role": "user", "content": "Hello!"}]);
@@ -32,7 +32,7 @@ fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
         let (status, health) = server.get("/health");
         assert_eq!((status, &health["status"]), (200, &json!("ok")));
         let (_, models) = server.get("/v1/models");
-        let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+        let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
         assert_eq!(ids, ["bible", MODEL]);
         assert_eq!(server.get("/v1/models/bible").1, models["data"][0]);
         let asked = [
@@ -56,7 +56,7 @@ fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
     faults_are_refused_alike(&servers);
 }
 
-/// Sends requests with faults, which the client has made wherever they are found: here, or in a worker.
+/// Sends requests with faults. Every fault must be reported as the client's, whether the server finds it or a worker.
 fn faults_are_refused_alike(servers: &[Server; 2]) {
     let text = |more: Value| {
         let mut body = json!({"prompt": "a", "max_tokens": 1});
@@ -94,7 +94,7 @@ fn faults_are_refused_alike(servers: &[Server; 2]) {
 }
 
 #[test]
-fn what_it_refuses_it_refuses_in_the_api_s_shape() {
+fn refusals_have_the_form_of_the_api() {
     let server = Server::start(&["--ctx", "512"]);
     let error = |(status, body): (u16, Value)| {
         let error = &body["error"];
@@ -107,7 +107,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
         assert_eq!(error(server.post(CHAT, malformed)), plain(400), "{malformed}");
         assert_eq!(error(server.post(TEXT, malformed)), plain(400), "{malformed}");
     }
-    // A little more than 16 MiB: with too much unread input, a client may not reach its answer.
+    // The body is only a little larger than 16 MiB, because with much unread input a client may not get its answer.
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
     assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
     let long = json!({"prompt": "word ".repeat(200_000)}).to_string();
@@ -119,7 +119,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
 
-    // A browser can be made to send this by a page of another site.
+    // A page of another site can make a browser send this.
     let form = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
     assert!(rest(&server.connected(form)).starts_with("HTTP/1.1 415"));
     assert_eq!(server.engine()["generated_tokens"], 0);
@@ -145,19 +145,19 @@ fn a_browser_sees_the_server_at_its_root() {
     for part in shown {
         assert!(page.contains(part), "no {part}: {page}");
     }
-    // No script, no outside resource, and no path of this machine.
+    // The page has no script, no outside resource, and no path of this machine.
     let addresses = page.matches("http").count();
     assert!(!page.contains("<script") && addresses == page.matches("xmlns=\"http://www.w3.org").count(), "{page}");
     assert!(!page.contains(env!("CARGO_MANIFEST_DIR")), "{page}");
 }
 
 #[test]
-fn a_full_queue_is_said_at_once() {
+fn a_full_queue_is_reported_at_once() {
     let server = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", LONG]);
     let running = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("the first runs", |it| it["running"] == 1);
+    server.until("the first runs", |health| health["running"] == 1);
     let waiting = server.sent(TEXT, &endless(1, &json!({})));
-    server.until("the second waits", |it| it["queued"] == 1);
+    server.until("the second waits", |health| health["queued"] == 1);
     let (status, body) = server.post(TEXT, r#"{"prompt": "a"}"#);
     assert_eq!((status, &body["error"]["code"]), (503, &json!("overloaded")));
     drop(running);
@@ -165,22 +165,22 @@ fn a_full_queue_is_said_at_once() {
 }
 
 #[test]
-fn a_client_that_goes_leaves_its_place() {
+fn a_client_that_disconnects_frees_its_place() {
     let server = Server::start(&["--parallel", "1", "--ctx", LONG]);
     let freed = |it: &Value| it["running"] == 0 && it["queued"] == 0;
 
     let streaming = server.sent(TEXT, &endless(TOKENS, &json!({"stream": true})));
     read_until(&streaming, "data: ");
     let waiting = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("the second waits", |it| it["queued"] == 1);
+    server.until("the second waits", |health| health["queued"] == 1);
     drop(waiting);
-    server.until("it has left the queue", |it| it["queued"] == 0);
+    server.until("it has left the queue", |health| health["queued"] == 0);
     drop(streaming);
     let after = server.until("the stream has ended", freed);
     assert!(after["generated_tokens"].as_u64().unwrap() < u64::from(TOKENS), "{after}");
 
     let whole = server.sent(TEXT, &endless(TOKENS, &json!({})));
-    server.until("it runs", |it| it["running"] == 1);
+    server.until("it runs", |health| health["running"] == 1);
     drop(whole);
     let at_the_end = server.until("it has ended", freed);
     assert!(at_the_end["generated_tokens"].as_u64().unwrap() < 2 * u64::from(TOKENS), "{at_the_end}");
@@ -189,7 +189,7 @@ fn a_client_that_goes_leaves_its_place() {
 #[test]
 fn a_slow_reader_stalls_nobody_and_loses_nothing() {
     let server = Server::start(&["--parallel", "1", "--ctx", "2560"]);
-    // So much data for each token that no system buffer holds the whole.
+    // Each token has so much data that no buffer of the system holds all of them.
     let slow = server.sent(TEXT, &endless(2200, &json!({"stream": true, "logprobs": 128})));
     read_until(&slow, "data: ");
     for _ in 0..3 {
@@ -205,7 +205,7 @@ fn a_slow_reader_stalls_nobody_and_loses_nothing() {
 
 #[test]
 #[cfg(unix)]
-fn what_runs_is_finished_before_it_ends() {
+fn running_answers_are_finished_before_the_server_ends() {
     let mut server = Server::start(&["--parallel", "2", "--ctx", "2048"]);
     let streaming = server.sent(TEXT, &endless(1000, &json!({"stream": true})));
     read_until(&streaming, "data: ");
@@ -217,7 +217,7 @@ fn what_runs_is_finished_before_it_ends() {
 }
 
 #[test]
-fn what_it_cannot_begin_with_is_one_line() {
+fn a_failure_to_start_is_one_line() {
     let serve = |args: &[&str], code, word| fails(&[&["serve", FILE, "--port", "0"], args].concat(), code, &[word]);
     fails(&["serve", "nothing.gguf", "--port", "0"], 1, &["nothing.gguf"]);
     serve(&["--template", "nothing"], 1, "nothing");

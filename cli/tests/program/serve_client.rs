@@ -13,7 +13,7 @@ use test_support::synthetic::mmproj;
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
-    // `cargo xtask real` sets real models.
+    // `cargo xtask real` sets this variable to a real model.
     let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
     let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
     let server =
@@ -27,7 +27,7 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
     assert!(said.starts_with("all as the API has it"), "{said}");
 }
 
-/// A template that shows tools and teaches the marks that most models write around calls.
+/// A template that shows tools and describes the marks that most models write around calls.
 const SHOWS_TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/tools.jinja");
 
 /// A projector of random weights for the demo model, so that clients can send pictures.
@@ -58,7 +58,7 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
     let (mut report, mut failed) = (String::new(), Vec::new());
     for line in programs.lines() {
         let [with, program, context] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
-        let (_, server) = match server.take().filter(|(it, _)| it == context) {
+        let (_, server) = match server.take().filter(|(size, _)| size == context) {
             Some(running) => server.insert(running),
             None => server.insert((context.to_owned(), start(context))),
         };
@@ -69,7 +69,7 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
             ("OTEL_SDK_DISABLED", "true"),
             ("HAYSTACK_TELEMETRY_ENABLED", "False"),
             ("OPENAI_API_KEY", "none"),
-            // Only the demo model surely has a projector.
+            // Only the demo model is sure to have a projector.
             ("AUTOPLACE_CLIENT_SEES", if is_demo { "1" } else { "0" }),
         ]);
         let output = command.output().expect("it starts");

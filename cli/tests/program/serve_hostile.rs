@@ -1,5 +1,5 @@
-//! `autoplace serve` with hostile clients: the memory that each can take, and which clients are admitted. `cargo xtask
-//! attack` does the same at full size, with figures.
+//! Hostile clients of `autoplace serve`: the memory that they can take, and which of them are admitted. `cargo xtask
+//! attack` does the same at full size, and prints figures.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn half_body(server: &Server, sent: &str) -> String {
 
 #[test]
 #[cfg(unix)]
-fn clients_that_say_nothing_keep_nobody_out() {
+fn silent_clients_do_not_block_others() {
     let server = Server::start_with_few_files(&["--ctx", "512"]);
     let half_head = "GET /health HTTP/1.1\r\nho";
     let half_body = half_body(&server, "{\"prompt");
@@ -29,7 +29,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn a_head_and_a_body_that_do_not_end_are_not_waited_for() {
+fn endless_heads_and_bodies_are_cut_off() {
     let server = Server::start(&["--ctx", "512", "--timeout", "2"]);
     let half = server.connected(&half_body(&server, "{\"prompt"));
     assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
@@ -66,7 +66,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (TEXT, format!(r#"{{"prompt": "a", "json_schema": {bomb}}}"#), 400, Some("json_schema")),
         (TEXT, format!(r#"{{"prompt": {bomb}}}"#), 400, Some("prompt[0]")),
         ("/v1/embeddings", format!(r#"{{"input": {bomb}}}"#), 400, Some("input[0]")),
-        // The tokens of such a text would take much more memory than the text.
+        // The tokens of this text would take much more memory than the text itself.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
         (CHAT, said.clone(), 400, Some("messages")),
@@ -126,7 +126,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
 }
 
 #[test]
-fn who_has_no_key_gets_no_further_than_health() {
+fn without_the_key_only_health_answers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, "sesame\n").unwrap();
@@ -185,7 +185,7 @@ fn pages_of_other_sites_are_turned_away_on_any_address() {
 }
 
 #[test]
-fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
+fn each_request_is_logged_in_a_line_without_its_content() {
     let server = Server::start(&["--ctx", "512"]);
     let body = json!({"prompt": "mellon", "max_tokens": 1}).to_string();
     assert_eq!(server.post(&format!("{TEXT}?key=mellon"), &body).0, 200);
@@ -196,7 +196,7 @@ fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
         lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
     };
     for _ in 0..PATIENCE.as_millis() / 10 {
-        // A line comes after its answer.
+        // The line of a request is written after its answer.
         if lines().len() == 2 {
             break;
         }

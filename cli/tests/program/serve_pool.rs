@@ -1,5 +1,5 @@
-//! `autoplace serve` with several models: a file, a folder, and models of the command line. Each runs in a process of
-//! its own.
+//! `autoplace serve` with several models, from a file, a folder and the command line. Each model runs in its own
+//! process.
 
 use std::fs;
 use std::path::Path;
@@ -75,10 +75,11 @@ fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
     fs::write(place.path("models/broken.gguf"), "GGUF, but no more").unwrap();
     let server = Server::start_pool(&[FILE, "--models", &place.file(), "--models-dir", &place.path("models")]);
     let (_, listed) = server.get("/v1/models");
-    let mut names: Vec<&str> = listed["data"].as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
+    let mut names: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     names.sort_unstable();
     assert!([MODEL, "coder", "small", "vectors"].iter().all(|name| names.contains(name)), "{names:?}");
-    // A model of the command line is loaded at once.
+    // A model on the command line is loaded at once.
     until("it is loaded in advance", || model(&server, MODEL)["status"]["value"] == "loaded");
     assert_eq!(model(&server, "coder")["status"]["value"], "unloaded");
     let texts = ["coder", "gpt-4o", "small", MODEL].map(|name| {
@@ -91,7 +92,7 @@ fn models_of_a_file_a_folder_and_the_command_line_share_one_server() {
     assert_eq!(server.post(CHAT, &chat.to_string()).0, 200, "its template is named in the file");
     let vectors = server.post("/v1/embeddings", r#"{"model": "vectors", "input": "a"}"#);
     assert_eq!(vectors.0, 200, "{}", vectors.1);
-    // Each in a process of its own.
+    // Each model is in its own process.
     let processes = ["coder", "small", MODEL].map(|name| model(&server, name)["placement"]["process"].clone());
     assert!(processes.iter().all(Value::is_u64), "{processes:?}");
     assert!(processes[0] != processes[1] && processes[1] != processes[2], "{processes:?}");
@@ -167,7 +168,7 @@ fn a_conversation_goes_on_from_its_folder_after_an_unload_and_a_reload() {
     let (again, cached) = text();
     assert_eq!(again, first);
     assert!(cached > 32, "{cached}");
-    // Only models that write texts have a store, each a folder of its own.
+    // Only models that write texts have a store, and each store has its own folder.
     let folders: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(folders, ["coder"]);
 }
@@ -189,7 +190,7 @@ fn a_killed_worker_takes_no_other_model_and_no_later_request_with_it() {
     assert_eq!([&again[1], &again[0]], [&texts[0], &texts[1]]);
 }
 
-/// The demo model in a folder of this name, with a projector beside it if it `sees`.
+/// Makes a folder of this name with the demo model, and if `sees` with a projector.
 fn folder(place: &Place, name: &str, sees: bool) -> String {
     fs::create_dir(place.path(name)).unwrap();
     let model = place.path(&format!("{name}/{}.gguf", name.rsplit('/').next().unwrap_or(name)));
@@ -237,7 +238,7 @@ fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
     let body = json!({"model": "seeing", "max_output_tokens": 6, "temperature": 0, "input": [{"role": "user", "content": parts}]});
     let (status, answer) = server.post("/v1/responses", &body.to_string());
     assert_eq!((status, &answer["output"][0]["content"][0]["text"]), (200, text), "{answer}");
-    // Named in the file, and found in a folder of its own.
+    // The projector of one model is named in the file, and that of the other is found in the model's folder.
     for model in ["named", "third"] {
         let (status, answer) = chat(model);
         assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, text), "{model}: {answer}");
@@ -250,7 +251,7 @@ fn a_picture_goes_to_the_model_that_is_named_on_all_three_surfaces() {
     assert!(server.said().contains("mmproj-f16.gguf"), "{}", server.said());
 }
 
-/// Each text may go on in two further workers; after these, the request is given to the model again.
+/// A text may continue in two further workers. After these, the request is sent to the model once more.
 #[cfg(unix)]
 #[test]
 fn a_request_whose_workers_are_killed_again_and_again_is_answered_all_the_same() {
@@ -283,7 +284,7 @@ fn a_request_whose_workers_are_killed_again_and_again_is_answered_all_the_same()
 }
 
 #[test]
-fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
+fn a_failure_to_start_a_pool_is_one_line_that_names_the_cause() {
     let place = Place::new("[models.a]\nmodel = \"DEMO\"\ncontext = 5\n");
     let file = place.file();
     let serve = |args: &[&str], code, words: &[&str]| fails(&[&["serve", "--port", "0"], args].concat(), code, words);
@@ -292,7 +293,7 @@ fn what_a_pool_cannot_begin_with_is_one_line_that_names_it() {
     serve(&["--models-dir", &place.path("models")], 1, &["no model"]);
     serve(&["--models-dir", &place.path("nowhere")], 1, &["nowhere"]);
     serve(&[FILE, FILE], 1, &["another model is named"]);
-    // Settings of one placement are keys of the file.
+    // Arguments for one placement are refused, because they are keys of the file.
     for one in [
         &["--alias", "x"][..],
         &["--device", "none"],

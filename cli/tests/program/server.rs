@@ -24,14 +24,14 @@ pub(crate) struct Server {
     child: Child,
     /// The user whose folders the server uses.
     _user: User,
-    /// `127.0.0.1:12345`.
+    /// The address, such as `127.0.0.1:12345`.
     pub(crate) address: String,
     /// The server's stderr.
     said: NamedTempFile,
 }
 
 impl Server {
-    /// Starts the server with the demo model, with a template if `args` name none.
+    /// Starts the server with the demo model, and with a template unless `args` name one.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::start_with(FILE, args)
     }
@@ -64,7 +64,7 @@ impl Server {
         program
             .args(["serve", model, "--port", "0"])
             .args(if model != FILE || args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
-            // Beside other tests, two threads would wait for each other.
+            // One thread is enough, because beside other tests two threads would wait for each other.
             .args(if model == FILE { &["--threads", "1"][..] } else { &[] })
             .args(args);
         Self::spawned(program, user)
@@ -104,7 +104,7 @@ impl Server {
         self.memory("VmRSS:")
     }
 
-    /// Begins the measurement of the peak again, at the memory that the server has now.
+    /// Resets the peak to the memory that the server has now.
     #[cfg(target_os = "linux")]
     pub(crate) fn reset_peak(&self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is a child of this process");
@@ -115,7 +115,7 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = line.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
+        let kib = line.and_then(|text| text.trim().strip_suffix(" kB")).expect("in KiB");
         kib.parse::<u64>().expect("a number") << 10
     }
 
@@ -123,7 +123,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The status and body of the answer to a body.
+    /// The status and body of the answer to a request with this body.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
         let agent = agent();
         let request = agent.post(self.url(path));

@@ -1,4 +1,4 @@
-//! The `chat` example with lines through a pipe, and Ctrl-C.
+//! Tests of the `chat` example, with lines from a pipe, and with Ctrl-C.
 
 use std::io::{Read, Write};
 
@@ -35,7 +35,7 @@ fn a_template_can_be_a_file() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_stops_the_answer_and_not_the_program() {
-    // More text than a pipe holds, so that the program still runs when the signal comes.
+    // The text is longer than a pipe holds, so the program still runs when the signal comes.
     let mut child = CHAT.start(&["--template", "chatml", "-n", "1000000", "--ctx", "65536", "--seed", "1"]);
     let mut input = child.stdin.take().expect("a pipe");
     let mut output = child.stdout.take().expect("a pipe");
@@ -43,7 +43,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let mut first = [0; 16];
     output.read_exact(&mut first).expect("an answer begins");
     test_support::program::interrupt(&child);
-    // It still answers another line, until its input ends.
+    // The program still answers another line. The program ends when its input ends.
     input.write_all(b"And now?\n").expect("it still reads");
     drop(input);
     let mut rest = Vec::new();
@@ -51,6 +51,6 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let status = child.wait().expect("it ends");
     assert!(status.success(), "{status}");
     let rest = text(&rest);
-    // The end of the first answer, perhaps only its line end, and the second answer.
+    // The rest contains the end of the first answer, perhaps only its line end, and the second answer.
     assert!(rest.lines().count() >= 2, "{rest:?}");
 }

@@ -1,4 +1,4 @@
-//! The `embed` example as its user sees it.
+//! Tests of the `embed` example, as a user runs it.
 
 use test_support::program::Program;
 

@@ -1,4 +1,4 @@
-//! The `generate` example as its user sees it: correct use, wrong use, Ctrl-C.
+//! Tests of the `generate` example, as a user runs it: correct use, wrong use, Ctrl-C.
 
 use autoplace::Model;
 use autoplace::gguf::Header;
@@ -51,7 +51,7 @@ fn a_saved_plan_is_followed_or_refused() {
     let out = GENERATE.succeeds(&["--plan", path, "-n", "4", "--temp", "0"]);
     assert!(out.starts_with(&saved.plan.to_string()), "{out}");
 
-    // More memory than any host has.
+    // The plan needs more memory than any host has.
     saved.plan.placements.iter_mut().for_each(|placement| placement.footprint.kv = 1 << 60);
     saved.write(&file).unwrap();
     GENERATE.fails(&["--plan", path, "-n", "1"], 1, "the plan needs");
@@ -64,10 +64,10 @@ fn a_saved_plan_is_followed_or_refused() {
 fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
-    // More text than a pipe holds, so that the program still runs when the signal comes.
+    // The text is longer than a pipe holds, so the program still runs when the signal comes.
     let mut child = GENERATE.start(&["-n", "100000", "--ctx", "65536", "--temp", "0"]);
     let mut out = child.stdout.take().unwrap();
-    // The text follows the placement, so the handler is installed by then.
+    // The text comes after the placement, so the handler is installed when it appears.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
     test_support::program::interrupt(&child);

@@ -1,4 +1,4 @@
-//! The `json` example: every answer is a value of the type.
+//! Tests of the `json` example: every answer is a value of the type.
 
 use test_support::program::Program;
 

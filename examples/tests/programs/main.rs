@@ -32,7 +32,7 @@ fn what_is_wrong_is_one_line_that_names_it() {
         ("many", "-m /nonexistent", 1, "/nonexistent"),
         ("many", "--at-once 0", 2, "--at-once"),
         ("many", "--temp -1", 1, "temp"),
-        // An answer cut short is an error.
+        // An answer that a limit cuts short is an error.
         ("json", "-n 3", 1, "max_tokens"),
         ("embed", "", 1, "no texts"),
         ("embed", "-f /nowhere/lines.txt", 1, "/nowhere/lines.txt"),

@@ -1,4 +1,4 @@
-//! The `many` example as its user sees it.
+//! Tests of the `many` example, as a user runs it.
 
 use test_support::program::Program;
 

@@ -1,10 +1,10 @@
 //! Converts between autoplace and llama-cpp-2: devices to a [`Machine`], and a [`Plan`] to parameters.
 //!
-//! Copy this file into your program. It needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
+//! Copy this file into your program. The file needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
 //! `thiserror`, and no `unsafe`.
 //!
-//! A plan is a promise about bytes, so it is applied whole or not at all. If llama-cpp-2 0.1.160 has no setter for a
-//! parameter, the result is an [`Error`] with the request that avoids the parameter.
+//! A plan states exact numbers of bytes, so it is applied completely or not at all. If llama-cpp-2 0.1.160 has no
+//! setter for a parameter, the result is an [`Error`]. The error names a request that avoids the parameter.
 //!
 //! | in the plan | in llama-cpp-2 |
 //! |---|---|
@@ -36,7 +36,7 @@ use llama_cpp_2::{LlamaBackendDevice, LlamaBackendDeviceType, LlamaCppError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The plan needs a parameter that llama-cpp-2 has no setter for.
+    /// The plan needs a parameter for which llama-cpp-2 has no setter.
     #[error("llama-cpp-2 has no setter for {parameter} = {value}: {instead}")]
     NoSetter {
         /// llama.cpp's name of the parameter.
@@ -64,7 +64,7 @@ pub enum Error {
         /// The matching devices.
         devices: Vec<String>,
     },
-    /// llama.cpp does not accept the plan's parameters: the planner did not make the plan.
+    /// llama.cpp does not accept the plan's parameters, so the plan was not made by the planner.
     #[error(transparent)]
     Context(#[from] memory::Error),
     /// llama-cpp-2 refused the devices.
@@ -72,10 +72,11 @@ pub enum Error {
     Devices(#[from] LlamaCppError),
 }
 
-/// This computer as llama-cpp-2 sees it (`list_llama_ggml_backend_devices`), checked against NVIDIA's driver.
+/// This computer, as described by llama-cpp-2's list of devices (`list_llama_ggml_backend_devices`) and by NVIDIA's
+/// driver.
 ///
-/// Finds more GPUs than `Machine::detect`, which asks only NVIDIA's driver: the GPUs of every backend in this build of
-/// llama-cpp-2, under the names by which [`model_params`] finds them again.
+/// The machine has the GPUs of every backend in this build of llama-cpp-2, under names by which [`model_params`] finds
+/// them again. `Machine::detect` finds fewer GPUs, because it uses only NVIDIA's driver.
 #[must_use]
 pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
     let describe = |device: &LlamaBackendDevice| {
@@ -96,9 +97,9 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
 /// The default request, adapted to llama-cpp-2.
 ///
 /// llama-cpp-2 leaves `n_outputs_max` at 0, so llama.cpp allocates logits for every token of a batch instead of one.
-/// With a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the output layer's device, and as much again on
-/// the host for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller `n_ubatch` frees more of a
-/// card. It also has no setter for a cache of experts.
+/// With a vocabulary of 128k, these logits take 256 MiB on the output layer's device for an `n_ubatch` of 512, and the
+/// same on the host for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller `n_ubatch` leaves
+/// more memory of a card for layers. llama-cpp-2 also has no setter for a cache of experts.
 #[must_use]
 pub fn request() -> Request {
     Request::new().n_outputs_max(0).n_batch(512).moe_cache(MoeCache::Off)
@@ -109,7 +110,7 @@ pub fn request() -> Request {
 ///
 /// # Errors
 ///
-/// Those of [`Planner::plan`]. If the model fits neither a GPU nor the host, the first GPU's error.
+/// The errors of [`Planner::plan`]. If the model fits neither a GPU nor the host, it is the error for the first GPU.
 pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, plan::Error> {
     let plan_on = |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
     let alone = |gpu: &Gpu| {
@@ -133,7 +134,7 @@ pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Res
     Ok(best)
 }
 
-/// Compares by predicted speed if the policy asks for it and both plans have one; otherwise by layers.
+/// Compares by predicted speed if the policy requires it and both plans have a prediction; otherwise by layers.
 fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
     let layers = one.n_gpu_layers.cmp(&other.n_gpu_layers);
     match (policy, &one.speed, &other.speed) {
@@ -144,7 +145,7 @@ fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
     }
 }
 
-/// The parameters of a load and the data that they point to. It dereferences to `LlamaModelParams`.
+/// The parameters of a load, with the data that they point to. Dereferences to `LlamaModelParams`.
 #[derive(Debug)]
 pub struct ModelParams {
     params: Pin<Box<LlamaModelParams>>,
@@ -186,7 +187,7 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
     let used = gpus.iter().map(|gpu| find(gpu, devices)).collect::<Result<Vec<_>, _>>()?;
     let mut params = LlamaModelParams::default()
         .with_n_gpu_layers(plan.n_gpu_layers)
-        // An empty list means no device. Without a list llama.cpp takes all devices, and even a model on the host costs
+        // An empty list means no device. Without a list, llama.cpp uses all devices, and even a model on the host takes
         // a context and buffers on each GPU.
         .with_devices(&used)?;
     // The default maps the file only if every device supports it. `with_use_mmap(true)` would map it in any case. Metal
@@ -201,7 +202,7 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
     Ok(ModelParams { params, _patterns: patterns })
 }
 
-/// The context parameters of a plan. The caller sets the threads: they cost no memory.
+/// The context parameters of a plan. The caller sets the threads, which take no memory.
 ///
 /// # Errors
 ///
@@ -254,7 +255,7 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
     };
     let is_it = |device: &&LlamaBackendDevice| match &gpu.device {
         Some(name) => device.name == *name,
-        // The plan is for a card that no ggml has seen: from `Machine::detect`, or by name.
+        // The plan's card was not found by ggml: the plan was made for `Machine::detect`, or for a card's name.
         None => device.backend == gpu.backend && is_gpu(device) && Gpu::new(&device.description).name == gpu.name,
     };
     let names = |devices: Vec<&LlamaBackendDevice>| {

@@ -1,5 +1,5 @@
-//! Continues a prompt with llama-cpp-2 and a placement of autoplace: reads the file's header, plans, prints the
-//! placement, loads the model, generates greedily, and prints the speed.
+//! Continues a prompt with llama-cpp-2, with a placement from autoplace. The program reads the file's header, plans,
+//! prints the placement, loads the model, generates greedily, and prints the speed.
 //!
 //!     cargo run --release -- model.gguf "Once upon a time" -n 128
 //!
@@ -53,24 +53,24 @@ fn run(args: &Args) -> anyhow::Result<()> {
         backend.void_logs();
     }
 
-    // Plan: arithmetic over the file's header and the devices' free memory.
+    // The plan is computed from the file's header and the devices' free memory.
     let devices = list_llama_ggml_backend_devices();
     let machine = convert::machine(&devices);
     let profile = ModelProfile::from_header(&Header::open(&args.model)?)?;
     let plan = convert::plan(&profile, &machine, &convert::request())?;
     println!("{plan}\n");
 
-    // Load as planned.
+    // The model is loaded as planned.
     let params = convert::model_params(&plan, &devices)?;
     let model = LlamaModel::load_from_file(&backend, &args.model, &params)
         .context("llama.cpp does not load the model; --verbose shows why")?;
-    // One thread for each physical core: a second thread on a core would only wait for the same memory.
+    // There is one thread for each physical core. A second thread on a core would only wait for the same memory.
     let cores = machine.host.usable_cores.or(machine.host.physical_cores);
     let threads = cores.map_or(4, |cores| i32::try_from(cores).unwrap_or(i32::MAX));
     let params = convert::context_params(&plan)?.with_n_threads(threads).with_n_threads_batch(threads);
     let mut context = model.new_context(&backend, params).context("llama.cpp makes no context; --verbose shows why")?;
 
-    // The prompt, in batches of the planned size, with logits for its last token only.
+    // Computes the prompt in batches of the planned size, with logits only for its last token.
     let vocab = model.vocab();
     let prompt = vocab.tokenize(args.prompt.as_bytes(), true, true);
     let n_ctx = context.n_ctx() as usize;
@@ -93,7 +93,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         context.decode(&mut batch)?;
     }
 
-    // One token after another, the likeliest each time.
+    // Generates one token after another, always the likeliest.
     let mut out = stdout().lock();
     write!(out, "{}", args.prompt)?;
     let mut sampler = LlamaSampler::greedy();

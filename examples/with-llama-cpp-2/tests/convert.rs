@@ -1,4 +1,4 @@
-//! Plans of several kinds, converted and inspected in llama-cpp-2's own parameters.
+//! Converts plans of several kinds, and inspects llama-cpp-2's own parameters.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn gpu_plan(card: Gpu) -> Plan {
     plan_on(&host().with_gpu(card), convert::request())
 }
 
-/// A card in llama-cpp-2's list. Its index is the CPU's, the only device that surely exists.
+/// A card in llama-cpp-2's list. The index is that of the CPU, the only device that surely exists.
 fn listed(name: &str, description: &str) -> LlamaBackendDevice {
     LlamaBackendDevice {
         index: cpu().index,
@@ -65,7 +65,7 @@ fn cpu() -> LlamaBackendDevice {
         .expect("every build has the CPU")
 }
 
-/// The parameter without a setter.
+/// The parameter for which the error says that there is no setter.
 #[track_caller]
 fn no_setter<T: std::fmt::Debug>(converted: Result<T, Error>) -> &'static str {
     match converted {

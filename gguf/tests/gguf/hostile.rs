@@ -10,7 +10,7 @@ const ARRAY: u32 = 9;
 const F32: u32 = 0;
 
 #[test]
-fn what_is_malformed_is_refused_by_its_byte_and_in_words() {
+fn errors_name_the_byte_and_the_fault_of_a_malformed_header() {
     for [wrong, file, variant, words] in rows(include_str!("hostile.txt")) {
         let Err(error) = Raw::assembled(file).parse() else {
             panic!("{wrong}: is read");
@@ -27,7 +27,7 @@ fn what_is_malformed_is_refused_by_its_byte_and_in_words() {
 }
 
 #[test]
-fn names_may_be_as_long_as_llama_cpps_and_no_longer() {
+fn names_may_be_as_long_as_in_llama_cpp_but_not_longer() {
     let key = |len: usize| Raw::head(0, 1).key(&"k".repeat(len), U8).put(&[7]).parse();
     assert!(key(65_535).is_ok());
     says(&key(65_536).unwrap_err(), &["byte 24", "key 0", "65536", "65535"]);
@@ -48,8 +48,8 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
 
 #[test]
 fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
-    // llama.cpp's reader accepts a product of just about 2^63, and then ggml_new_tensor_impl ends the process. The type
-    // has less than a byte per element, so that the file is not refused for its number of bytes.
+    // llama.cpp's reader accepts a product of almost 2^63, and `ggml_new_tensor_impl` then ends the process. The type
+    // has less than a byte per element, so that the file is not rejected for its number of bytes.
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0);
@@ -80,7 +80,7 @@ fn every_prefix_of_a_file_is_refused() {
 }
 
 #[test]
-fn any_byte_set_to_any_of_five_values_is_no_reason_to_panic() {
+fn no_byte_set_to_any_of_five_values_causes_a_panic() {
     let bytes = small().to_bytes().unwrap();
     for at in 0..bytes.len() {
         for value in [0, 1, 9, 0x7f, 0xff] {
@@ -109,7 +109,7 @@ fn a_missing_file_a_folder_and_a_device_are_refused_by_name() {
 }
 
 #[test]
-fn a_download_cut_short_and_an_array_of_a_file_that_has_changed_are_errors() {
+fn an_incomplete_download_and_an_array_of_a_changed_file_give_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     small().write_sparse(&path).unwrap();
@@ -131,7 +131,7 @@ fn a_download_cut_short_and_an_array_of_a_file_that_has_changed_are_errors() {
 }
 
 #[test]
-fn a_builder_refuses_what_the_reader_refuses() {
+fn a_builder_refuses_everything_that_the_reader_refuses() {
     use TensorType::{F32, Q4_K};
     let new = || Builder::new("llama");
     let tensor = |ty, shape: &[u64]| new().tensor("t", ty, shape);

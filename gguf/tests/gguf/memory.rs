@@ -1,4 +1,4 @@
-//! The reader's heap is bounded: for the header of a 70B model, and for 10,000 damaged headers.
+//! The reader uses a bounded amount of heap, for the header of a 70B model and for 10,000 damaged headers.
 
 use autoplace_gguf::Header;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
     assert!(bytes <= 1 << 20, "{bytes}");
 }
 
-/// One damage to a file: some bytes are replaced by other bytes, or by bytes from another place.
+/// One kind of damage to a file: some bytes are replaced by other bytes, or by bytes from another place.
 type Damage = (prop::sample::Index, usize, Vec<u8>, Option<prop::sample::Index>);
 
 fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {
@@ -82,7 +82,8 @@ proptest! {
         }
         let len = bytes.len();
         let (result, held) = peak(|| Header::parse_shards([(bytes.into(), file_bytes)]));
-        // The reader's window, the copy of the bytes, and a few times the size of the header's content.
+        // The bound is the sum of the reader's window, the copy of the bytes, and a few times the size of the header's
+        // content.
         prop_assert!(held <= (256 << 10) + 16 * len + 4096, "{held} bytes of heap for {len} in the file");
         match result {
             Ok(header) => read_everything(&header),

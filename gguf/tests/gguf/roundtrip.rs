@@ -1,4 +1,4 @@
-//! A header reads back as the builder was given it.
+//! A header reads back with the values that the builder was given.
 
 use autoplace_gguf::{Builder, Error, Header, TensorType, Value, ValueType};
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ fn tensors_come_back_where_the_alignment_puts_them() {
 }
 
 #[test]
-fn a_file_a_hole_and_memory_say_the_same() {
+fn file_sparse_file_and_memory_give_the_same_header() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, hole) = (dir.path().join("whole.gguf"), dir.path().join("hole.gguf"));
     let bytes = small().to_bytes().unwrap();
@@ -108,7 +108,7 @@ fn a_string_ends_at_its_first_nul_as_in_llama_cpp() {
 }
 
 #[test]
-fn getters_give_what_is_there_and_nothing_for_a_key_that_is_not() {
+fn getters_return_existing_values_and_none_for_missing_keys() {
     let header = small().header().unwrap();
     assert_eq!(header.u32("llama.block_count").unwrap(), Some(2));
     assert_eq!(header.u32("absent").unwrap(), None);
@@ -125,7 +125,7 @@ fn getters_give_what_is_there_and_nothing_for_a_key_that_is_not() {
 }
 
 #[test]
-fn getters_refuse_another_type_length_or_sign_and_say_so() {
+fn getters_refuse_another_type_length_or_sign_with_an_error() {
     let header = small().header().unwrap();
     let numbers =
         Builder::new("llama").array_i32("llama.i32", &[1, -1]).array_u64("llama.u64", &[1, 1]).header().unwrap();
@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn any_builder_gives_a_header_that_says_the_same(
+    fn any_builder_gives_a_header_with_the_same_content(
         texts in prop::collection::vec(prop::collection::vec(1..=255_u8, 0..30), 0..20),
         numbers in prop::collection::vec(any::<i64>(), 0..20),
         tensors in prop::collection::vec(tensor(), 0..12),

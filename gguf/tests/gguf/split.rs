@@ -60,10 +60,10 @@ fn shards_in_memory_are_read_like_files() {
 }
 
 #[test]
-fn a_shard_that_was_changed_or_replaced_since_is_named() {
+fn a_shard_that_was_changed_or_replaced_is_named() {
     type Change = fn(&Path);
     const OPEN: fn(&Path) -> File = |path| File::options().write(true).open(path).unwrap();
-    // The same bytes and the same time of change.
+    // The new file has the same bytes and the same modification time.
     let replace = |path: &Path| {
         let other = path.with_extension("other");
         std::fs::copy(path, &other).unwrap();
@@ -102,7 +102,7 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
     let cases: [(&str, &str, Change); 8] = [
         ("big-00002-of-00003.gguf; 'split.no' is 2, not 1", "", |[a, b, c]| [a, c, b]),
         ("big-00003-of-00003.gguf; 'split.count' is 4, not 3", "", |[a, b, c]| [a, b, c.u16("split.count", 4)]),
-        // llama.cpp aborts on these.
+        // llama.cpp aborts on these shards.
         ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| [a, b.u32("split.no", 1), c]),
         ("'split.count'; u32; u16", "WrongType", |[a, b, c]| [a.u32("split.count", 3), b, c]),
         ("split.tensors.count is 4; hold 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
@@ -122,7 +122,7 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
 }
 
 #[test]
-fn a_shard_that_is_not_the_first_not_there_damaged_or_called_otherwise_is_named() {
+fn a_shard_that_is_later_missing_damaged_or_misnamed_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let first = write(dir.path(), &shards());
     let [second, third] = [1, 2].map(|index| path(dir.path(), index));
@@ -141,7 +141,7 @@ fn a_shard_that_is_not_the_first_not_there_damaged_or_called_otherwise_is_named(
 }
 
 #[test]
-fn a_split_count_of_1_is_no_split() {
+fn a_split_count_of_1_means_a_single_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("one.gguf");
     let one = Builder::new("llama").u16("split.count", 1).u16("split.no", 0);
@@ -151,8 +151,8 @@ fn a_split_count_of_1_is_no_split() {
 
 #[cfg(unix)]
 #[test]
-fn links_in_one_folder_are_followed_from_there() {
-    // As in the Hugging Face cache: the names are links to files that are named after their hashes.
+fn the_shards_beside_a_link_are_found() {
+    // In the Hugging Face cache, the names are links to files that are named after their hashes.
     let dir = tempfile::tempdir().unwrap();
     for (index, shard) in shards().iter().enumerate() {
         let blob = dir.path().join(format!("blob{index}"));

@@ -1,5 +1,5 @@
-//! Checks crowded cards: with little memory left, plans, loads, and computes to the last position of the context. Then
-//! tries additional layers, to see how much of the headroom was needed.
+//! Checks crowded cards. With little memory left, it plans, loads, and computes to the last position of the context.
+//! Then it tries additional layers, to show how much of the headroom was needed.
 
 use anyhow::Result;
 use autoplace::load::OnDifference;
@@ -17,7 +17,7 @@ use crate::setting::{Setting, Size, Verdict, first};
 /// Free memory to leave on each card, in GiB; on a simulated card in MiB.
 const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
 
-/// Maximum number of additional layers to try.
+/// Maximum number of additional layers.
 const MAX_MORE: u32 = 4;
 
 /// A model on a crowded card. Sizes in bytes.
@@ -34,17 +34,17 @@ pub(crate) struct Row {
     pub(crate) headroom: u64,
     /// The smallest free memory that this card reported at any stage.
     pub(crate) least_free: Option<u64>,
-    /// Failed load attempts for lack of memory.
+    /// Number of load attempts that failed for lack of memory.
     pub(crate) failed_attempts: usize,
     pub(crate) end: End,
-    /// Additional whole layers that still reached the end of the context, with no headroom at all.
+    /// Number of additional whole layers, without any headroom, with which the end of the context was still reached.
     pub(crate) also_safe: u32,
     /// Outcome of the first additional layer that failed.
     pub(crate) one_more: Option<End>,
 }
 
 impl Row {
-    /// Number of times that memory ran out although a plan had promised enough.
+    /// How many times memory ran out although a plan had promised enough.
     pub(crate) fn events(&self) -> usize {
         self.failed_attempts + usize::from(matches!(self.end, End::OutOfMemory(_)))
     }
@@ -82,8 +82,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// All of [`LEFT`]. With limited time on a real card, only the largest value that cannot hold the model, and the
-/// smallest that might.
+/// The sizes to leave free: all of [`LEFT`]. With limited time on a real card, only two: the largest size with which
+/// the whole model cannot fit, and the smallest with which it may fit.
 fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     let all = LEFT.map(|left| left * unit);
     if setting.size == Size::Small || setting.until.is_none() {
@@ -94,7 +94,7 @@ fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     all[above.saturating_sub(1)..=above].to_vec()
 }
 
-/// Runs the model while another process holds all but `left` bytes.
+/// Runs the model while another process takes all but `left` bytes.
 fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<Row> {
     let job = setting.job(rig, &model.path, request(setting), vec![Step::ToTheEnd]);
     let outcome = child::drive(&job, &setting.cache())?;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_found_too_little_memory_at_first_is_an_event_though_the_next_attempt_worked() {
+    fn a_load_that_first_lacks_memory_counts_even_if_the_next_attempt_works() {
         let mut backed_off = row(End::Completed);
         backed_off.failed_attempts = 1;
         assert!(verdict(&[row(End::Completed)], &[]).passed);
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_is_refused_is_no_event_but_nothing_else_proves_nothing() {
+    fn a_refused_plan_is_not_an_event_but_refusals_alone_prove_nothing() {
         let refused = row(End::Refused("no room".to_owned()));
         assert!(!verdict(std::slice::from_ref(&refused), &[]).passed);
         assert!(verdict(&[refused, row(End::Completed)], &[]).passed);
     }
 
     #[test]
-    fn the_line_says_what_it_died_of() {
+    fn the_line_names_the_cause_of_death() {
         let judged = verdict(&[row(End::OutOfMemory("cudaMalloc".to_owned()))], &[]);
         assert!(!judged.passed && judged.line.contains("cudaMalloc"));
     }

@@ -13,10 +13,10 @@ use crate::models::{self, Written};
 use crate::rig::{Free, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// Maximum product of weights and tokens for filling a context: a large model takes minutes for a long context.
+/// Maximum product of weights and tokens for filling a context. A large model needs minutes for a long context.
 const MAX_FILL: u64 = (5 << 30) * 16384;
 
-/// Stages of a card before a load: no process has opened it, or one has.
+/// Stages of a card before a load: either no process has opened the card, or a process has.
 const UNOPENED: &str = "unopened";
 const OPENED: &str = "opened";
 
@@ -85,7 +85,7 @@ impl Card {
 }
 
 impl Row {
-    /// The fault in this row, if any.
+    /// The fault in this row, if there is one.
     pub(crate) fn wrong(&self) -> Option<String> {
         if let Some(why) = self.end.failure() {
             return Some(why.to_owned());
@@ -110,8 +110,8 @@ struct Shape {
     flash: bool,
 }
 
-/// The context shapes for the model with this number. With limited time on a real card: two shapes, different ones for
-/// each model.
+/// The context shapes for the model with this number. With limited time on a real card, these are two shapes, which
+/// differ from model to model.
 fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
     let all = match setting.size {
@@ -151,7 +151,7 @@ fn of_model(
     skipped: &mut Vec<String>,
 ) -> Result<()> {
     for (kind, shape) in shapes(setting, number).iter().enumerate() {
-        // As many layers as fit, then half of them, then the output layer alone.
+        // The splits are as many layers as fit, half of them, and the output layer alone.
         let mut asked = vec![GpuLayers::Auto];
         let mut next = 0;
         while let Some(&layers) = asked.get(next) {
@@ -160,7 +160,7 @@ fn of_model(
                 skipped.push(format!("{}, {} tokens: {why}", model.name, shape.n_ctx));
                 return Ok(());
             }
-            // A simulated card gets enough memory for all of the model, or for a part.
+            // A simulated card gets enough memory for the whole model, or for a part of it.
             let total = match kind % 2 {
                 0 => model.bytes * 2 + mib(16),
                 _ => model.bytes / 2 + mib(10),
@@ -189,7 +189,7 @@ fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers
         steps.push(Step::ToTheEnd);
     }
     let mut job = setting.job(rig, &model.path, request, steps);
-    // No fallback, and no computation before the first reading.
+    // There must be no fallback, and no computation before the first reading.
     (job.attempts, job.warm_up) = (1, false);
     job.on_difference = OnDifference::Fail;
     let unopened = rig.unopened();
@@ -251,7 +251,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
     row
 }
 
-/// Stores the readings of the cards. A plan's cards are the rig's, in the same order.
+/// Stores the readings of the cards. A plan lists the cards in the order of the rig.
 fn read(row: &mut Row, stage: &str, depth: usize, free: &[Free]) {
     for (card, &free) in row.gpus.iter_mut().zip(free) {
         card.stages.push(Reading { stage: stage.to_owned(), depth, free });

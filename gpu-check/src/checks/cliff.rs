@@ -1,5 +1,5 @@
-//! Measures tokens per second over `n_gpu_layers` and compares them with the plan's prediction: a sweep of
-//! `autoplace_measure`, and its picture.
+//! Measures tokens per second over `n_gpu_layers`, and compares them with the plan's prediction. The measurement is a
+//! sweep of `autoplace_measure`, with its picture.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -39,7 +39,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let sweep = Sweep {
         rig: setting.rig("cliff", model.bytes * 2 + mib(32)),
         model: model.path.clone(),
-        // Plans for the middle of the measured generation.
+        // The plan is for the middle of the measured generation.
         request: setting.request().n_ctx(n_ctx).workload(Workload::new(n_prompt, n_gen)),
         n_prompt,
         n_gen,
@@ -72,13 +72,13 @@ struct Cliff {
 }
 
 impl Cliff {
-    /// The points with a speed, by layers on the GPUs. Placements with parts of blocks on the host are left out.
+    /// The points with a speed, by layers on the GPUs. Placements with parts of blocks on the host are excluded.
     fn measured(&self) -> Vec<(u32, &Point)> {
         let points = self.measurement.points.iter();
         let mut points: Vec<(u32, &Point)> = points
             .filter(|point| point.failure.is_none() && point.generation().is_some())
             .filter_map(|point| {
-                Some((point.placement.as_ref().filter(|it| it.overrides.is_empty())?.n_gpu_layers, point))
+                Some((point.placement.as_ref().filter(|placement| placement.overrides.is_empty())?.n_gpu_layers, point))
             })
             .collect();
         points.sort_by_key(|(layers, _)| *layers);
@@ -92,7 +92,7 @@ impl Cliff {
         placements.map(|placement| placement.layers).max().unwrap_or(0)
     }
 
-    /// The generation speed with all layers divided by that with `fewer` layers less.
+    /// The generation speed with all layers on GPUs, divided by the speed with `fewer` layers less.
     fn drop_by(&self, fewer: u32) -> Option<f64> {
         let measured = self.measured();
         let at = |n: u32| {
@@ -138,7 +138,7 @@ impl Cliff {
         let (one, two, four) = (drop(1), drop(2), drop(4));
         let first = first(&failed);
         Verdict {
-            // Fewer points show no cliff.
+            // With fewer than two points there is no cliff.
             passed: failed.is_empty() && measured.len() > 1,
             line: format!(
                 "{}: {} of {} points measured, all layers are {one}, {two} and {four} times as fast as one, two and four fewer; {beside}{first}",
@@ -175,7 +175,7 @@ mod tests {
 
     use super::Cliff;
 
-    /// A sweep of a model with 9 layers: points with their layers and their speed, or why they failed.
+    /// A sweep of a model with 9 layers. Each point has its layers, and its speed or the reason why it failed.
     fn cliff(points: &[(u32, Result<f64, &str>)], tried: &[&str]) -> Cliff {
         let point = |&(layers, ref speed): &(u32, Result<f64, &str>)| -> Value {
             let row = |speed: f64| {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drop_is_between_points_that_were_measured() {
+    fn the_drop_is_between_measured_points() {
         let cliff = cliff(&[(9, Ok(90.0)), (8, Ok(30.0)), (7, Err("signal: 6"))], &["ngl 9", "ngl 8", "ngl 7"]);
         assert_eq!(cliff.drop_by(1), Some(3.0));
         assert_eq!((cliff.drop_by(2), cliff.drop_by(4)), (None, None));

@@ -13,15 +13,15 @@ use crate::setting::{Setting, Verdict, first};
 
 const PROMPT: &str = "Once upon a time";
 const TOKENS: usize = 96;
-/// Room for the prompt and the tokens.
+/// Tokens of context for the prompt and the generated tokens.
 const CONTEXT: u32 = 256;
 
-/// A card rounds differently from a CPU, and a single rounding can change the choice of a token and thus the rest of
+/// A card rounds differently from a CPU. A single rounding can change the choice of a token, and thereby the rest of
 /// the text.
 const ROUNDING: &str = "A card adds up in another order than a CPU, so that results may differ in their last bits; where two tokens are \
 about as likely, the other one may be chosen, and from there on the text is another one.";
 
-/// A text at a split.
+/// The text at one split.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) n_gpu_layers: u32,
@@ -39,7 +39,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         let mut of_cpu = Vec::new();
         let (mut n_gpu_layers, mut layers) = (0, 0);
         while n_gpu_layers <= layers {
-            // The CPU and one split are always run.
+            // The CPU and one split always run.
             if let Some(why) = setting.ends(rows.len()).filter(|_| rows.len() > 1) {
                 skipped.push(format!("{n_gpu_layers} layers and more, flash attention {flash}: {why}"));
                 break;
@@ -139,7 +139,7 @@ mod tests {
     use crate::child::End;
 
     #[test]
-    fn the_first_difference_is_after_as_many_tokens_as_both_begin_with() {
+    fn the_first_difference_is_after_the_common_prefix() {
         assert_eq!(first_difference(&[1, 2, 3], &[1, 2, 3]), None);
         assert_eq!(first_difference(&[1, 2, 3], &[1, 9, 3]), Some(1));
         assert_eq!(first_difference(&[1, 2, 3], &[1, 2]), Some(2));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpus_own_arithmetic_must_give_the_same_text_and_a_cards_may_round() {
+    fn the_cpu_must_give_the_same_text_but_a_card_may_round_differently() {
         let rows = [row(0, false, None), row(1, false, Some(5))];
         let simulated = verdict(true, &rows, &[]);
         assert!(!simulated.passed && simulated.line.contains("after 5 tokens"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_that_generates_nothing_fails_wherever_it_is() {
+    fn a_split_that_generates_nothing_always_fails() {
         let mut dead = row(1, true, None);
         dead.end = End::Failed("signal: 6".to_owned());
         let judged = verdict(false, &[row(0, true, None), dead], &[]);

@@ -17,12 +17,12 @@ use crate::setting::{Setting, Verdict};
 pub(crate) struct Check {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    /// Its share of the time, relative to the other checks'.
+    /// The share of the time for this check, relative to the other checks.
     pub(crate) share: f64,
     pub(crate) run: fn(&Setting) -> Result<Verdict>,
 }
 
-/// All checks, in the order of their runs.
+/// All checks, in the order in which they run.
 pub(crate) const CHECKS: [Check; 5] = [
     Check {
         name: "identical",

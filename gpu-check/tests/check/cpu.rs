@@ -1,5 +1,5 @@
-//! The checks without a card, at test size: run by `run.sh --cpu` from a folder with the archive's layout. They must
-//! also be able to fail.
+//! The checks without a card, in a small size. `run.sh --cpu` runs them from a folder with the archive's layout. The
+//! tests also show that the checks can fail.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ fn rows(out: &Path, check: &str) -> Vec<Value> {
     rows.as_array().unwrap().clone()
 }
 
-/// Lays out the archive's folder with the program built for this test.
+/// Creates a folder with the archive's layout, with the program that was built for this test.
 fn bundle(root: &Path) {
     fs::create_dir_all(root.join("bin")).unwrap();
     fs::create_dir_all(root.join("model")).unwrap();
@@ -65,7 +65,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     assert_eq!(json(&out.join("machine.json"))["simulated"], true);
 
-    // The cases are not trivial: some of every kind are split between card and host.
+    // The cases are not trivial: some rows of every kind are split between card and host.
     let is_split = |row: &Value| {
         let on_card = row["n_gpu_layers"].as_u64().unwrap();
         on_card > 0 && on_card < row["layers"].as_u64().unwrap()
@@ -82,14 +82,14 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     let ballast = rows(&out, "ballast");
     assert!(ballast.iter().any(is_split), "nothing was crowded");
-    // The card's pools take half of the free memory, so an additional layer that would have fitted into the rest is
-    // reported.
+    // The card's pools take half of the free memory. An additional layer that would otherwise have fitted is therefore
+    // reported as failed.
     assert!(ballast.iter().any(|row| !row["one_more"].is_null()));
     every_split_is_measured_beside_a_prediction(&out);
     both_sides_fill_the_context_on_the_split_that_they_chose(&json(&out.join("peers.json")));
 }
 
-/// Speeds are not asserted.
+/// The speeds themselves are not asserted.
 fn every_split_is_measured_beside_a_prediction(out: &Path) {
     let json = json(&out.join("cliff.json"));
     let points = json["measurement"]["points"].as_array().unwrap();
@@ -105,7 +105,7 @@ fn every_split_is_measured_beside_a_prediction(out: &Path) {
     let table = fs::read_to_string(out.join("cliff.csv")).unwrap();
     assert_eq!(table.lines().count(), points.len() + 1);
     let picture = fs::read_to_string(out.join("cliff.svg")).unwrap();
-    // Each point, and again in its share of the fastest.
+    // The picture shows each point, and shows it again as a share of the fastest.
     assert!(picture.matches("<circle").count() >= 2 * points.len());
 }
 
@@ -122,25 +122,25 @@ fn both_sides_fill_the_context_on_the_split_that_they_chose(json: &Value) {
         for side in ["ours", "theirs"] {
             let side = &row[side];
             assert_eq!((&side["end"], &side["depth"]), (&"completed".into(), &json["n_ctx"]));
-            // Four processes, three of which repeat the question three times.
+            // There are four processes, and three of them repeat the question three times.
             assert_eq!(side["fresh_ms"].as_array().unwrap().len(), 4);
             assert_eq!(side["warm_ms"].as_array().unwrap().len(), 9);
             let free = |stage: &str| side[stage][0]["ggml"].as_u64().unwrap();
             assert!(free("opened") > free("loaded") && free("loaded") > free("full"));
         }
     }
-    // With room for a part of the model, both find a split; llama.cpp's fit also finds one with experts.
+    // If a part of the model fits, both sides find a split. llama.cpp's fit also finds a split with experts.
     assert!(fits.iter().any(|row| (1..9).contains(&row["ours"]["split"]["n_gpu_layers"].as_u64().unwrap())));
     let overrides = |row: &Value| row["theirs"]["split"]["overrides"].as_array().unwrap().len();
     assert!(fits.iter().any(|row| overrides(row) > 0));
 }
 
 #[test]
-fn a_card_that_takes_more_than_was_left_free_is_found() {
+fn a_card_that_takes_more_memory_than_was_left_free_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)
         .args(["bytes", "ballast", "--cpu", "--threads", "1", "--minutes", "0", "--cases", "8"])
-        // The pools take nearly all of the 4 MiB that the third card has left, so any layer there is too much.
+        // The pools take nearly all of the 4 MiB that the third card has left, so any layer on it is too much.
         .args(["--sim-growth", "4000"])
         .arg("--model")
         .arg(demo())
@@ -155,7 +155,7 @@ fn a_card_that_takes_more_than_was_left_free_is_found() {
 }
 
 #[test]
-fn what_is_not_there_is_said_in_a_line() {
+fn a_missing_file_is_named_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         let output = Command::new(PROGRAM).args(arguments).current_dir(folder.path()).output().unwrap();
@@ -169,7 +169,7 @@ fn what_is_not_there_is_said_in_a_line() {
 }
 
 #[test]
-fn the_document_is_what_the_kept_results_make_it() {
+fn the_document_is_made_from_the_stored_results() {
     let output = Command::new(PROGRAM).arg("--document").arg(repository().join("benches/results")).output().unwrap();
     success(&output);
     let committed = fs::read_to_string(repository().join("docs/hardware.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The bundle's `run.sh` on machines whose nvcc, nvidia-smi and cmake are scripts that record their calls.
+//! The bundle's `run.sh` on machines whose nvcc, nvidia-smi and cmake are scripts. The scripts record their calls.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// Held while a program is written and while one is started. A starting process inherits its parent's open files, and a
-/// program that is open for writing cannot be started.
+/// The lock is taken while a program is written and while one is started. A starting process inherits its parent's open
+/// files, and a program that is open for writing cannot be started.
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// The programs of any Linux that `run.sh` uses. PATH contains only these.
@@ -116,7 +116,7 @@ impl Bundle {
         said
     }
 
-    /// The calls of cmake, except for its version.
+    /// The calls of cmake, without those that ask for its version.
     fn builds(&self) -> Vec<String> {
         let calls = self.read("cmake.calls");
         calls.lines().filter(|call| *call != "--version").map(str::to_owned).collect()
@@ -141,7 +141,7 @@ fn found(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
+fn the_backend_is_built_for_the_card_once_and_the_results_record_it() {
     let bundle = Bundle::new();
     bundle.succeeds(&["--jobs", "3"]);
     let (source, build) = (bundle.path("cuda"), bundle.path("build/90-nvcc12.4"));
@@ -163,7 +163,7 @@ fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
     let recorded = ["version", "cuda_architectures", "nvcc"].map(|key| record[key].as_str());
     assert_eq!(recorded, ["1", "90-real", "12.4"].map(Some));
     assert!(record["cuda_build_seconds"].is_number() && record["cuda_build_cpu_seconds"].is_number(), "{record}");
-    // A different bundle in the same folder is built again.
+    // A different bundle in the same folder causes a new build.
     bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
     bundle.succeeds(&[]);
     assert_eq!(bundle.builds().len(), 4);
@@ -188,7 +188,7 @@ fn different_cards_share_one_backend_and_build_only_runs_no_check() {
 }
 
 #[test]
-fn a_build_that_failed_says_why_and_is_tried_again() {
+fn a_failed_build_gives_its_reason_and_is_tried_again() {
     let bundle = Bundle::new();
     let whole = bundle.read("tools/cmake");
     bundle.program(
@@ -203,7 +203,7 @@ fn a_build_that_failed_says_why_and_is_tried_again() {
 }
 
 #[test]
-fn options_and_the_exit_code_are_handed_on_and_the_toolkit_is_the_one_that_the_user_names() {
+fn options_and_exit_code_are_passed_on_and_the_toolkit_is_the_users() {
     let mut bundle = Bundle::new();
     let check = bundle.read("bin/gpu-check");
     bundle.write("bin/gpu-check", &format!("{check}exit 7\n"));
@@ -227,9 +227,9 @@ fn options_and_the_exit_code_are_handed_on_and_the_toolkit_is_the_one_that_the_u
 }
 
 #[test]
-fn without_a_card_nothing_is_built_and_none_is_visible() {
+fn without_a_card_nothing_is_built_and_no_card_is_visible() {
     let bundle = Bundle::new();
-    // The remains of an earlier run with a card.
+    // The file is a remain of an earlier run with a card.
     bundle.write("bin/libggml-cuda.so", "a library");
     for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();
@@ -244,8 +244,8 @@ fn without_a_card_nothing_is_built_and_none_is_visible() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named_before_anything_is_built() {
-    // A missing program, or one that behaves differently.
+fn missing_or_wrong_programs_are_named_before_anything_is_built() {
+    // A program is missing, or it behaves differently.
     for (program, script, words) in [
         ("nvidia-smi", None, "no NVIDIA driver"),
         ("nvcc", None, "no nvcc"),

@@ -1,4 +1,4 @@
-//! Finds equal models. Headers and a page of each tensor flow in; groups flow out.
+//! Finds equal models. In: headers and a page of each tensor. Out: groups of equal models.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Facts about a file before its header is read: identity independent of the path, length, and whether it begins as
-//! GGUF.
+//! Facts about a file before its header is read: its identity for every path to it, its length, and whether it begins
+//! as a GGUF file.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ pub(crate) fn id(path: &Path, _: &Metadata) -> Option<Id> {
     path.canonicalize().ok()
 }
 
-/// Follows links to a file. The error says why there is none.
+/// The metadata of a file, behind links. The error says why there is no file.
 pub(super) fn look(path: &Path) -> Result<Metadata, SkipReason> {
     std::fs::metadata(path).map_err(|error| match path.symlink_metadata() {
         Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => SkipReason::BrokenLink,

@@ -1,6 +1,6 @@
-//! Finds the models on this machine: the folders of other tools flow in, models flow out. Nothing is written. Only a
-//! model's first bytes are read before [`LocalModel::header`] is called. A file named as a shard is an exception: only
-//! its header says whether it is a shard.
+//! Finds the models on this machine. In: the folders of other tools. Out: models. Nothing is written. Only a model's
+//! first bytes are read before [`LocalModel::header`] is called, except for a file that is named like a shard: its
+//! header is read, because only that says whether it is a shard.
 
 mod duplicates;
 pub(crate) mod files;
@@ -26,7 +26,7 @@ impl Models {
         Self::in_stores(&Environment::from_process())
     }
 
-    /// Like [`local`](Self::local), for another environment.
+    /// Like [`local`](Self::local), but for another environment.
     pub fn in_stores(environment: &Environment) -> Self {
         let mut finder = Finder::default();
         for (store, folder) in environment.places(System::HERE) {
@@ -59,9 +59,9 @@ impl Models {
         Ok(finder.finish())
     }
 
-    /// Groups of equal models in different files: their indices, two or more, in order. Models are equal if the hashes
-    /// of their headers and of a page (4 KiB) of each tensor are equal. Only models of the same length are compared. An
-    /// unreadable model is in no group; [`LocalModel::header`] says why.
+    /// Groups of equal models in different files. Each group has the indices of two or more models, in order. Models
+    /// are equal if the hashes of their headers and of a page (4 KiB) of each tensor are equal. Only models of the same
+    /// length are compared. An unreadable model is in no group; [`LocalModel::header`] says why.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
     }

@@ -34,11 +34,11 @@ pub struct LocalModel {
     /// The store's name for the model: `owner/name` in Hugging Face's cache and LM Studio, `name:tag` in Ollama,
     /// otherwise the file name without shard number and `.gguf`.
     pub name: String,
-    /// The quantisation in the file's name, in capitals; `None` if only the header tells.
+    /// The quantisation in the file's name, in capitals; `None` if the name has none.
     pub quant: Option<String>,
     /// The total length of the files in bytes.
     pub bytes: u64,
-    /// The files in shard order; at least one. Loading takes the first.
+    /// The files in shard order; at least one. A load takes the first one.
     #[serde(serialize_with = "texts")]
     pub files: Vec<PathBuf>,
     /// The store that holds the model.
@@ -63,7 +63,7 @@ fn texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Er
 pub struct Place {
     /// The model's name there.
     pub name: String,
-    /// The store that holds it.
+    /// The store that holds the file.
     pub store: Store,
     /// The first file.
     #[serde(serialize_with = "text")]
@@ -109,7 +109,7 @@ impl LocalModel {
         Header::open(&self.files[0])
     }
 
-    /// Reads the header and makes a file of the model.
+    /// Reads the header, and returns the model as a file to choose.
     ///
     /// # Errors
     ///

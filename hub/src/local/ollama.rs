@@ -1,4 +1,4 @@
-//! Ollama's store: named manifests, each of which holds the hash of the model's blob.
+//! Ollama's store. It has manifests by name, and a manifest contains the hash of the model's blob.
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,7 +26,7 @@ struct Manifest {
     layers: Vec<Layer>,
     #[serde(default, deserialize_with = "null::empty")]
     manifests: Vec<Manifest>,
-    /// In a list: the blob that holds this manifest.
+    /// In a list, the blob that contains this manifest.
     digest: Option<String>,
 }
 
@@ -44,13 +44,13 @@ pub(super) fn is_store(folder: &Path) -> bool {
 
 /// Finds all models of a store.
 pub(super) fn find(finder: &mut Finder, store: &Path) {
-    // Notes an unreadable store once.
+    // An unreadable store is noted only once.
     if finder.entries(store).is_empty() {
         return;
     }
     let blobs = store.join("blobs");
     for (path, _) in finder.entries(&blobs) {
-        // Names of downloads (server/download.go, `blobDownload`). Their parts have a number after this suffix.
+        // The name of a download (server/download.go, `blobDownload`). Its parts have a number behind this suffix.
         if path.to_string_lossy().ends_with("-partial") {
             finder.skip(path, SkipReason::PartialDownload);
         }
@@ -67,7 +67,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
                 Ok(Some(file)) => {
                     finder.add(name, parts.last().and_then(|tag| quant_of(tag)), vec![file], Store::Ollama);
                 }
-                // Weights for another runner.
+                // The manifest has weights for another runner.
                 Ok(None) => {}
                 Err(why) => finder.skip(path, why),
             }
@@ -129,7 +129,7 @@ fn read(path: &Path) -> Result<Manifest, SkipReason> {
     serde_json::from_slice(&text).map_err(|error| SkipReason::Manifest(error.to_string()))
 }
 
-/// The file of a blob. Only a hash is a valid name (manifest/paths.go, `BlobsPath`).
+/// The file of a blob. A digest that is not a hash is refused (manifest/paths.go, `BlobsPath`).
 fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, SkipReason> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
     let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));

@@ -1,4 +1,4 @@
-//! The folders where the tools on this machine keep their models: the environment flows in, folders flow out.
+//! The folders in which the tools on this machine keep their models. In: the environment. Out: folders.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,11 +16,11 @@ const MAX_SETTINGS: u64 = 1 << 20;
 pub struct Environment {
     home: Option<PathBuf>,
     variables: BTreeMap<&'static str, OsString>,
-    /// Whether all other variables are taken from this process.
+    /// Whether variables that were not set here are taken from this process.
     is_process: bool,
 }
 
-/// Operating systems with different folders.
+/// Operating systems, whose tools use different folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
     Linux,
@@ -52,7 +52,7 @@ impl Environment {
 
     /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
     /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`. Any other variable matters only
-    /// if the value of a Hugging Face variable refers to it: `$DATA/huggingface`.
+    /// if the value of one of Hugging Face's variables refers to it, as in `$DATA/huggingface`.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
@@ -163,7 +163,7 @@ impl Environment {
         homes.into_iter().map(|home| home.join("models")).chain(named).collect()
     }
 
-    /// All stores' folders, existing or not.
+    /// The folders of all stores, whether they exist or not.
     pub(super) fn places(&self, system: System) -> Vec<(Store, PathBuf)> {
         let hugging_face = self.hugging_face().map(|folder| (Store::HuggingFace, folder));
         let llama_cpp = self.llama_cpp(system).map(|folder| (Store::LlamaCpp, folder));
@@ -178,7 +178,7 @@ fn downloads_folder(settings: &Path) -> Option<PathBuf> {
     settings["downloadsFolder"].as_str().map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
-/// A small text file; `None` if it is missing or too large.
+/// The text of a small file; `None` if it is missing or too large.
 fn read_small(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     (file.is_file() && file.len() <= MAX_SETTINGS).then(|| fs::read_to_string(path).ok())?
@@ -192,7 +192,7 @@ mod tests {
     use crate::local::Store;
 
     #[test]
-    fn a_variable_in_percent_signs_is_one_on_windows_alone() {
+    fn percent_signs_mark_a_variable_only_on_windows() {
         let environment = Environment::new("/h").variable("DATA", "D:/x");
         assert_eq!(environment.expanded("%DATA%/%UNSET%/50%", System::Windows), "D:/x/%UNSET%/50%");
         assert_eq!(environment.expanded("%DATA%/é$DATA", System::Linux), "%DATA%/éD:/x");
@@ -232,7 +232,8 @@ mod tests {
             (&[("OLLAMA_MODELS", "/o")], Linux, Store::Ollama, &["/o"]),
         ] {
             let home = Environment::new("/h");
-            let environment = variables.iter().fold(home, |it, &(name, value)| it.variable(name, value));
+            let environment =
+                variables.iter().fold(home, |environment, &(name, value)| environment.variable(name, value));
             let found = environment.places(system).into_iter().filter(|(of, _)| *of == store).map(|(_, folder)| folder);
             let expected: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
             assert_eq!(found.collect::<Vec<_>>(), expected, "{variables:?} {system:?} {store}");

@@ -34,9 +34,9 @@ pub enum SkipReason {
     NotGguf(Vec<u8>),
     /// The target of a link is missing.
     BrokenLink,
-    /// The system refuses to read the file; the system's message.
+    /// The file cannot be read. The text is the system's message.
     Unreadable(String),
-    /// An Ollama manifest that names no file; its fault.
+    /// An Ollama manifest that names no file. The text is its fault.
     Manifest(String),
     /// The search stopped at this many folder levels or this many entries.
     TooManyEntries(usize),

@@ -1,4 +1,5 @@
-//! Finds models in folders: a folder with its links and subfolders flows in; models with their store's names flow out.
+//! Finds models in folders. In: a folder with its links and subfolders. Out: models, under the names that their store
+//! gives them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -94,7 +95,7 @@ impl Finder {
             for (path, is_folder) in self.entries(&folder) {
                 let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 if is_folder {
-                    // A cache in Hugging Face's layout also holds data sets, spaces and locks.
+                    // A cache in Hugging Face's layout also has data sets, spaces and locks, which are skipped.
                     if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
                         continue;
                     }
@@ -131,7 +132,8 @@ impl Finder {
         let blobs = folder.join("blobs");
         for (path, _) in self.entries(&blobs) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            // In `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`, the blob's name comes first.
+            // The names are `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`, and the blob's name
+            // is their first part.
             let whole = file.split('.').next().map(|etag| blobs.join(etag)).filter(|_| is_half(&file));
             match whole {
                 Some(whole) if whole.is_file() => self.skip(path, SkipReason::Leftover),
@@ -155,13 +157,13 @@ impl Finder {
         }
     }
 
-    /// Whether a folder exists and was not visited by any path. Links may lead back up.
+    /// Whether a folder exists and has not been visited yet, by any path. Links may lead back to a folder above.
     fn is_new(&mut self, folder: &Path) -> bool {
-        let Some(it) = self.of_folder(folder, fs::metadata(folder)) else { return false };
-        files::id(folder, &it).is_some_and(|id| self.folders.insert(id))
+        let Some(metadata) = self.of_folder(folder, fs::metadata(folder)) else { return false };
+        files::id(folder, &metadata).is_some_and(|id| self.folders.insert(id))
     }
 
-    /// The result of reading a folder. A missing folder gives nothing; other errors are noted.
+    /// The result of reading a folder; `None` after an error. Errors are noted, except for a missing folder.
     fn of_folder<T>(&mut self, folder: &Path, read: io::Result<T>) -> Option<T> {
         let read = read.inspect_err(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -195,7 +197,7 @@ impl Finder {
     }
 }
 
-/// Whether a file named as a shard is a whole model. The header decides, not the name.
+/// Whether a file named as a shard is a whole model. Its header decides that, not its name.
 fn is_whole(path: &Path) -> bool {
     Header::open(path).is_ok_and(|header| header.shards().len() == 1)
 }
@@ -204,7 +206,7 @@ fn is_half(name: &str) -> bool {
     HALF.iter().any(|end| name.ends_with(end))
 }
 
-/// `publisher/model`, from LM Studio's folder structure.
+/// The name `publisher/model`, by LM Studio's structure of folders.
 fn in_lm_studio(root: &Path, folder: &Path) -> Option<String> {
     let mut parts = folder.strip_prefix(root).ok()?.iter().map(|part| part.to_string_lossy());
     Some(format!("{}/{}", parts.next()?, parts.next()?))

@@ -7,7 +7,7 @@ use autoplace_planner::plan::Request;
 
 use test_support::synthetic::shapes::{LLAMA_8B, Shape};
 
-/// The weight types of Llama 3.1 8B's quantisations.
+/// The types of weights in the quantisations of Llama 3.1 8B.
 pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
     ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
@@ -19,7 +19,7 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("F16", (T::F16, T::F16, T::F16)),
 ];
 
-/// Some of the quantisations, as headers without data.
+/// Files of some of the quantisations, as headers without data.
 fn of_quants(indices: &[usize]) -> Vec<PlannedFile> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn machine(card: &str, free: u64) -> Machine {
 }
 
 #[test]
-fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that_is_fast_enough_is_chosen() {
+fn each_row_has_the_figures_of_its_plan_and_the_best_fast_file_is_chosen() {
     let machine = machine("RTX 3060 12GB", gib(7));
     let choice = choose(&files(), &machine, &Request::new(), Preference::Auto);
     let rows = &choice.rows;
@@ -67,7 +67,7 @@ fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
 }
 
 #[test]
-fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_is_chosen() {
+fn missing_rates_are_measured_before_the_choice_if_a_part_stays_on_the_host() {
     let files = of_quants(&[2, 3]);
     let host = Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000));
     let by_bytes = choose(&files, &host, &Request::new(), Preference::Auto);
@@ -80,7 +80,7 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
     assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
     assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
     assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
-    // Known rates are not measured again. Host rates do not matter on a card that holds everything.
+    // Known rates are not measured again. The host's rates do not matter on a card that holds everything.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);
     assert_eq!(choose_measured(&files, &known, &Request::new(), Preference::Auto, not_again), measured);
@@ -88,7 +88,7 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
 }
 
 #[test]
-fn what_cannot_be_loaded_is_in_the_table_with_the_reason() {
+fn a_file_that_cannot_be_loaded_is_in_the_table_with_the_reason() {
     let projector = PlannedFile::new("mmproj", None, Builder::new("clip").header().unwrap());
     let broken = PlannedFile::new("broken", None, Builder::new("llama").header().unwrap());
     let mut files = files();

@@ -1,4 +1,4 @@
-//! Hugging Face's Python client on the same hub and the same cache.
+//! Hugging Face's Python client, with the same hub and the same cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use crate::fetch::{FILE, bytes, child_of, fetch};
 use crate::world::{World, repository};
 use test_support::hub_server::{COMMIT, Content, Seen};
 
-/// A file in a folder, outside of the large file storage.
+/// A file in a folder that is stored in git itself, and not in the storage for large files.
 const SMALL: &str = "more/thing-Q8_0.gguf";
 
 fn world() -> (World, [(&'static str, Vec<u8>); 2]) {
@@ -33,7 +33,7 @@ impl World {
     /// The paths that the client prints.
     fn paths(&self, command: &mut Command) -> Vec<PathBuf> {
         let output = command.output().expect("Python starts");
-        let [said, beside] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        let [said, beside] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(output.status.success(), "{said}{beside}");
         said.lines().map(PathBuf::from).collect()
     }
@@ -65,11 +65,11 @@ fn fetches(seen: &Seen) -> bool {
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn what_the_official_client_has_fetched_is_found_without_the_hub() {
+fn files_of_the_official_client_are_found_without_the_hub() {
     let (world, files) = world();
     let paths = world.paths(&mut world.client(&["fetch", FILE, SMALL]));
     assert_eq!(paths, world.snapshot_of(&files));
-    assert_eq!(world.server.seen().iter().filter(|it| fetches(it) && it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| fetches(request) && request.at_storage).count(), 1);
 
     let offline = world.hub().offline(true);
     let found = repository(&offline).unwrap();
@@ -81,12 +81,12 @@ fn what_the_official_client_has_fetched_is_found_without_the_hub() {
     for candidate in &repository(&hub).unwrap().candidates {
         hub.fetch(candidate, |_, _| Continue(())).unwrap();
     }
-    assert!(world.server.seen().iter().all(|it| !fetches(it)));
+    assert!(world.server.seen().iter().all(|request| !fetches(request)));
 }
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn the_official_client_finds_what_was_fetched_here_and_has_nothing_to_say_against_it() {
+fn the_official_client_finds_and_accepts_what_was_fetched_here() {
     let (world, files) = world();
     let hub = world.hub();
     for candidate in &repository(&hub).unwrap().candidates {
@@ -103,7 +103,7 @@ fn the_official_client_finds_what_was_fetched_here_and_has_nothing_to_say_agains
 
 #[test]
 #[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
-fn what_the_official_client_prunes_is_not_ours() {
+fn the_official_client_prunes_none_of_our_files() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -116,7 +116,7 @@ fn what_the_official_client_prunes_is_not_ours() {
     world.server.slow(Duration::ZERO);
     world.server.seen();
     assert_eq!(fs::read(fetch(&world.hub(), |_, _| Continue(())).unwrap()).unwrap(), data);
-    let begun = world.server.seen().into_iter().filter_map(|it| it.range).all(|range| range.start > 0);
+    let begun = world.server.seen().into_iter().filter_map(|request| request.range).all(|range| range.start > 0);
     assert!(begun, "what had arrived was fetched again");
 }
 
@@ -140,7 +140,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(child.is_none() && fs::read(path.unwrap()).unwrap() == data);
 
     let world = World::new([(FILE, content)]);
-    // At this speed the file would take a minute, until the other client has reached the lock.
+    // At this speed the file would take a minute. The server stays slow until the other client waits for the lock.
     world.server.slow(Duration::from_millis(60));
     let (mut other, mut waited, mut seen) = (None, 0, Vec::new());
     fetch(&world.hub(), |done, _| {
@@ -148,7 +148,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
             other = Some(world.client(&["fetch", FILE]).stdout(Stdio::null()).spawn().expect("Python starts"));
         }
         seen.extend(world.server.seen());
-        waited += u32::from(seen.iter().any(|it| it.method == "HEAD"));
+        waited += u32::from(seen.iter().any(|request| request.method == "HEAD"));
         if waited == 10 {
             world.server.slow(Duration::ZERO);
         }
@@ -158,14 +158,14 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(waited >= 10, "the other client did not come while this one fetched");
     assert!(other.unwrap().wait().unwrap().success());
     seen.extend(world.server.seen());
-    assert_eq!(seen.iter().filter(|it| it.at_storage).count(), 1, "both fetched it");
+    assert_eq!(seen.iter().filter(|request| request.at_storage).count(), 1, "both fetched it");
 }
 
-/// The system's certificates, or those of `SSL_CERT_FILE` if that is set.
+/// The trusted certificates are the system's, or those of `SSL_CERT_FILE` if that is set.
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "wants the packages of Hugging Face's client: `cargo xtask test clients` installs them, and runs this"]
-fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_it() {
+fn a_hub_over_https_needs_a_trusted_authority_and_cannot_redirect_to_http() {
     for (name, content) in [(SMALL, Content::small(bytes(70_000))), (FILE, Content::large(bytes(70_000)))] {
         let world = World::new([(name, content)]);
         let address = world.server.endpoint();
@@ -176,14 +176,14 @@ fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_
             let output = child.env("SSL_CERT_FILE", authority).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        // The authority of another server: it did not sign this server's certificate.
+        // This is the authority of another server, which did not sign this server's certificate.
         let (stranger, other) = world.running(&["tls", "1"]);
         let (believed, why) = child(other.split_once(' ').unwrap().1);
         assert!(!believed && why.contains("UnknownIssuer") && world.server.seen().is_empty(), "{why}");
         let (fetched, why) = child(authority);
         match name {
             SMALL => assert_eq!((fetched, world.snapshot()), (true, vec!["more".to_owned()]), "{why}"),
-            // The listing was read; the storage's address is plain http.
+            // The listing was read, but the storage's address is plain http.
             _ => assert!(!fetched && why.contains("a redirect from https to http"), "{why}"),
         }
         end(server);

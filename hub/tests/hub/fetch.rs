@@ -1,4 +1,4 @@
-//! Fetches models from a hub into the cache: arrivals, refusals, and the remains of each fault.
+//! Fetches of models from a hub into the cache: complete ones, refusals, and the state that each fault leaves.
 
 use std::fs;
 use std::io::Write;
@@ -73,13 +73,13 @@ fn a_model_is_fetched_into_the_shared_layout_and_the_next_time_nothing_is() {
         assert_eq!(world.blobs(), [&content.etag[..]]);
         assert_eq!(fs::read_to_string(world.part("refs/main")).unwrap(), COMMIT);
         let size = fs::metadata(&path).unwrap().len();
-        assert!(progress.is_sorted() && progress.iter().all(|it| it.1 == size), "{progress:?}");
+        assert!(progress.is_sorted() && progress.iter().all(|step| step.1 == size), "{progress:?}");
         #[cfg(unix)]
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("../../blobs").join(&content.etag));
 
         world.server.seen();
         assert_eq!(world.fetch().unwrap(), path);
-        assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+        assert!(world.server.seen().iter().all(|request| request.path.starts_with("/api/")));
         let offline = world.hub().offline(true);
         assert_eq!(fetch(&offline, |_, _| Continue(())).unwrap(), path);
         assert_eq!(offline.cached(&repository(&offline).unwrap().candidates[0]), Some(path));
@@ -92,7 +92,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
     use Fault::{Cut, Status, WrongBytes, WrongLength};
     let data = bytes(300_000);
     let now = "Retry-After: 0\r\n";
-    // The words of the expected error; none if the file arrives whole.
+    // The third part has the words of the expected error; it is empty if the file arrives whole.
     for (path, faults, words) in [
         ("/api/", vec![Status(429, now), Status(503, now)], &[][..]),
         ("/resolve/", vec![Status(429, "RateLimit: \"api\";r=0;t=0\r\n"), Status(500, "")], &[]),
@@ -128,7 +128,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
                 assert!(
                     world.snapshot().is_empty() && world.blobs().iter().all(|blob| blob.ends_with(".autoplace.part"))
                 );
-                // The remains of a fault do not obstruct the next fetch.
+                // The files that a fault leaves do not obstruct the next fetch.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
                 }
@@ -142,7 +142,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
 #[test]
 fn a_server_says_how_long_to_wait() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
-    // Without the server's wait, the second attempt would come in an hour.
+    // If the server requested no wait, the second attempt would come only in an hour.
     let hub = Hub::new(world.server.endpoint(), world.cache.path());
     let hub = hub.patience(Duration::from_secs(20), 3, Duration::from_secs(3600));
     world.server.fail("/api/", [Fault::Status(429, "Retry-After: 0\r\n")]);
@@ -169,10 +169,10 @@ fn a_token_goes_to_the_hub_and_nowhere_else() {
     let hub = world.hub().token("hf_secret").unwrap();
     fetch(&hub, |_, _| Continue(())).unwrap();
     let seen = world.server.seen();
-    let at = |storage: bool| seen.iter().filter(move |it| it.at_storage == storage);
+    let at = |storage: bool| seen.iter().filter(move |request| request.at_storage == storage);
     assert_eq!((at(false).count(), at(true).count()), (2, 1));
-    assert!(at(false).all(|it| it.authorization.as_deref() == Some("Bearer hf_secret")));
-    assert!(at(true).all(|it| it.authorization.is_none()));
+    assert!(at(false).all(|request| request.authorization.as_deref() == Some("Bearer hf_secret")));
+    assert!(at(true).all(|request| request.authorization.is_none()));
     assert!(!format!("{hub:?}").contains("secret"));
 
     for (path, fault) in [("/api/", Fault::Status(401, "")), ("/storage/", Fault::Status(403, ""))] {
@@ -189,12 +189,12 @@ fn a_model_larger_than_the_disk_is_refused_before_anything_is_fetched() {
     let world = World::new([(FILE, Content::hollow(Vec::new(), 1 << 60))]);
     let error = world.fetch().unwrap_err();
     assert!(matches!(error, Error::Space { needed, free, .. } if needed == 1 << 60 && free < needed), "{error}");
-    assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+    assert!(world.server.seen().iter().all(|request| request.path.starts_with("/api/")));
     assert!(world.blobs().is_empty());
 }
 
 #[test]
-fn what_was_cancelled_goes_on_where_it_ended() {
+fn a_cancelled_fetch_is_resumed() {
     let data = bytes(1 << 20);
     let world = World::new([(FILE, Content::large(data.clone()))]);
     world.server.slow(Duration::from_millis(10));
@@ -208,7 +208,7 @@ fn what_was_cancelled_goes_on_where_it_ended() {
     world.server.slow(Duration::ZERO);
     world.server.seen();
     assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
-    let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|it| it.range).collect();
+    let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|request| request.range).collect();
     assert!(ranges.iter().all(|range| *range == (done..total)), "{ranges:?}");
 }
 
@@ -225,7 +225,7 @@ fn a_beginning_that_is_damaged_or_too_long_is_fetched_again() {
 }
 
 #[test]
-fn two_that_fetch_the_same_fetch_it_once() {
+fn two_fetches_of_the_same_file_transfer_it_once() {
     let data = bytes(1 << 20);
     let world = World::new([(FILE, Content::large(data.clone()))]);
     world.server.slow(Duration::from_millis(1));
@@ -234,11 +234,11 @@ fn two_that_fetch_the_same_fetch_it_once() {
             scope.spawn(|| assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data));
         }
     });
-    assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), 1);
 }
 
 #[test]
-fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
+fn a_part_file_that_is_removed_during_the_fetch_is_not_lost() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -254,11 +254,11 @@ fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
     assert_eq!(fs::read(path.unwrap()).unwrap(), data);
     assert_eq!((removed, world.blobs()), (1, vec![content.etag.clone()]));
     // The bytes were transferred once.
-    assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+    assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), 1);
 }
 
 #[test]
-fn a_part_that_another_process_holds_is_left_to_it() {
+fn a_part_file_of_another_process_is_left_alone() {
     let data = bytes(1 << 20);
     let content = Content::large(data.clone());
     let world = World::new([(FILE, content.clone())]);
@@ -272,7 +272,7 @@ fn a_part_that_another_process_holds_is_left_to_it() {
     other.write_all(b"and more").unwrap();
     assert_eq!(fs::read(path).unwrap(), data);
     assert_eq!(world.blobs(), [content.etag.clone(), arriving(&content)]);
-    // A cancelled fetch beside another removes its private part file.
+    // A cancelled fetch beside another fetch removes its own part file.
     fs::remove_file(world.part("blobs").join(&content.etag)).unwrap();
     world.server.slow(Duration::from_millis(10));
     let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
@@ -289,7 +289,7 @@ fn a_blob_that_another_tool_has_written_is_kept_for_its_hash_alone() {
         fs::create_dir_all(world.part("blobs")).unwrap();
         fs::write(world.part("blobs").join(&content.etag), there).unwrap();
         assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
-        assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), requests);
+        assert_eq!(world.server.seen().iter().filter(|request| request.at_storage).count(), requests);
     }
 }
 
@@ -302,7 +302,7 @@ fn a_listing_may_say_null_for_no_files() {
 }
 
 #[test]
-fn what_a_listing_says_cannot_leave_the_cache() {
+fn names_in_a_listing_cannot_lead_out_of_the_cache() {
     let sha = "a".repeat(64);
     let listing = |commit: &str, name: &str, sha: &str| {
         let lfs = serde_json::json!({ "sha256": sha, "size": 4, "pointerSize": 1 });
@@ -349,15 +349,15 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     fs::remove_file(snapshot.join(&names[3])).unwrap();
     let offline = world.hub().offline(true);
     assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::Offline { .. })));
-    // The blob's bytes are still cached.
+    // The bytes of the blob are still in the cache.
     world.server.seen();
     world.fetch().unwrap();
-    assert!(world.server.seen().iter().all(|it| !it.at_storage));
+    assert!(world.server.seen().iter().all(|request| !request.at_storage));
     assert!(snapshot.join(&names[3]).exists());
 }
 
 #[test]
-fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
+fn offline_no_request_is_sent_and_missing_files_are_named() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
     let online = repository(&world.hub()).unwrap();
     let offline = world.hub().offline(true);
@@ -368,7 +368,7 @@ fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
         assert!(matches!(error, Error::Offline { .. }), "{error}");
         assert!(error.to_string().contains("some/thing") && error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
     }
-    assert!(offline.headers(&online).iter().all(|it| matches!(it, Err(Error::Offline { .. }))));
+    assert!(offline.headers(&online).iter().all(|header| matches!(header, Err(Error::Offline { .. }))));
     assert!(world.server.seen().is_empty());
 }
 
@@ -392,7 +392,7 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0, UD-Q4_K_XL");
 }
 
-/// The environment of [`child`]: endpoint and cache.
+/// The environment variables of [`child`]: the endpoint and the cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
 
 /// A process that fetches from this endpoint into this cache.

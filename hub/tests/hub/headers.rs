@@ -1,4 +1,4 @@
-//! Headers read by ranges equal the headers of the whole files and transfer only a part of the bytes.
+//! Headers that are read by ranges equal the headers of the whole files, and only a part of the bytes is transferred.
 
 use autoplace_hub::{Candidate, Error, PlannedFile, Preference, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
@@ -145,7 +145,7 @@ fn a_split_model_has_the_header_of_all_its_files() {
 }
 
 #[test]
-fn what_is_no_gguf_file_is_an_error_of_that_file_alone() {
+fn a_file_that_is_not_gguf_is_an_error_of_that_file_alone() {
     let header = model("Q4_K_M", QUANTS[3].1, &Vocabulary { tokens: 3, merges: 0, ..LLAMA_3 });
     let (head, bytes) = header.encoded().unwrap();
     let files = [

@@ -77,10 +77,10 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
     models.models.iter().map(|model| (&model.name[..], model.quant.as_deref(), model.store)).collect()
 }
 
-/// The skipped files' names and the reasons.
+/// The names of the skipped files, with the reasons.
 fn passed(models: &Models) -> BTreeMap<String, SkipReason> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
-    models.skipped.iter().map(|it| (name(&it.path), it.why.clone())).collect()
+    models.skipped.iter().map(|skipped| (name(&skipped.path), skipped.why.clone())).collect()
 }
 
 #[cfg(unix)]
@@ -104,7 +104,7 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(&format!("{repository}/blobs/6.downloadInProgress"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/7.0123abcd.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/8.autoplace.part"), b"GGUF and so on");
-    // Part files beside a whole blob are leftovers, whatever they contain.
+    // Part files beside a whole blob are leftovers, even if they are empty.
     home.file(&format!("{repository}/blobs/1.4567cdef.incomplete"), b"");
     home.file(&format!("{repository}/blobs/2.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/3.autoplace.part"), b"GGUF and so on");
@@ -170,7 +170,7 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
 }
 
 #[test]
-fn a_model_of_ollamas_cloud_has_no_file_and_is_no_damage() {
+fn a_model_of_ollamas_cloud_has_no_file_and_is_not_reported() {
     let home = Home::new();
     let cloud = json!({
         "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
@@ -251,7 +251,7 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
 }
 
 #[test]
-fn a_split_model_is_one_and_without_a_shard_none() {
+fn a_split_model_is_one_model_and_without_a_shard_it_is_skipped() {
     let home = Home::new();
     for shard in 1..=2_u16 {
         let tensor = format!("blk.{shard}.attn_q.weight");
@@ -280,7 +280,7 @@ fn a_download_that_ended_early_is_found_by_its_header() {
 }
 
 #[test]
-fn copies_are_duplicates_and_other_weights_of_one_length_are_none() {
+fn copies_are_duplicates_and_other_weights_of_the_same_length_are_not() {
     let home = Home::new();
     let path = home.model("a/one.gguf", "same");
     let file = fs::read(&path).unwrap();
@@ -326,7 +326,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
     let may = |folder, mode| fs::set_permissions(home.path(folder), fs::Permissions::from_mode(mode)).unwrap();
     may("x/closed", 0o000);
     may("x/listed", 0o444);
-    // The superuser can read every folder.
+    // The superuser can read every folder, so the test differs for that user.
     let is_open = fs::read_dir(home.path("x/closed")).is_ok();
     let models = home.in_folder("x");
     may("x/closed", 0o755);
@@ -343,7 +343,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
 }
 
 #[test]
-fn thousands_of_files_and_nothing_is_written() {
+fn thousands_of_files_are_searched_and_nothing_is_written() {
     let home = Home::new();
     let bytes = Builder::new("llama").tensor("output.weight", TensorType::F32, &[4]).to_bytes().unwrap();
     for index in 0..2_000 {
@@ -358,7 +358,7 @@ fn thousands_of_files_and_nothing_is_written() {
 }
 
 #[test]
-fn what_is_not_there_is_empty_unless_it_was_named() {
+fn a_missing_folder_is_empty_unless_it_was_named() {
     let home = Home::new();
     let models = home.models();
     assert!(models.models.is_empty() && models.skipped.is_empty());
@@ -383,7 +383,7 @@ fn a_name_that_is_no_text_is_found_and_written_as_json() {
 }
 
 #[test]
-fn what_is_too_deep_is_reported() {
+fn folders_that_are_too_deep_are_reported() {
     let home = Home::new();
     home.model(&format!("x/{}a.gguf", "d/".repeat(16)), "a");
     home.model(&format!("y/{}b.gguf", "d/".repeat(17)), "b");

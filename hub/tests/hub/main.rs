@@ -1,4 +1,4 @@
-//! Finding, choosing and fetching models.
+//! Tests of finding, choosing and fetching models.
 
 mod choice;
 mod client;

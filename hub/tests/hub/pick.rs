@@ -1,4 +1,4 @@
-//! From a name to a model: the cache first, then the hub's listing.
+//! Picks of models by name: from the cache first, then from the hub's listing.
 
 use std::ops::ControlFlow::Continue;
 

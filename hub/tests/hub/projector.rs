@@ -1,8 +1,8 @@
-//! The projector that goes beside a model: chosen by its header, fetched into the model's folder.
+//! The projector for a model is chosen by its header and fetched into the model's folder.
 
 use std::ops::ControlFlow::Continue;
 
-use autoplace_hub::{Error, PlannedFile, Preference, ProjectorChoice, choose_projector};
+use autoplace_hub::{Error, Hub, PlannedFile, Preference, ProjectorChoice, choose_projector};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -12,7 +12,7 @@ use test_support::hub_server::Content;
 use test_support::synthetic::mmproj;
 use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 
-/// LLaVA's encoder beside 12 billion weights of this type: 22 GiB of F16, 12 GiB of Q8_0.
+/// LLaVA's encoder with 12 billion more weights of this type: 22 GiB of F16, 12 GiB of Q8_0.
 fn projector(label: &str, kind: T) -> PlannedFile {
     let more = |file: Builder, il: u32| file.tensor(&format!("more.{il}.weight"), kind, &[4096, 25_000]);
     let file = (0..120).fold(mmproj::named("LLaVA 1.5"), more);
@@ -38,7 +38,7 @@ fn chosen(files: &[PlannedFile], model: &Header, machine: &Machine) -> (Option<S
 }
 
 #[test]
-fn sixteen_bits_are_taken_where_they_fit_eight_where_they_do_not_and_f32_if_there_is_no_other() {
+fn f16_is_chosen_if_it_fits_q8_0_otherwise_and_f32_last() {
     let files = [projector("F32", T::F32), projector("F16", T::F16), projector("Q8_0", T::Q8_0)];
     let model = model(T::Q8_0);
     let of = |free| chosen(&files, &model, &host(gib(free)));
@@ -48,7 +48,7 @@ fn sixteen_bits_are_taken_where_they_fit_eight_where_they_do_not_and_f32_if_ther
         reason.starts_with("F16 is the projector, of 3 that go with the model: 16.") && reason.ends_with("on the host"),
         "{reason}"
     );
-    // The model has 8 GiB, which the host may rearrange, and the projectors 23 and 12.
+    // The model has 8 GiB, which the host may rearrange. The projectors have 23 and 12 GiB.
     let (small, reason) = of(34);
     assert_eq!(small.as_deref(), Some("Q8_0"), "{reason}");
     assert_eq!(chosen(&files[..1], &model, &host(gib(200))).0.as_deref(), Some("F32"));
@@ -64,7 +64,7 @@ fn the_reason_says_where_the_projector_is() {
 }
 
 #[test]
-fn a_file_for_another_model_is_not_taken_and_the_reason_is_given() {
+fn a_projector_for_another_model_is_not_chosen_and_the_reason_is_given() {
     let other = PlannedFile::new("other", None, header(&mmproj::named("Small LLaVA")));
     let no_projector = PlannedFile::new("text", None, model(T::Q4_0));
     let (none, reason) = chosen(&[other, no_projector], &model(T::Q4_0), &host(gib(64)));
@@ -72,7 +72,7 @@ fn a_file_for_another_model_is_not_taken_and_the_reason_is_given() {
     assert!(reason.contains("256") && reason.contains("4096"), "{reason}");
 }
 
-/// A repository with a model and three projectors, of which one is for another model.
+/// A repository with a model and three projectors; one of these is for another model.
 fn world() -> World {
     let large = |file: Builder| Content::large(file.to_bytes().unwrap());
     World::new([
@@ -90,7 +90,7 @@ fn world() -> World {
 }
 
 #[test]
-fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its_folder() {
+fn the_projector_of_a_repository_is_fetched_into_the_models_folder() {
     let world = World::new([
         ("thing-Q8_0.gguf", Content::large(Shape { n_embd: 256, head_dim: 64, ..TINY }.builder().to_bytes().unwrap())),
         ("mmproj-F16.gguf", Content::large(mmproj::named("Small LLaVA").to_bytes().unwrap())),
@@ -104,7 +104,7 @@ fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its
     let projector = hub.pick_projector(&pick.projectors, &header, &machine, &Request::new()).unwrap();
     assert_eq!((projector.candidate.name(), &projector.cached), ("mmproj-F16", &None));
     let model = hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
-    // The model is here and its projector is not: the cache alone has none, and the hub lists them.
+    // The cache has the model but no projector. The hub lists the projectors.
     let cached = hub.pick(&name, &machine, &Request::new(), Preference::Auto).unwrap();
     assert!(cached.cached.is_some() && cached.projectors.is_empty());
     let listed = hub.projectors(&name.without_quant()).unwrap();
@@ -120,11 +120,12 @@ fn the_projector_of_a_repository_is_chosen_beside_its_model_and_fetched_into_its
 }
 
 #[test]
-fn a_name_with_a_quantisation_lists_the_projectors_of_it_whatever_models_there_are() {
+fn a_name_with_a_quantisation_lists_the_projectors_of_that_quantisation() {
     let world = world();
     let projectors = |name: &str| world.hub().projectors(&name.parse().unwrap());
-    let names =
-        |name: &str| -> Vec<String> { projectors(name).unwrap().iter().map(|it| it.name().to_owned()).collect() };
+    let names = |name: &str| -> Vec<String> {
+        projectors(name).unwrap().iter().map(|projector| projector.name().to_owned()).collect()
+    };
     assert_eq!(names("hf:some/thing").len(), 3);
     assert_eq!(names("hf:some/thing:f32"), ["mmproj-F32"]);
     assert_eq!(names("hf:some/thing:F16"), ["mmproj-F16", "mmproj-other-F16"]);
@@ -136,4 +137,24 @@ fn a_name_with_a_quantisation_lists_the_projectors_of_it_whatever_models_there_a
     let none = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
     let error = none.hub().projectors(&"hf:some/thing".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "some/thing has no projector (mmproj); it has none");
+}
+
+#[test]
+fn a_hub_is_asked_once_for_the_projector_of_a_cached_model_that_has_none() {
+    let world = World::new([("thing-Q8_0.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
+    let (hub, name) = (world.hub(), "hf:some/thing".parse().unwrap());
+    let none = |hub: &Hub| hub.projectors(&name).unwrap_err().to_string();
+    // Before the model is fetched nothing is remembered.
+    assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
+    let pick = hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap();
+    hub.fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
+    world.server.seen();
+    assert_eq!(none(&hub), "some/thing has no projector (mmproj); it has none");
+    assert_eq!(world.server.seen().len(), 1);
+    for hub in [&hub, &world.hub(), &world.hub().offline(true)] {
+        assert_eq!(none(hub), "some/thing has no projector (mmproj); it has none");
+    }
+    assert!(world.server.seen().is_empty());
+    // The model is still found, by the hub and without it.
+    assert!(hub.pick(&name, &host(gib(8)), &Request::new(), Preference::Auto).unwrap().cached.is_some());
 }

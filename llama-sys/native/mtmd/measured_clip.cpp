@@ -117,11 +117,19 @@ std::vector<clip_image_size> largest(const clip_ctx & ctx) {
         // Tiles of one size. The limit is that of all tiles together.
         case PROJECTOR_TYPE_IDEFICS3:
             return { { hparams.image_size, hparams.image_size } };
+        // The whole image at `image_size`, and tiles of a size of their own (mtmd-image.h,
+        // `default_image_crop_size`). The limit is that of the image before it is cut.
+        case PROJECTOR_TYPE_STEP3VL:
+            return { { hparams.image_size, hparams.image_size }, { 504, 504 } };
         default:
             break;
     }
     if (hparams.image_max_pixels > 0) {
-        return shapes(side, (int) std::max<int64_t>(1, hparams.image_max_pixels / ((int64_t) side * side)));
+        const int64_t area = (int64_t) side * side;
+        // A small image is scaled up to the least number of tokens, with both sides rounded up: where one has a little more
+        // than one token, that is up to twice the number (mtmd-image.cpp, `calc_size_preserved_ratio`).
+        const int64_t scaled_up = 2 * ((std::max(0, hparams.image_min_pixels) + area - 1) / area);
+        return shapes(side, (int) std::max<int64_t>({ 1, hparams.image_max_pixels / area, scaled_up }));
     }
     if (hparams.image_longest_edge > 0) {
         const int64_t per_side = ((int64_t) hparams.image_longest_edge + side - 1) / side;
@@ -130,7 +138,8 @@ std::vector<clip_image_size> largest(const clip_ctx & ctx) {
     return {};
 }
 
-// Reserves the buffers of the largest image, and remembers their sizes. Returns the rows of that image.
+// Reserves the buffers of the largest image, and remembers their sizes, also where there is no room for them: a later image
+// may take as much. Returns the rows of that image.
 int reserve_largest(clip_ctx & ctx) {
     std::map<ggml_backend_dev_t, size_t> most = ctx.mem_compute;
     std::vector<clip_image_size> sizes = largest(ctx);
@@ -139,13 +148,18 @@ int reserve_largest(clip_ctx & ctx) {
         sizes = { { side, side } };
     }
     int rows = 0;
-    for (const clip_image_size & size : sizes) {
-        const clip_image_f32_batch batch = of_size(size);
-        clip_model_loader::reserve_compute_meta(ctx, batch);
-        for (const auto & [device, bytes] : ctx.mem_compute) {
-            most[device] = std::max(most[device], bytes);
+    try {
+        for (const clip_image_size & size : sizes) {
+            const clip_image_f32_batch batch = of_size(size);
+            clip_model_loader::reserve_compute_meta(ctx, batch);
+            for (const auto & [device, bytes] : ctx.mem_compute) {
+                most[device] = std::max(most[device], bytes);
+            }
+            rows = std::max(rows, clip_n_output_tokens(&ctx, &batch.entries[0]));
         }
-        rows = std::max(rows, clip_n_output_tokens(&ctx, &batch.entries[0]));
+    } catch (...) {
+        ctx.mem_compute = most;
+        throw;
     }
     ctx.mem_compute = most;
     return rows;
@@ -255,11 +269,11 @@ static void begin_encoding(clip_ctx & ctx, const clip_image_f32_batch & imgs, co
         for (const auto & [device, bytes] : needed) {
             const size_t most = ctx.mem_compute[device];
             if (bytes > most) {
-                // The question may have freed buffers.
-                reserve_largest(ctx);
                 refusal = "an image that is scaled to " + std::to_string(imgs.entries[0].nx()) + " x " + std::to_string(imgs.entries[0].ny()) +
                           " pixels needs " + std::to_string(bytes) + " bytes of buffers on " + ggml_backend_dev_name(device) +
                           ", and the largest image has " + std::to_string(most);
+                // The question may have freed buffers.
+                reserve_largest(ctx);
                 throw std::runtime_error(refusal);
             }
         }
@@ -307,4 +321,8 @@ int clip_last_rows() {
 
 const std::string & clip_last_refusal() {
     return refusal;
+}
+
+void clip_forget_refusal() {
+    refusal.clear();
 }

@@ -1,5 +1,5 @@
-//! How long ggml's own operations take on a device, in graphs like llama.cpp's and with their data where a load would
-//! put it.
+//! Measures how long ggml's operations take on a device, in graphs like llama.cpp's and with their data where a load
+//! would put it.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -23,9 +23,9 @@ unsafe impl Send for Bench {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are llama.cpp's")]
 pub enum Operation {
-    /// Tokens through a matrix (`MUL_MAT`). The type is ggml's number.
+    /// A product of tokens and a matrix (`MUL_MAT`). The type is ggml's number.
     Matrix { type_id: u32, n_in: u32, n_out: u32, n_tokens: u32 },
-    /// Tokens through the experts that they use (`MUL_MAT_ID`), each of them a matrix of this size.
+    /// Products of tokens and the experts that they use (`MUL_MAT_ID`). Each expert is a matrix of this size.
     Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
     /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
     Attention { type_id: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_kv: u32, n_tokens: u32 },
@@ -39,7 +39,7 @@ pub enum Operation {
 /// How long a graph took, and how much it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The lower quartile of several runs, because other programs can only lengthen them.
+    /// The lower quartile of several runs, because other programs can only lengthen a run.
     pub graph: Duration,
     /// Bytes of weights, or of keys and values, that the graph reads.
     pub bytes: u64,
@@ -52,21 +52,21 @@ pub struct LinkTiming {
     pub upload: Duration,
     /// A copy from the device.
     pub download: Duration,
-    /// A token's activations to the device, an operation on them, and the way back.
+    /// A copy of a token's activations to the device, an operation on them, and the copy back.
     pub crossing: Duration,
 }
 
 #[allow(clippy::unnecessary_cast, reason = "C's enumerations are signed on Windows")]
 const F32: u32 = raw::GGML_TYPE_F32 as u32;
-/// The largest size of any kind: products of three sizes stay within 64 bits.
+/// The largest size of any kind. The product of three sizes stays within 64 bits.
 const MAX_SIZE: u32 = 1 << 20;
 
 /// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
 const MAX_NODES: u64 = 8192;
 
 impl Bench {
-    /// Opens a device. The CPU computes with `threads` threads. With `repack` its weights are rearranged for its
-    /// instruction set, which a load does unless one of its GPUs [pins host memory](Device::pins_host_memory).
+    /// Opens a device. The CPU computes with `threads` threads. With `repack` the CPU's weights are rearranged for its
+    /// instruction set. A load does the same unless one of its GPUs [pins host memory](Device::pins_host_memory).
     ///
     /// # Errors
     ///
@@ -87,7 +87,8 @@ impl Bench {
     }
 
     /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. Repeats that
-    /// for `budget`, three times at least. `None` if the device does not have this operation, or no memory for it.
+    /// for `budget`, at least three times. Returns `None` if the device does not support this operation or has no
+    /// memory for it.
     ///
     /// # Errors
     ///
@@ -109,8 +110,8 @@ impl Bench {
             .then(|| Timing { graph: Duration::from_nanos(timing.graph_ns), bytes: timing.bytes }))
     }
 
-    /// Copies `bytes` bytes to the device and back, and hands over `width` activations, for `budget` in all. `None` if
-    /// there is no memory for it.
+    /// Measures copies of `bytes` bytes to the device and back, and of `width` activations, for `budget` in all.
+    /// Returns `None` if there is not enough memory.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl Operation {
         if n_used > n_expert || n_head % n_head_kv != 0 {
             return wrong("n_used must be at most n_expert, and n_head a multiple of n_head_kv");
         }
-        // Twenty nodes for a block; for each expert a sum and its view.
+        // A block has up to twenty nodes, and each used expert adds a sum and a view.
         let nodes = u64::from(n_repeat) * (20 + 2 * u64::from(n_used));
         if nodes > MAX_NODES || head_size % 2 != 0 && kind == raw::SHIM_OPERATION_BLOCK {
             return wrong("the graph would have too many nodes, or head_size is odd");

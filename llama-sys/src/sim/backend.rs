@@ -23,8 +23,9 @@ struct Stream {
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     get_name: Some(name),
     free: Some(free),
-    // Without these ggml waits and uses the buffer's own functions (ggml-backend.cpp, `ggml_backend_tensor_set_async`,
-    // `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU never lags behind.
+    // Without these functions ggml waits and uses the buffer's own functions (ggml-backend.cpp,
+    // `ggml_backend_tensor_set_async`, `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU
+    // computes at once, so there is nothing to wait for.
     set_tensor_async: None,
     get_tensor_async: None,
     set_tensor_2d_async: None,
@@ -44,7 +45,7 @@ const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
 /// Identifies this kind of backend to ggml.
 static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 
-/// ggml's CPU device; NULL where no CPU backend is loaded.
+/// ggml's CPU device; NULL if no CPU backend is loaded.
 pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
     static CPU: OnceLock<usize> = OnceLock::new();
     let address = *CPU.get_or_init(|| {
@@ -62,8 +63,8 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
         let Some(card) = slot.card() else {
             return ptr::null_mut();
         };
-        // SAFETY: the CPU's device is registered until the process ends; its entry answers by name, with a function of
-        // the type that ggml-backend.h gives to that name, or NULL.
+        // SAFETY: the CPU's device is registered until the process ends. For a name, its entry returns NULL or a
+        // function of the type that ggml-backend.h declares for that name.
         let (cpu, set_n_threads) = unsafe {
             let cpu = raw::ggml_backend_dev_init(cpu_device(), ptr::null());
             let reg = raw::ggml_backend_dev_backend_reg(cpu_device());
@@ -146,8 +147,8 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
     });
 }
 
-/// Nothing runs ahead, so an event has happened as soon as it is recorded. Returns NULL on a card that is not
-/// asynchronous; ggml then works without events (ggml-backend.cpp, `ggml_backend_sched_compute_splits`,
+/// Makes an event. Nothing runs ahead here, so an event has happened as soon as it is recorded. Returns NULL on a card
+/// that is not asynchronous; ggml then works without events (ggml-backend.cpp, `ggml_backend_sched_compute_splits`,
 /// `ggml_backend_sched_new`).
 pub(super) unsafe extern "C" fn event_new(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_event_t {
     guarded(ptr::null_mut(), || {

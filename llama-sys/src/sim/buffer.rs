@@ -1,4 +1,4 @@
-//! A buffer on a card: the card counts its bytes, which lie in host memory.
+//! A buffer on a card. Its bytes lie in host memory, and the card counts them.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,13 +10,13 @@ use super::memory::Memory;
 use super::slot::{self, Slot};
 use crate::raw;
 
-/// Memory of the card: its own zeroed pages, or memory that the caller has mapped.
+/// The memory behind a buffer: zeroed pages of our own, or memory that the caller has mapped.
 enum Bytes {
     Own(Memory),
     Mapped(*mut u8),
 }
 
-/// The context of our ggml buffers. Dropping it gives the bytes back.
+/// The context of our ggml buffers. Dropping it returns the bytes to the card.
 struct Buffer {
     card: Arc<Card>,
     bytes: Bytes,
@@ -88,7 +88,7 @@ fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_
     unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
 }
 
-/// Returns NULL past the card's capacity: llama.cpp's usual sign of a lack of memory (ggml-backend.cpp,
+/// Allocates a buffer. Returns NULL if it does not fit on the card, as ggml's own backends do (ggml-backend.cpp,
 /// `ggml_backend_buft_alloc_buffer_n_default`).
 pub(super) unsafe extern "C" fn alloc(
     buft: raw::ggml_backend_buffer_type_t,
@@ -108,8 +108,8 @@ pub(super) unsafe extern "C" fn alloc(
     })
 }
 
-/// A mapped file as the card's memory (Metal): counted, not copied. Called only for cards that support it (device.rs,
-/// `props`).
+/// Makes a buffer of a mapped file (Metal). The card counts its bytes, but nothing is copied. Called only for cards
+/// that support it (device.rs, `props`).
 pub(super) unsafe extern "C" fn from_host_pointer(
     device: raw::ggml_backend_dev_t,
     pointer: *mut c_void,

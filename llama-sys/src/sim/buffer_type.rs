@@ -18,11 +18,11 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
     get_max_size: Some(max_size),
     get_alloc_size: Some(alloc_size),
     get_alloc_size_n: None,
-    // As a host buffer, llama.cpp would let the CPU compute on it.
+    // If this were a host buffer, llama.cpp would let the CPU compute on it.
     is_host: None,
 };
 
-/// Files mapped into the card's memory. ggml asks this buffer type for alignments and sizes too (ggml-metal.cpp,
+/// Files mapped into the card's memory. ggml queries this buffer type for alignments and sizes too (ggml-metal.cpp,
 /// `ggml_backend_metal_buffer_type_mapped`).
 pub(super) const MAPPED: raw::ggml_backend_buffer_type_i =
     raw::ggml_backend_buffer_type_i { get_name: Some(mapped_name), ..DEVICE };
@@ -82,12 +82,12 @@ unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *
     })
 }
 
-/// Like `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
-/// buffer whose type is set to this one.
+/// Like `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`:
+/// allocates a CPU buffer and sets its type to this one.
 unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable,
-        // whatever their type says (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable
+        // and not by their type (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
             let buffer = raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);

@@ -48,7 +48,7 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Bytes that other processes pretend to take. [`SimGpu::set_taken`] changes them later.
+    /// Bytes that count as taken by other processes. [`SimGpu::set_taken`] changes them later.
     pub fn taken(mut self, bytes: u64) -> Self {
         self.taken = bytes;
         self
@@ -60,8 +60,9 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Claims asynchronous computation and events, as CUDA does, although nothing runs ahead. With several such cards
-    /// llama.cpp keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off by default.
+    /// Makes the card report asynchronous computation and events, as CUDA does, although nothing runs ahead. With
+    /// several such cards llama.cpp keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off by
+    /// default.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
@@ -74,31 +75,32 @@ impl SimGpuBuilder {
     }
 
     /// The PCI address that the card reports, such as `0000:01:00.0`. None by default. When llama.cpp chooses the
-    /// devices itself, it takes two GPUs with one address for the same GPU.
+    /// devices itself, it treats two GPUs with the same address as one GPU.
     pub fn pci_id(mut self, pci_id: impl Into<String>) -> Self {
         self.pci_id = Some(pci_id.into());
         self
     }
 
-    /// The answer of [`Device::backend`](crate::Device::backend), for code that depends on it. `SIM` by default.
+    /// The name that [`Device::backend`](crate::Device::backend) returns, for code that depends on it. `SIM` by
+    /// default.
     pub fn backend(mut self, name: impl Into<String>) -> Self {
         self.backend = name.into();
         self
     }
 
-    /// Bytes that the first computation takes in addition to all buffers, and that stay taken, like a driver's pools
+    /// Bytes that the first computation takes in addition to all buffers, and keeps, like a driver's pools
     /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation fails if they do not fit. None by default.
     pub fn growth(mut self, bytes: u64) -> Self {
         self.growth = bytes;
         self
     }
 
-    /// Shares the card's memory with every card that is registered with this file, in this process and in others. The
-    /// file is created if it does not exist. Memory of a process that has ended or was killed is free again at the next
-    /// query.
+    /// Shares the card's memory with all cards, in this process and in others, that are registered with the same file.
+    /// The file is created if it does not exist. The memory of a process that has ended or was killed counts as free
+    /// from the next query on.
     ///
-    /// All of these cards should have the same [total](Self::total). Up to 64 cards share a file. Smaller files with
-    /// the same name and a number lie beside it; delete them together with it.
+    /// All of these cards should have the same [total](Self::total). Up to 64 cards share a file. Smaller files, named
+    /// after this file and a number, lie beside it; delete them together with it.
     pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
         self.shared = Some(file.into());
         self
@@ -106,8 +108,8 @@ impl SimGpuBuilder {
 
     /// Registers the card with ggml.
     ///
-    /// Waits until no other thread loads a model, makes a context or lists devices, because ggml's registry cannot be
-    /// read and changed at once.
+    /// Waits until no other thread loads a model, makes a context or lists devices, because no thread may read ggml's
+    /// registry while it changes.
     ///
     /// # Errors
     ///
@@ -117,10 +119,10 @@ impl SimGpuBuilder {
     /// or that 64 cards share. The errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
-        // llama.cpp sorts devices of that backend to the front and takes their names for endpoints (src/llama.cpp,
-        // `llama_prepare_model_devices`).
+        // llama.cpp sorts devices of a backend with this name to the front, and treats their names as endpoints
+        // (src/llama.cpp, `llama_prepare_model_devices`).
         if self.backend == "RPC" {
-            return Err(Error::parameter("backend", "RPC", "llama.cpp takes this name for devices of other machines"));
+            return Err(Error::parameter("backend", "RPC", "llama.cpp uses this name for devices of other machines"));
         }
         let settings = Settings {
             description: text("name", self.name)?,

@@ -5,10 +5,9 @@ use std::panic::{self, AssertUnwindSafe};
 
 use crate::raw;
 
-/// Runs `body`; a panic becomes `fallback`, after the panic hook has reported it.
+/// Runs `body`. If it panics, the panic hook reports that, and the result is `fallback`.
 ///
-/// No broken invariant is visible afterwards: a card's state consists of atomics, and a slot's lock is used even if it
-/// is poisoned.
+/// A panic breaks no invariant: a card's state consists of atomics, and a slot's lock is used even if it is poisoned.
 pub(super) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
@@ -20,8 +19,8 @@ pub(super) fn log_error(line: &str) {
     };
     let mut callback: raw::ggml_log_callback = None;
     let mut data: *mut c_void = std::ptr::null_mut();
-    // SAFETY: both pointers are valid; the callback is the one that llama_log_set was given, for ggml too
-    // (llama-impl.cpp, llama_log_set), and takes a NUL-terminated text from any thread.
+    // SAFETY: both pointers are valid; the callback is the one that was passed to llama_log_set, which sets it for ggml
+    // too (llama-impl.cpp, llama_log_set). It takes a NUL-terminated text from any thread.
     unsafe {
         raw::llama_log_get(&raw mut callback, &raw mut data);
         if let Some(callback) = callback {

@@ -8,7 +8,7 @@ use super::callback::log_error;
 use super::rules::Rules;
 use super::shared::Shared;
 
-/// A card's settings, which are fixed once it is registered.
+/// A card's settings, which cannot change after it is registered.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) description: &'static CStr,
@@ -18,9 +18,9 @@ pub(super) struct Settings {
     pub(super) rules: Rules,
     pub(super) asynchronous: bool,
     pub(super) flash_attention: bool,
-    /// The number of tokens from which the card computes with the host's weights.
+    /// The minimum number of tokens for which the card computes with the host's weights.
     pub(super) offload_from: i64,
-    /// Bytes that computing takes in addition to the buffers.
+    /// Bytes that the first computation takes in addition to the buffers.
     pub(super) growth: u64,
 }
 
@@ -32,18 +32,18 @@ pub(super) struct Card {
     shared: Option<Shared>,
     pub(super) taken: Number,
     pub(super) used: Number,
-    /// Bytes that computing has taken in addition to the buffers.
+    /// Bytes that computations have taken in addition to the buffers.
     pub(super) grown: Number,
     pub(super) peak: Number,
     pub(super) buffers: Number,
     pub(super) allocations: Number,
     pub(super) graphs: Number,
-    /// 0: never; n: the n-th from now.
+    /// The allocation that will fail: 0 means none, and n means the n-th from now.
     pub(super) failing_allocation: Number,
     pub(super) failing_graph: Number,
 }
 
-/// A number that any thread reads and changes.
+/// A number that all threads may read and change.
 #[derive(Debug, Default)]
 pub(super) struct Number(AtomicU64);
 
@@ -83,7 +83,7 @@ impl Card {
         }
     }
 
-    /// The total without the bytes that other processes pretend to take.
+    /// The total without the bytes that count as taken by other processes.
     fn limit(&self) -> u64 {
         self.settings.total.saturating_sub(self.taken.get())
     }
@@ -93,7 +93,8 @@ impl Card {
         self.limit().saturating_sub(held)
     }
 
-    /// Bytes that all processes have taken of a shared card; the whole card if that cannot be read.
+    /// Bytes of a shared card that all processes have taken. If the shared file cannot be read, the whole card counts
+    /// as taken.
     pub(super) fn shared_used(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
         Some(or_log(shared.used()).unwrap_or(u64::MAX))
@@ -125,7 +126,7 @@ impl Card {
         true
     }
 
-    /// Gives a buffer's bytes back.
+    /// Returns a buffer's bytes to the card.
     pub(super) fn give_back(&self, bytes: u64) {
         self.used.change(|used| Some(used - bytes));
         self.buffers.change(|buffers| Some(buffers - 1));
@@ -145,14 +146,14 @@ impl Card {
         }
     }
 
-    /// Counts a computation. Returns true if this computation was set to fail, or if the memory that computing takes
-    /// does not fit.
+    /// Counts a computation. Returns true if this computation was set to fail, or if its additional memory does not
+    /// fit.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.count();
         reached(&self.failing_graph) || !self.grow()
     }
 
-    /// Takes the memory for computing, unless it is taken already. Returns false if it does not fit.
+    /// Takes the additional memory for computations, unless it is taken already. Returns false if it does not fit.
     fn grow(&self) -> bool {
         let missing = self.settings.growth.saturating_sub(self.grown.get());
         if missing == 0 {
@@ -169,12 +170,12 @@ impl Card {
     }
 }
 
-/// The answer; a failure is logged.
+/// The value of a result; logs an error.
 fn or_log<T>(answer: io::Result<T>) -> Option<T> {
     answer.inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}"))).ok()
 }
 
-/// Counts down; true when the count reaches its end.
+/// Counts down, and returns true when the count reaches 0.
 fn reached(countdown: &Number) -> bool {
     countdown.change(|n| n.checked_sub(1)) == Some(1)
 }
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_what_is_given_back_fits_again() {
+    fn buffers_that_do_not_fit_are_refused_and_freed_bytes_are_usable_again() {
         let card = card(100);
         assert!(card.take(60));
         assert!(!card.take(41));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_computation_takes_what_computing_takes_and_keeps_it() {
+    fn the_first_computation_takes_its_additional_memory_and_keeps_it() {
         let card = card(100);
         assert!(card.take(60));
         assert!(!card.graph_fails() && !card.graph_fails());
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn ballast_over_what_is_free_leaves_nothing_and_takes_nothing_away() {
+    fn ballast_above_the_free_bytes_takes_no_memory_in_use() {
         let card = card(100);
         assert!(card.take(60));
         card.taken.set(u64::MAX);

@@ -54,8 +54,8 @@ unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> r
     })
 }
 
-/// llama.cpp asks for functions of a backend beyond the interface. Here only the number of threads makes sense
-/// (llama-context.cpp, the constructor).
+/// Returns functions of a backend that are not part of ggml's interface. llama.cpp looks up several; only the one that
+/// sets the number of threads makes sense here (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
         // SAFETY: every caller in llama.cpp passes a NUL-terminated name.
@@ -173,7 +173,7 @@ unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::g
     guarded(false, || unsafe { of_device(device) }.owns(buft))
 }
 
-/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as in
+/// Whether the card computes an operation although the host holds its weight. It does for at least 32 tokens, as in
 /// `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone,
 /// `ggml_backend_metal_device_offload_op`.
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {

@@ -4,9 +4,9 @@ use std::io;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Zeroed pages that cost nothing until they are written: an anonymous mapping that reserves no swap, so that a buffer
-/// of 400 GB fits on any host. Systems that nevertheless count reservations (Windows, `vm.overcommit_memory` 2) may
-/// refuse it.
+/// Zeroed pages that take no memory until they are written. They are an anonymous mapping that reserves no swap, so
+/// that a buffer of 400 GB fits on any host. Systems that count reservations nevertheless (Windows,
+/// `vm.overcommit_memory` 2) may refuse the mapping.
 pub(super) struct Memory {
     map: MmapRaw,
 }
@@ -21,8 +21,8 @@ impl Memory {
         self.map.as_mut_ptr()
     }
 
-    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole KV cache at
-    /// once.
+    /// Makes every byte zero by returning the pages to the system. That touches no page, which matters because
+    /// llama.cpp clears a whole KV cache at once.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! Simulated GPUs: ggml backends whose memory is a number and whose arithmetic is the CPU's.
+//! Simulated GPUs: ggml backends that only count their memory, and that compute on the CPU.
 //!
 //! A simulated GPU is made from a size, allocation rules and faults to inject. The result is a [`Device`] that
 //! llama.cpp takes for a GPU. It reports free memory, refuses buffers that do not fit, and computes the same tokens as
@@ -30,9 +30,10 @@
 //! ```
 //!
 //! The simulation covers sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused
-//! attention, the largest buffer, and pinned host buffers (see [`Rules`]). It also covers events and several copies of
-//! a graph in flight, on request; the choice of operations that run on the GPU for large batches; and pools that grow
-//! at the first computation, as [one sum](SimGpuBuilder::growth). It does not cover the driver's own memory, nor speed.
+//! attention, the largest buffer, and pinned host buffers (see [`Rules`]). It also covers the choice of operations that
+//! run on the GPU for large batches. On request it covers events and several copies of a graph in flight, and pools
+//! that grow at the first computation, as [one number of bytes](SimGpuBuilder::growth). It does not cover the driver's
+//! own memory, nor speed.
 //!
 //! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped.
 //! Meanwhile it is a GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it,
@@ -40,7 +41,7 @@
 //!
 //! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model
 //! or a context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and
-//! nothing is allocated or computing on it; from then on the old [`Device`] is the new card's.
+//! nothing is allocated or computing on it; from then on the old [`Device`] refers to the new card.
 
 mod backend;
 mod buffer;
@@ -68,7 +69,7 @@ pub use slot::MAX_CARDS;
 
 /// A registered simulated GPU; dropping it removes it from ggml's registry.
 ///
-/// Models and contexts on it may be dropped before or after.
+/// Models and contexts on it may be dropped before it or after it.
 pub struct SimGpu {
     slot: &'static Slot,
     card: Arc<Card>,
@@ -108,46 +109,46 @@ impl SimGpu {
         self.card.peak.get()
     }
 
-    /// Bytes that all processes have taken of a [shared](SimGpuBuilder::shared) card now, including those for
-    /// computing; `None` for a card that is not shared.
+    /// Bytes of a [shared](SimGpuBuilder::shared) card that all processes have taken now, including those of
+    /// computations; `None` for a card that is not shared.
     pub fn shared_used(&self) -> Option<u64> {
         self.card.shared_used()
     }
 
-    /// The maximum of the bytes that all processes had taken at once of a [shared](SimGpuBuilder::shared) card since
-    /// its file was made, including those for computing; `None` for a card that is not shared.
+    /// The maximum of the bytes that all processes had taken at once on a [shared](SimGpuBuilder::shared) card since
+    /// its file was made, including those of computations; `None` for a card that is not shared.
     pub fn shared_peak(&self) -> Option<u64> {
         self.card.shared_peak()
     }
 
-    /// Bytes that other processes pretend to take.
+    /// Bytes that count as taken by other processes.
     pub fn taken(&self) -> u64 {
         self.card.taken.get()
     }
 
-    /// Changes the bytes that other processes pretend to take (ballast). They may exceed the free bytes; memory in use
-    /// stays.
+    /// Changes the bytes that count as taken by other processes (ballast). They may exceed the free bytes; memory in
+    /// use stays in use.
     pub fn set_taken(&self, bytes: u64) {
         self.card.taken.set(bytes);
     }
 
-    /// Bytes that computing has taken in addition to the buffers: 0 before the first computation, and then the card's
-    /// [growth](SimGpuBuilder::growth).
+    /// Bytes that computations have taken in addition to the buffers: 0 before the first computation, and then the
+    /// card's [growth](SimGpuBuilder::growth).
     pub fn grown(&self) -> u64 {
         self.card.grown.get()
     }
 
-    /// Buffers on the card now.
+    /// Number of buffers on the card now.
     pub fn buffers(&self) -> u64 {
         self.card.buffers.get()
     }
 
-    /// Allocations that were requested of the card so far, including refused ones.
+    /// Number of allocations so far, including refused ones.
     pub fn allocations(&self) -> u64 {
         self.card.allocations.get()
     }
 
-    /// Graphs or parts of graphs that the card was given to compute so far, including failed ones.
+    /// Number of computations so far, each of a graph or a part of one, including failed computations.
     pub fn graphs(&self) -> u64 {
         self.card.graphs.get()
     }

@@ -1,4 +1,4 @@
-//! Which slots ggml lists: cards enter its registry and leave it.
+//! The slots in ggml's registry: adds a card and removes it again.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) fn slots() -> &'static [Slot] {
     })
 }
 
-/// Puts `card` into a free slot and lists it.
+/// Puts `card` into a free slot, and adds the slot to ggml's registry.
 pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
     Backend::init()?;
     let mut changing = registry::changing()?;
@@ -47,7 +47,7 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
     Ok(slot)
 }
 
-/// Removes a slot from the list: now, or when the last reading ends. Never waits.
+/// Removes a slot from ggml's registry: now, or when the last reading ends. Never waits.
 pub(super) fn unregister(slot: &'static Slot) {
     registry::remove(slot.reg);
 }
@@ -69,7 +69,7 @@ mod tests {
         drop(first);
         assert!(is_listed(entry));
         drop(second);
-        // Unless another test has taken the slot meanwhile.
+        // True unless another test has taken the slot meanwhile.
         assert!(!is_leaving(entry));
     }
 

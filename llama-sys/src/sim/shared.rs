@@ -1,9 +1,9 @@
-//! A card's memory that several processes share, counted in one file.
+//! Memory of a card that several processes share. A file counts it.
 //!
-//! The file is a table of numbers, one for each member, behind one lock: it is read and written only while that lock is
-//! held. Each member also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system
-//! releases locks when a process ends, however it ends. So a place whose lock is free belongs to nobody, and its bytes
-//! are free again.
+//! The file is a table with a number for each member. It is read and written only under the file's lock. Each member
+//! also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system releases the locks of a
+//! process when it ends, even if it is killed. So if the lock of a place is free, the place belongs to nobody, and its
+//! bytes are free again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The most cards that share one file: more than four processes can register.
+/// Maximum number of cards that share one file, which is enough for four processes with all of their cards.
 const MEMBERS: usize = 64;
 
 /// Size of the table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.
@@ -21,22 +21,22 @@ const BYTES: usize = 8 * (1 + MEMBERS);
 #[derive(Debug)]
 pub(super) struct Shared {
     path: PathBuf,
-    /// One thread at a time, because a file's lock belongs to the handle and not to the thread that took it.
+    /// The mutex is needed because a file's lock belongs to the handle, and not to the thread that took it.
     file: Mutex<File>,
     place: usize,
-    /// Locked until this is dropped, or the process ends.
+    /// This file stays locked until the value is dropped or the process ends.
     _alive: File,
 }
 
 /// The contents of the file.
 struct Table {
-    /// The most bytes that all members together had at once.
+    /// The maximum of the bytes that all members together had at once.
     peak: u64,
     members: [u64; MEMBERS],
 }
 
 impl Shared {
-    /// Takes a place at the card of this file, which is created if it does not exist.
+    /// Joins the card of this file. The file is created if it does not exist.
     pub(super) fn join(path: &Path) -> io::Result<Self> {
         let mut file = open(path, true)?;
         wait_for(&file)?;
@@ -64,13 +64,13 @@ impl Shared {
         Err(io::Error::other(full))
     }
 
-    /// Takes `bytes` if all members together then have at most `limit`.
+    /// Takes `bytes`, unless all members together would then have more than `limit`.
     pub(super) fn take(&self, bytes: u64, limit: u64) -> io::Result<bool> {
         self.change(|table| {
             let sum = table.sum().saturating_add(bytes);
             let fits = sum <= limit;
             if fits {
-                // Cannot overflow: it is at most the sum.
+                // This cannot overflow, because it is at most the sum.
                 table.members[self.place] += bytes;
                 table.peak = table.peak.max(sum);
             }
@@ -90,7 +90,7 @@ impl Shared {
         self.change(|table| table.sum())
     }
 
-    /// The most bytes that all members had at once since the file was made.
+    /// The maximum of the bytes that all members had at once since the file was made.
     pub(super) fn peak(&self) -> io::Result<u64> {
         self.change(|table| table.peak)
     }
@@ -108,7 +108,7 @@ impl Shared {
         changed
     }
 
-    /// Gives back the bytes of members that have ended.
+    /// Frees the bytes of members that have ended.
     fn bury(&self, table: &mut Table) {
         for (place, bytes) in table.members.iter_mut().enumerate() {
             if *bytes > 0 && place != self.place && is_dead(&beside(&self.path, place)) {
@@ -121,17 +121,17 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let place = self.place;
-        // If this fails, others notice by the lock.
+        // If this fails, the other members find the free lock and free the bytes themselves.
         let _ = self.change(|table| {
             table.members[place] = 0;
-            // Places are checked and taken under the table's lock, which is held here.
+            // No member can take this place meanwhile: that needs the table's lock, which is held here.
             let _ = fs::remove_file(beside(&self.path, place));
         });
     }
 }
 
 impl Table {
-    /// A shorter file counts as zeros at its end.
+    /// Reads the table. If the file is shorter, the missing numbers are 0.
     fn read(file: &mut File) -> io::Result<Self> {
         let mut bytes = Vec::with_capacity(BYTES);
         file.seek(SeekFrom::Start(0))?;
@@ -145,8 +145,8 @@ impl Table {
         })
     }
 
-    /// Writes all in one write of less than a page: if the process is killed meanwhile, the old table or the new one
-    /// remains.
+    /// Writes the whole table by one write of less than a page, so that a process that is killed meanwhile leaves the
+    /// old table or the new one.
     fn write(&self, file: &mut File) -> io::Result<()> {
         let words = std::iter::once(&self.peak).chain(&self.members);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -163,7 +163,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
 }
 
-/// Waits for the lock of a file, and continues after signals.
+/// Waits for the lock of a file, even if signals interrupt the wait.
 fn wait_for(file: &File) -> io::Result<()> {
     loop {
         match file.lock() {
@@ -173,15 +173,15 @@ fn wait_for(file: &File) -> io::Result<()> {
     }
 }
 
-/// The file whose lock shows that the member of this place lives.
+/// The file of the member at this place. Its lock is held as long as the member lives.
 fn beside(path: &Path, place: usize) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(format!(".{place}"));
     name.into()
 }
 
-/// Whether nobody holds the lock. A member that cannot be checked counts as alive: a card with too little free memory
-/// is better than one that is overfull.
+/// Whether nobody holds the lock. A member whose lock cannot be checked counts as alive: it is better to report too
+/// little free memory than too much.
 fn is_dead(path: &Path) -> bool {
     match open(path, false) {
         Ok(file) => file.try_lock().is_ok(),

@@ -32,7 +32,7 @@ unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
 
-/// The functions with which the entry, the device and the buffer types of a slot answer ggml.
+/// The functions that ggml calls on a slot's entry, device and buffer types.
 pub(super) struct Interfaces {
     pub(super) reg: raw::ggml_backend_reg_i,
     pub(super) device: raw::ggml_backend_device_i,
@@ -65,8 +65,9 @@ impl Slot {
         }
     }
 
-    /// Puts `card` here if nobody uses the former card, so that its slot is the last to hold it. Buffers and streams
-    /// take their share of a card only through [`Slot::card`], which waits for this.
+    /// Puts `card` into this slot, unless somebody still uses the former card. The slot must be the last to hold an
+    /// `Arc` of the former card. Buffers and streams get theirs only through [`Slot::card`], which waits for this
+    /// function.
     pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
         let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|before| Arc::strong_count(before) > 1) {
@@ -76,12 +77,12 @@ impl Slot {
         true
     }
 
-    /// The card in this slot, or the last one that was here; `None` before the first.
+    /// The card in this slot, or the last card that was in it; `None` before the first.
     pub(super) fn card(&self) -> Option<Arc<Card>> {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this buffer type is the card's own memory.
+    /// Whether this buffer type is that of the card's own memory.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
         buft == self.buft || buft == self.mapped_buft
     }
@@ -89,12 +90,12 @@ impl Slot {
 
 static SLOTS: OnceLock<Vec<Slot>> = OnceLock::new();
 
-/// Makes the slots, unless they are there, and returns them.
+/// Returns the slots. The first call creates them.
 pub(super) fn make(interfaces: &Interfaces) -> &'static [Slot] {
     SLOTS.get_or_init(|| (0..MAX_CARDS).map(|index| Slot::new(index, interfaces)).collect())
 }
 
-/// Every slot; none before the first card is registered.
+/// Every slot; empty before the first card is registered.
 pub(super) fn all() -> &'static [Slot] {
     SLOTS.get().map_or(&[], Vec::as_slice)
 }
@@ -135,13 +136,14 @@ fn index_to_context(index: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(index + 1)
 }
 
-/// A pointer as ggml takes it: its types lack `const`, but its code only reads.
+/// A pointer to a value that lives until the process ends. It is mutable because ggml's types lack `const`, but ggml
+/// only reads the value.
 fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// A text that lives until the process ends; equal texts are kept once. ggml hands out pointers to names without saying
-/// for how long they are valid.
+/// A text that lives until the process ends; equal texts are kept once. ggml passes on pointers to names, and does not
+/// say how long it uses them.
 pub(super) fn intern(text: CString) -> &'static CStr {
     static TEXTS: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +173,7 @@ mod tests {
         let slots = crate::sim::registry::slots();
         assert!(std::ptr::eq(owner(slots[3].buft).unwrap(), &slots[3]));
         assert!(std::ptr::eq(owner(slots[3].mapped_buft).unwrap(), &slots[3]));
-        // Pinned memory is the host's.
+        // Pinned memory belongs to the host.
         assert!(owner(slots[3].host_buft).is_none());
         let names: HashSet<&CStr> = slots
             .iter()

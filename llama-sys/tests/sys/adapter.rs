@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors: they change only the computation, and wrong ones are errors.
+//! LoRA adapters and control vectors change only the computation. Those that do not fit are errors.
 
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
     assert_eq!(at(0.0), 0.0);
     context.set_lora(&[(adapter.clone(), 1.0)]).unwrap();
     let changed = logits(&mut context);
-    // The context keeps both.
+    // The context keeps both loaded.
     drop((adapter, model));
     assert_eq!(logits(&mut context), changed);
     context.set_lora(&[]).unwrap();
@@ -102,7 +102,7 @@ fn scaled(folder: &Path) -> PathBuf {
     sketch.write(folder)
 }
 
-/// llama.cpp would fail an assertion when it makes a graph with the adapter.
+/// llama.cpp would fail an assertion when it builds a graph with the adapter.
 #[test]
 fn an_adapter_for_a_weight_with_a_scale_is_an_error_that_names_the_weight() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,13 +129,13 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
     let of_a_square = |weight| lora().pair(weight, [WIDTH, WIDTH, 1, 1], 8, TensorType::F32);
     for (adapter, cut, expected) in [
         (of_attention("qwen2"), 0, "arch"),
-        (lora().with(|it| it.str("adapter.type", "control")), 0, "adapter.type"),
+        (lora().with(|file| file.str("adapter.type", "control")), 0, "adapter.type"),
         (lora().tensor("blk.0.attn_k.weight.lora_a", TensorType::F32, &[WIDTH, 8]), 0, "blk.0.attn_k.weight"),
         (of_a_square("blk.77.attn_q.weight"), 0, "blk.77"),
         (of_a_square("blk.1.attn_k.weight"), 0, "blk.1.attn_k.weight"),
         (lora(), 64, "file bounds"),
-        // A text in place of a number, on which ggml fails an assertion.
-        (lora().with(|it| it.str("adapter.lora.alpha", "eight")), 0, ""),
+        // This key has a text instead of a number, on which ggml fails an assertion.
+        (lora().with(|file| file.str("adapter.lora.alpha", "eight")), 0, ""),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = adapter.write(folder.path(), "adapter");
@@ -150,8 +150,8 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
 }
 
 #[test]
-fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
-    // The demo's output is a separate matrix. ggml refuses the product with a pair of three dimensions.
+fn an_adapter_without_a_possible_graph_is_an_error() {
+    // ggml refuses the product of a weight and a pair that has three dimensions.
     let lora = of_attention("llama").tensor("blk.0.ffn_up.weight.lora_a", TensorType::F32, &[WIDTH, 4, 3]);
     let lora = lora.tensor("blk.0.ffn_up.weight.lora_b", TensorType::F32, &[4, 512, 3]);
     let (_folder, path) = file(&lora);
@@ -177,7 +177,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     context.set_control_vector(&vector, 1..=99).unwrap();
     let changed = logits(&mut context);
     assert!(furthest(&changed, &plain) > 0.0);
-    // Another range of layers, and data for the first layer alone, change other layers.
+    // Another range of layers changes other layers, and so does data for the first layer alone.
     context.set_control_vector(&vector, 2..=3).unwrap();
     let within = logits(&mut context);
     let short = &vector[..width];
@@ -228,8 +228,8 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
             (without_data.no_alloc, without_data.load_mode) = (true, LoadMode::None);
             let (asked, _context) = with_all(&Model::load(demo_path(), without_data).unwrap());
             for device in &devices {
-                // The sums for each device. The host is left out: where the file is mapped, its buffer type has another
-                // name.
+                // The sums for each device. The host is left out, because its buffer type has another name if the file
+                // is mapped.
                 let of = |all: &MemoryBreakdown| {
                     let rows = all.on(device).map(|row| (row.adapters, row.compute));
                     rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))

@@ -4,7 +4,7 @@ use crate::support::demo_path;
 use llama_sys::{Model, ModelParams};
 
 #[test]
-fn what_is_written_can_be_loaded() {
+fn a_written_model_can_be_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("written.gguf");
     let model = Model::load(demo_path(), ModelParams::default()).unwrap();

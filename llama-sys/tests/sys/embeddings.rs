@@ -1,5 +1,5 @@
-//! Embeddings of a context equal llama.cpp's own. Requests that would end the process or pool only parts of a text are
-//! errors.
+//! The embeddings of a context equal those of llama.cpp itself. Requests that would end the process, or pool only a
+//! part of a text, are errors.
 
 use crate::support::{cpu_context, demo_model, refused, tokens};
 use llama_sys::{Batch, Context, ContextParams, Pooling, raw};
@@ -31,7 +31,7 @@ fn batch(texts: &[&str]) -> Batch {
     batch
 }
 
-/// The result of llama.cpp's C interface for one text, without code of ours between: for the whole text, or for each
+/// The embeddings of one text by llama.cpp's C interface, without our own code: one for the whole text, or one for each
 /// token.
 fn by_the_c_interface(pooling: raw::llama_pooling_type, text: &str) -> Vec<f32> {
     let mut tokens = tokens(text);
@@ -91,7 +91,7 @@ fn a_text_has_the_embedding_that_the_c_interface_gives() {
 }
 
 #[test]
-fn what_was_not_computed_is_refused() {
+fn vectors_that_were_not_computed_are_refused() {
     let mut context = cpu_context(embedding(Pooling::Mean));
     assert_eq!(refused(context.embeddings_seq(0)), "seq_id");
     context.decode(&batch(&TEXTS)).unwrap();
@@ -115,7 +115,7 @@ fn what_was_not_computed_is_refused() {
 }
 
 #[test]
-fn what_llama_cpp_would_pool_in_parts_is_refused() {
+fn a_batch_that_llama_cpp_would_pool_in_part_is_refused() {
     // The text needs more than one graph.
     let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
     let mut context = cpu_context(params.clone());
@@ -123,7 +123,7 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
     let mut unpooled = cpu_context(ContextParams { pooling: Pooling::None, ..params });
     unpooled.decode(&batch(&TEXTS[..1])).unwrap();
 
-    // Sequences with separate caches are computed side by side, up to the length of the shortest.
+    // Sequences with separate caches are computed in one graph only up to the length of the shortest.
     let mut context = cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();

@@ -1,5 +1,5 @@
-//! Matrices and signs that llama.cpp makes for weights that were folded in their file: a model without data counts the
-//! bytes of the real load.
+//! Matrices and signs that llama.cpp makes for weights that were folded in their file. A model without data counts the
+//! same bytes for them as a real load.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use test_support::synthetic::Sketch;
 const SIZE: u32 = 64;
 const WIDTHS: [i32; 2] = [256, 768];
 
-/// A model whose queries, and whose ways out of the feed-forward step, are folded.
+/// A model whose weights for queries and for the output of the feed-forward step are folded.
 fn folded(widths: &[i32], folder: &Path) -> PathBuf {
     let mut sketch = Sketch::new("llama", "folded", DIMS);
     sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
@@ -37,7 +37,7 @@ fn transforms_of_folded_weights_are_counted_without_data_as_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folded(&WIDTHS, folder.path());
     let gpu = card(256 * MIB);
-    // A matrix and a vector for each width, in each memory that has such weights.
+    // The bytes of a matrix and a vector for each width. Each memory that has such weights has them once.
     let once = 4 * (64 * 64 + 256 + 768);
     for (n_gpu_layers, on_card, on_host) in [(0, 0, once), (2, once, once), (-1, once, 0)] {
         let read = || ModelParams { load_mode: LoadMode::None, ..params(&[gpu.device()], n_gpu_layers) };

@@ -1,4 +1,4 @@
-//! llama.cpp through its safe layer, and simulated GPUs.
+//! Tests of llama.cpp through the safe layer, and of simulated GPUs.
 
 #[macro_use]
 extern crate test_support;

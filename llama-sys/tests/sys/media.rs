@@ -137,7 +137,8 @@ fn all_rows_of_a_non_causal_image_are_computed_at_once_or_refused() {
         enough.decode_rows(&Rows { is_non_causal: false, ..rows }).unwrap();
         (last, enough.logits(-1).unwrap().to_vec())
     };
-    // The last row sees all others in both ways in the first block, and in no other.
+    // The last row attends to all others either way. But in the first block of the non-causal image the other rows
+    // attend to it too, so later blocks differ.
     assert_ne!(causal.0, causal.1);
     let mut few = cpu_context(ContextParams { n_ctx: 256, n_ubatch: 3, ..ContextParams::default() });
     assert_eq!(refused(few.decode_rows(&rows)), "n_rows");
@@ -160,7 +161,7 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
     assert_eq!(loaded.bytes(), asked.bytes);
     drop(loaded);
     assert_eq!(card.used(), before);
-    // Without room it is an error, and nothing is left either.
+    // Without enough memory the load is an error, and nothing stays allocated.
     card.set_taken(card.total() - before - 1024);
     let error = Projector::load(&model, &path, &on(Some(card.device()))).unwrap_err();
     assert!(matches!(error, Error::ProjectorLoad { .. }), "{error}");
@@ -170,7 +171,7 @@ fn a_card_counts_what_llama_cpp_says_and_nothing_is_left() {
 
 /// The small projectors of images whose rows are as wide as the demo model's, with the most tokens of an image where it
 /// takes any size.
-const FAMILIES: [(&str, Option<u32>); 9] = [
+const FAMILIES: [(&str, Option<u32>); 11] = [
     ("Small LLaVA", None),
     ("Small Gemma 3", None),
     ("Small Pixtral", Some(60)),
@@ -178,12 +179,14 @@ const FAMILIES: [(&str, Option<u32>); 9] = [
     ("Small SmolVLM", None),
     ("Small MiniCPM-V", None),
     ("Small MiniCPM-V 4.6", None),
+    ("Small Step3-VL", None),
+    ("Small Youtu-VL", Some(60)),
     ("Small Qwen2-VL", Some(24)),
     ("Small Qwen2.5-VL", Some(100)),
 ];
 
 #[test]
-fn a_projector_takes_what_was_asked_and_no_image_makes_it_grow() {
+fn a_projector_takes_the_predicted_bytes_and_no_image_makes_it_grow() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = card(256 * MIB);
@@ -209,7 +212,7 @@ fn a_projector_takes_what_was_asked_and_no_image_makes_it_grow() {
     }
 }
 
-/// Encodes every part of an image. Returns the most rows of a part.
+/// Encodes every part of an image. Returns the largest number of rows of a part.
 fn all_rows(projector: &mut Projector, width: u32, height: u32) -> Result<usize, Error> {
     let rgb = pixels(width, height, 1);
     let chunks = projector.tokenize(&[MediaPart::Image { width, height, rgb: &rgb }], false)?;
@@ -235,13 +238,47 @@ fn an_image_of_more_tokens_than_the_largest_is_refused_and_nothing_grows() {
     let mut projector = Projector::load(&model, &path, &params).unwrap();
     let before = card.used();
     assert_eq!(all_rows(&mut projector, 28 * 24, 28).unwrap(), 24);
-    // mtmd makes 154 tokens of it.
+    // mtmd would make 154 tokens of this image.
     let error = all_rows(&mut projector, 28 * 1000, 28).unwrap_err().to_string();
     assert!(error.contains("encoding an image or a sound"), "{error}");
     assert!(error.contains("bytes of buffers") && error.contains("the largest image has"), "{error}");
     assert_eq!(card.used(), before);
     assert_eq!(all_rows(&mut projector, 28 * 6, 28 * 4).unwrap(), 24);
     assert_eq!(card.used(), before);
+}
+
+#[test]
+fn the_largest_image_is_encoded_after_a_refusal_that_had_no_memory_for_all_buffers() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Pixtral", folder.path());
+    let card = card(256 * MIB);
+    let model = load(&[&card], 0);
+    let params = ProjectorParams { image_max_tokens: Some(400), ..on(Some(card.device())) };
+    let mut projector = Projector::load(&model, &path, &params).unwrap();
+    let before = card.used();
+    // The largest image has a single column, since each of its rows ends with a further token.
+    let largest = |projector: &mut Projector| all_rows(projector, 14, 14 * 400);
+    assert_eq!(largest(&mut projector).unwrap(), 799);
+    for round in 0..3 {
+        // The question for the bytes of an image frees buffers. Then another program takes so much that there is room
+        // for a square, and not for a column.
+        card.set_taken(card.total() - before + 4096);
+        all_rows(&mut projector, 14, 14 * 10_000).unwrap_err();
+        let missing = largest(&mut projector).unwrap_err().to_string();
+        assert!(!missing.contains("the largest image has"), "{round}: {missing}");
+        card.set_taken(0);
+        assert_eq!(largest(&mut projector).unwrap(), 799, "{round}");
+        assert_eq!(card.used(), before, "{round}");
+    }
+}
+
+#[test]
+fn step3_vl_reserves_its_tiles_and_not_the_image_before_it_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = projector("Small Step3-VL", folder.path());
+    let asked = MediaMemory::ask(&path, &on(None)).unwrap();
+    assert_eq!(asked.image_rows, Some(81));
 }
 
 #[test]
@@ -252,7 +289,7 @@ fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
     let params = ProjectorParams { image_max_tokens: Some(60), ..on(None) };
     let mut all = Vec::new();
     for bytes in [1 << 16, 1 << 18, 1 << 20, 1 << 22] {
-        // Memory that malloc gives out again, full of what is no number.
+        // malloc will return this memory again, which is full of NaN.
         let held: Vec<Vec<f32>> = (0..8).map(|_| vec![f32::NAN; bytes / 4]).collect();
         drop(held);
         let mut projector = Projector::load(&demo_model(), &path, &params).unwrap();
@@ -263,11 +300,11 @@ fn rows_of_pixtral_are_numbers_whatever_the_memory_held_before() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_an_error_that_says_so() {
+fn files_that_do_not_belong_together_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let model = demo_model();
     let says = |path: &Path| Projector::load(&model, path, &on(None)).unwrap_err().to_string();
-    // Another width: nothing was loaded.
+    // For a projector of another width, nothing stays loaded.
     let wide = folder.path().join("wide.gguf");
     mmproj::gemma3_at(56, 512).write_sparse(&wide).unwrap();
     assert!(says(&wide).contains("its rows are 512 wide, and the model takes 256"), "{}", says(&wide));

@@ -1,5 +1,5 @@
-//! A cache of experts on a card changes no result, takes exactly the counted bytes, and is refused where llama.cpp has
-//! no use for it.
+//! A cache of experts on a card changes no result, takes exactly the counted bytes, and is refused if llama.cpp could
+//! not use it.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn file(folder: &Path) -> PathBuf {
     random_weights::write(&all.find(|sketch| sketch.arch == "qwen3moe").unwrap(), folder)
 }
 
-/// All layers on the card, and all experts on the host.
+/// Parameters with all layers on the card, but all experts on the host.
 fn experts_on_the_host(gpu: &SimGpu) -> ModelParams {
     let mut devices = Backend::init().unwrap().devices().into_iter();
     let cpu: Device = devices.find(|device| device.kind() == DeviceKind::Cpu).unwrap();
@@ -88,8 +88,8 @@ fn an_expert_is_loaded_once_if_all_have_room() {
     assert_eq!(context.moe_cache_uses().unwrap().hit_rate(), None);
     logits(&mut context);
     let first = context.moe_cache_uses().unwrap();
-    // Two of eight experts for each token, and no more than 32 tokens at once. The last layer computes outputs alone,
-    // one of each batch, that of 40 tokens too (models/qwen3moe.cpp, `inp_out_ids`).
+    // Each token uses two of eight experts. Only batches of at most 32 tokens count, except in the last layer, which
+    // computes only the output of each batch, even of that with 40 tokens (models/qwen3moe.cpp, `inp_out_ids`).
     let (n_used, n_expert, n_before) = (2, 8, u64::from(shape.n_layer) - 1);
     let (tokens, outputs) = (5 + 1 + 1 + 1 + 1, 6);
     assert_eq!(first.hits + first.misses, n_used * (tokens * n_before + outputs));
@@ -102,7 +102,7 @@ fn an_expert_is_loaded_once_if_all_have_room() {
 }
 
 #[test]
-fn a_model_without_data_says_the_same_bytes() {
+fn a_model_without_data_reports_the_same_bytes() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path());
@@ -119,7 +119,7 @@ fn a_model_without_data_says_the_same_bytes() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_is_refused() {
+fn an_impossible_cache_is_refused() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path());
@@ -136,7 +136,7 @@ fn a_cache_that_cannot_be_is_refused() {
     assert_eq!(experts(&context, &gpu), (0, 0));
     drop((context, on_card));
 
-    // A cache that is larger than the card's free memory.
+    // This cache is larger than the card's free memory.
     let weights = gpu.used();
     let taken = {
         let _context = Context::new(&model, cached(0)).unwrap();
@@ -170,7 +170,7 @@ fn the_compute_buffers_are_those_of_the_breakdown_and_grow_only_with_a_reallocat
     let after = context.compute_buffers();
     assert_eq!(after.bytes, counted(&context));
     assert!(after.bytes >= before.bytes);
-    // The same computations again find their room.
+    // The same computations again need no more memory.
     context.kv_clear().unwrap();
     logits(&mut context);
     assert_eq!(context.compute_buffers().bytes, after.bytes);

@@ -1,5 +1,4 @@
-//! Calls that would end the process or read out of bounds inside llama.cpp are typed errors here, and the process lives
-//! on.
+//! Calls on which llama.cpp would end the process or read out of bounds are typed errors, and the process goes on.
 
 use std::path::Path;
 
@@ -29,9 +28,9 @@ fn one(token: i32, position: i32, seq: i32) -> Batch {
 }
 
 #[test]
-fn parameters_of_a_load_that_cannot_be() {
+fn impossible_parameters_of_a_load_are_refused() {
     assert_eq!(refused(load(|p| (p.no_alloc, p.load_mode) = (true, LoadMode::Auto))), "load_mode");
-    // The CPU as a device to offload to, and sixteen devices besides the CPU.
+    // Refused are the CPU as a device to offload to, and sixteen devices besides the CPU.
     let cpu_device = Backend::init().unwrap().devices().remove(0);
     for devices in [vec![cpu_device.clone()], vec![cpu_device; 16]] {
         assert_eq!(refused(load(|p| p.devices = Some(devices))), "devices");
@@ -43,7 +42,7 @@ fn parameters_of_a_load_that_cannot_be() {
 }
 
 #[test]
-fn a_path_without_a_file_or_without_a_model() {
+fn a_path_without_a_file_or_a_model_is_refused() {
     let folder = env!("CARGO_MANIFEST_DIR");
     for path in ["/nonexistent/model.gguf", folder, "a\0b"] {
         assert_matches!(Model::load(path, cpu()), Err(Error::Unreadable { .. }));
@@ -64,7 +63,7 @@ fn a_progress_callback_may_cancel_a_load_and_its_panic_comes_back_to_the_caller(
 }
 
 #[test]
-fn an_rpc_server_that_is_not_there() {
+fn a_missing_rpc_server_is_refused() {
     let backend = Backend::init().unwrap();
     for endpoint in ["", "nonsense", "127.0.0.1:1", "127.0.0.1:99999", "a\0b:1"] {
         let added = backend.add_rpc_server(endpoint);
@@ -73,13 +72,13 @@ fn an_rpc_server_that_is_not_there() {
 }
 
 #[test]
-fn parameters_of_a_context_that_cannot_be() {
+fn impossible_parameters_of_a_context_are_refused() {
     type Change = fn(&mut ContextParams);
     let cases: [(Change, &str); 11] = [
         (|p| p.n_batch = 0, "n_batch"),
         (|p| p.n_seq_max = 0, "n_seq_max"),
         (|p| p.n_seq_max = 257, "n_seq_max"),
-        // More sequences than tokens, and fewer outputs than sequences.
+        // There are more sequences than tokens, or fewer outputs than sequences.
         (|p| (p.n_batch, p.n_seq_max) = (4, 8), "n_seq_max"),
         (|p| (p.n_seq_max, p.n_outputs_max) = (4, 2), "n_outputs_max"),
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, false), "n_ctx"),
@@ -110,7 +109,7 @@ fn a_context_larger_than_memory_names_the_bytes() {
 }
 
 #[test]
-fn computing_with_or_writing_a_model_that_has_no_data() {
+fn a_model_without_data_cannot_compute_or_be_written() {
     let model = load(|p| (p.no_alloc, p.load_mode) = (true, LoadMode::None)).unwrap();
     let mut context = Context::new(&model, ContextParams::default()).unwrap();
     let rows = context.memory_breakdown().unwrap().rows;
@@ -121,7 +120,7 @@ fn computing_with_or_writing_a_model_that_has_no_data() {
 }
 
 #[test]
-fn batches_that_llama_decode_asserts_against() {
+fn batches_that_llama_decode_asserts_against_are_refused() {
     let mut context =
         cpu_context(ContextParams { n_batch: 4, n_ubatch: 4, n_outputs_max: 1, ..ContextParams::default() });
     let mut two_outputs = one(1, 0, 0);
@@ -168,7 +167,7 @@ fn a_full_cache_is_an_error_and_harms_nothing() {
 }
 
 #[test]
-fn logits_that_were_not_asked_for() {
+fn logits_that_were_not_requested_are_refused() {
     let mut context = cpu_context(ContextParams::default());
     let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
     assert_eq!(refused(sampler.sample(&mut context, -1)), "index");
@@ -183,7 +182,7 @@ fn logits_that_were_not_asked_for() {
 }
 
 #[test]
-fn sampling_parameters_out_of_range() {
+fn sampling_parameters_out_of_range_are_refused() {
     let model = demo_model();
     let chain = || Sampler::chain(&model).unwrap();
     let penalties = |n, repeat, freq| chain().penalties(n, repeat, freq, 0.0);
@@ -196,19 +195,19 @@ fn sampling_parameters_out_of_range() {
         (chain().top_n_sigma(f32::NAN), "top_n_sigma"),
         (chain().temperature(f32::NAN), "temp"),
         (chain().temperature(-1.0), "temp"),
-        // Values beyond the limits of llama.cpp's sorting.
+        // These values are beyond the limits of llama.cpp's sorting.
         (chain().temperature(1e-30), "temp"),
         (penalties(64, 1e-30, 0.0), "penalty_repeat"),
         (penalties(64, 0.0, 0.0), "penalty_repeat"),
         (penalties(64, 1.1, f32::NAN), "penalty_freq"),
-        // llama.cpp would allocate 8 GiB for this one.
+        // llama.cpp would allocate 8 GiB for these penalties.
         (penalties(i32::MAX as u32, 1.1, 0.0), "penalty_last_n"),
         (bias(1 << 20, 1.0), "token"),
         (bias(1, 1e30), "logit_bias"),
         (bias(1, f32::NAN), "logit_bias"),
         (chain().xtc(0.5, 0.1, u32::MAX), "seed"),
         (dry(-0.5, 1.75, 2, 64, "\n"), "dry_multiplier"),
-        // llama.cpp would take this as "off".
+        // llama.cpp would read this base as "off".
         (dry(0.8, 0.9, 2, 64, "\n"), "dry_base"),
         (dry(0.8, 1.75, u32::MAX, 64, "\n"), "dry_allowed_length"),
         (dry(0.8, 1.75, 2, u32::MAX, "\n"), "dry_penalty_last_n"),
@@ -226,11 +225,11 @@ fn sampling_parameters_out_of_range() {
         cases.push((chain().dynamic_temperature(1.0, bad, 1.0), "dynatemp_range"));
         cases.push((chain().dynamic_temperature(1.0, 0.5, bad), "dynatemp_exponent"));
     }
-    // llama.cpp would ignore the first and cut off the others.
+    // llama.cpp would ignore the first breaker and cut off the others.
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
-    // llama.cpp would ignore the last one. The same text again does not count.
+    // llama.cpp would ignore the last breaker. A repeated text does not count.
     let breakers: Vec<String> = (0..=64).map(|number| format!("<{number}>")).collect();
     cases.push((chain().dry(0.8, 1.75, 2, 64, &breakers), "dry_sequence_breaker"));
     let allowed = [&breakers[..64], &breakers[..64]].concat();
@@ -254,20 +253,20 @@ fn sampling_parameters_out_of_range() {
 }
 
 #[test]
-fn a_grammar_that_does_not_parse() {
+fn a_grammar_that_does_not_parse_is_refused() {
     let chain = || Sampler::chain(&demo_model()).unwrap();
     for grammar in ["root ::= undefined", "no rules"] {
         let result = chain().grammar(grammar, "root");
         assert_matches!(result, Err(Error::Call { .. }));
     }
-    // llama.cpp takes an empty grammar as "no constraint".
+    // llama.cpp reads an empty grammar as "no constraint".
     for grammar in ["a\0b", "", " \n"] {
         assert_eq!(refused(chain().grammar(grammar, "root")), "grammar");
     }
 }
 
 #[test]
-fn tokens_outside_the_vocabulary() {
+fn tokens_outside_the_vocabulary_are_refused() {
     let vocab = demo_model().vocab();
     for token in [-1, i32::MIN, vocab.n_tokens() as i32, i32::MAX] {
         assert_eq!(refused(vocab.piece(token, true)), "token");
@@ -276,7 +275,7 @@ fn tokens_outside_the_vocabulary() {
 }
 
 #[test]
-fn sequences_and_ranges_that_cannot_be() {
+fn impossible_sequences_and_ranges_are_refused() {
     let mut context = cpu_context(ContextParams { n_seq_max: 2, ..ContextParams::default() });
     for seq in [-1, 2, i32::MAX] {
         assert_eq!(refused(context.kv_seq_remove(seq, 0..1)), "seq_id");
@@ -295,7 +294,7 @@ fn sequences_and_ranges_that_cannot_be() {
 }
 
 #[test]
-fn states_that_belong_elsewhere() {
+fn states_of_other_caches_are_refused() {
     let mut context = cpu_context(ContextParams::default());
     assert_matches!(context.save_state(0), Err(Error::State { .. }));
     context.decode(&batch_of(&[5; 8], 0)).unwrap();
@@ -308,7 +307,7 @@ fn states_that_belong_elsewhere() {
 }
 
 #[test]
-fn a_context_that_predicts_of_a_model_without_blocks_for_that() {
+fn prediction_without_prediction_blocks_is_refused() {
     for mtp in [Mtp::Trunk, Mtp::Heads] {
         assert_eq!(refused(with(|params| params.mtp = mtp)), "mtp");
         let model = load(|p| p.load_mtp = true).unwrap();
@@ -319,7 +318,7 @@ fn a_context_that_predicts_of_a_model_without_blocks_for_that() {
 }
 
 #[test]
-fn states_to_go_back_to_of_more_tokens_than_a_graph_has() {
+fn more_states_than_tokens_of_a_graph_are_refused() {
     for (n_ubatch, n_rs_seq) in [(4, 3), (64, 63), (64, u32::MAX)] {
         let more = with(|p| (p.n_ubatch, p.n_rs_seq) = (n_ubatch, n_rs_seq));
         assert_eq!(refused(more), "n_rs_seq");
@@ -330,7 +329,7 @@ fn states_to_go_back_to_of_more_tokens_than_a_graph_has() {
 }
 
 #[test]
-fn hidden_states_of_a_context_that_has_none() {
+fn hidden_states_of_a_context_without_them_are_refused() {
     let mut context = cpu_context(ContextParams::default());
     let batch = one(1, 0, 0);
     assert_eq!(refused(context.decode_heads(&batch, &[0.0; 256])), "mtp");

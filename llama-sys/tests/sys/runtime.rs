@@ -1,5 +1,5 @@
-//! A program that was built with `prebuilt-runtime` opens only a set of libraries that is complete and of its build.
-//! The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
+//! A program that was built with `prebuilt-runtime` opens a set of libraries only if it is complete and of the
+//! program's build. The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,28 +43,29 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     let folder = TempDir::new().unwrap();
     type Damage<'a> = (&'a str, &'a dyn Fn(&Set), &'a dyn Fn(&Error) -> bool);
     let damages: [Damage<'_>; 6] = [
-        ("a byte", &|set| replace(&shim(set), b"ggml_backend_dev_count", b"G"), &|it| {
-            matches!(it, Error::Damaged { .. })
+        ("a byte", &|set| replace(&shim(set), b"ggml_backend_dev_count", b"G"), &|error| {
+            matches!(error, Error::Damaged { .. })
         }),
         (
             "half copied",
             &|set| fs::File::options().write(true).open(shim(set)).unwrap().set_len(4096).unwrap(),
-            &|it| matches!(it, Error::Damaged { .. }),
+            &|error| matches!(error, Error::Damaged { .. }),
         ),
-        ("a library less", &|set| fs::remove_file(shim(set)).unwrap(), &|it| matches!(it, Error::Damaged { .. })),
-        (
-            "another commit",
-            &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"),
-            &|it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("llama.cpp z") && ours == BUILD),
-        ),
-        // Complete by their manifest, but different from it.
+        ("a library less", &|set| fs::remove_file(shim(set)).unwrap(), &|error| matches!(error, Error::Damaged { .. })),
+        ("another commit", &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"), &|error| {
+            match error {
+                Error::OtherBuild { theirs, ours, .. } => theirs.contains("llama.cpp z") && ours == BUILD,
+                _ => false,
+            }
+        }),
+        // The libraries agree with the manifest's list, but are of another build than it states.
         (
             "libraries of another commit",
             &|set| {
                 replace(&shim(set), BUILD.as_bytes(), BUILD.replace("llama.cpp ", "llama.cpp z").as_bytes());
                 set.manifest.clone().write(&set.folder).unwrap();
             },
-            &|it| matches!(it, Error::Unusable { reason, .. } if reason.contains(BUILD)),
+            &|error| matches!(error, Error::Unusable { reason, .. } if reason.contains(BUILD)),
         ),
         (
             "no library",
@@ -72,7 +73,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
                 fs::write(shim(set), "no ELF file").unwrap();
                 set.manifest.clone().write(&set.folder).unwrap();
             },
-            &|it| matches!(it, Error::Unusable { .. }),
+            &|error| matches!(error, Error::Unusable { .. }),
         ),
     ];
     for (case, damage, is_expected) in damages {
@@ -87,7 +88,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     }
     let set = copy(&folder, "whole");
     assert_eq!(open_from(&set.folder).unwrap().set, set);
-    // The two list them in different orders.
+    // The two lists have different orders.
     let (mut names, mut built) = (Backend::init().unwrap().names(), build_info().backends.clone());
     names.sort();
     built.sort();
@@ -104,7 +105,7 @@ fn is_mapped(folder: &Path) -> bool {
 }
 
 #[test]
-fn beside_another_ggml_none_is_opened() {
+fn no_runtime_is_opened_beside_another_ggml() {
     own_process!();
     let folder = TempDir::new().unwrap();
     let other = copy(&folder, "other");
@@ -115,7 +116,7 @@ fn beside_another_ggml_none_is_opened() {
 }
 
 #[test]
-fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
+fn a_set_names_missing_libraries_and_their_source() {
     own_process!();
     let folder = TempDir::new().unwrap();
     let needs = |library: &str, instruction: &str, cuda: Option<u32>| {
@@ -132,7 +133,7 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     };
     let error = needs("libcuda-of-tests.so.1", "sse3", None).unwrap_err();
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
-    // A library that is not a driver, and a driver that supports CUDA 12.8.
+    // The first library is not a driver. The second one is a driver that supports CUDA 12.8.
     let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it does not report its version"), "{error}");
     let driver = folder.path().join("libdriver.so");

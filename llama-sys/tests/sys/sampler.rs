@@ -1,4 +1,4 @@
-//! Each sampler changes a few candidates as its paper says, compared with arithmetic of our own.
+//! Each sampler changes a few candidates as its paper says. The tests compare it with their own arithmetic.
 
 use crate::support::{cpu, demo_model, demo_path, refused};
 use llama_sys::{Candidate, Candidates, Error, Model, Sampler, SamplerChain, Token};
@@ -9,7 +9,7 @@ fn chain() -> SamplerChain {
     Sampler::chain(&demo_model()).unwrap()
 }
 
-/// Tokens 0, 1, 2, ... with these logits, the last first.
+/// Tokens 0, 1, 2, ... with these logits, in reverse order.
 fn candidates(logits: &[f32]) -> Candidates {
     let mut all = vec![0.0; demo_model().vocab().n_tokens() as usize];
     all[..logits.len()].copy_from_slice(logits);
@@ -25,8 +25,8 @@ fn likely(probabilities: &[f32]) -> Candidates {
     candidates(&logits)
 }
 
-/// The logits after a chain has processed `candidates`, by token; the chain has accepted the tokens `came` before.
-/// Minus infinity stands for a dropped token.
+/// The logits, by token, after a chain has processed `candidates`. Before that, the chain accepts the tokens `came`.
+/// Minus infinity represents a dropped token.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
@@ -46,7 +46,7 @@ fn assert_close(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
+fn filters_keep_likely_tokens_and_the_minimum_number() {
     let (all, five) = ([0, 1, 2, 3, 4], || likely(&PROBABILITIES));
     // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most
     // typical, then the first.
@@ -71,7 +71,8 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
         (chain().top_n_sigma(-1.0), four(), &all[..4]),
         (chain().xtc(1.0, 0.1, 1), five(), &all[2..]),
         (chain().xtc(1.0, 0.2, 1), five(), &all[1..]),
-        // With only one token above the threshold there is none to drop. The second case would leave too few tokens.
+        // In the first case, only one token is above the threshold, so none is dropped. The second case would leave too
+        // few tokens.
         (chain().xtc(1.0, 0.3, 1), five(), &all),
         (chain().min_keep(4).xtc(1.0, 0.1, 1), five(), &all),
         (chain().xtc(0.0, 0.1, 1), five(), &all),
@@ -85,17 +86,17 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
     ] {
         let names = format!("{chain:?} of {kept:?}");
         let left = (0..).zip(made(chain, &[], candidates)).filter(|(_, logit)| logit.is_finite());
-        assert_eq!(left.map(|it| it.0).collect::<Vec<Token>>(), kept, "{names}");
+        assert_eq!(left.map(|candidate| candidate.0).collect::<Vec<Token>>(), kept, "{names}");
     }
 }
 
 #[test]
 fn temperatures_penalties_and_biases_change_logits() {
     let three = [3.0f32, 1.0, -2.0];
-    let sum: f32 = three.iter().map(|it| it.exp()).sum();
-    let entropy: f32 = three.iter().map(|it| it.exp() / sum).map(|p| -p * p.ln()).sum();
+    let sum: f32 = three.iter().map(|logit| logit.exp()).sum();
+    let entropy: f32 = three.iter().map(|logit| logit.exp() / sum).map(|p| -p * p.ln()).sum();
     let share = (entropy / 3.0f32.ln()).powf(1.5);
-    let by = |temperature: f32| three.map(|it| it / temperature);
+    let by = |temperature: f32| three.map(|logit| logit / temperature);
     let newline = *demo_model().vocab().tokenize("\n", false, false).unwrap().last().unwrap();
     let dry = || chain().dry(0.8, 2.0, 2, 64, &["\n"]);
     const NONE: f32 = f32::NEG_INFINITY;
@@ -104,7 +105,7 @@ fn temperatures_penalties_and_biases_change_logits() {
         (chain().temperature(0.0), &[], &three, &[3.0, NONE, NONE]),
         (chain().dynamic_temperature(2.0, 0.0, 1.0), &[], &three, &[1.5, 0.5, -1.0]),
         (chain().dynamic_temperature(1.0, 0.5, 1.5), &[], &three, &by(0.5 + (1.5 - 0.5) * share)),
-        // From 0.001 instead of -1, to 3.
+        // The temperature goes from 0.001, instead of -1, to 3.
         (chain().dynamic_temperature(1.0, 2.0, 1.5), &[], &three, &by(0.001 + (3.0 - 0.001) * share)),
         // Token 0 came once, token 1 twice (its logit is below 0), token 3 too long ago.
         (
@@ -127,7 +128,7 @@ fn temperatures_penalties_and_biases_change_logits() {
 
 #[test]
 fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
-    // The choice is so sure that the entropy, raised to this power, underflows.
+    // One token is so likely that the entropy, raised to this power, underflows.
     let chain = chain().dynamic_temperature(1.0, 1.0, 12.0).unwrap();
     let mut sampler = chain.dist(3).unwrap();
     let mut sure = candidates(&[30.0, 19.0, 15.0, 9.0]);
@@ -135,8 +136,9 @@ fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
 }
 
 #[test]
-fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
-    // The first bound is a surprise of 2 tau = 3 bits: 1, 2 and 2.7 bits are within it, 3.8 and 5.1 are not.
+fn mirostat_v2_drops_surprising_tokens_and_learns() {
+    // The first bound is a surprise of 2 tau = 3 bits. Surprises of 1, 2 and 2.7 bits are within it; 3.8 and 5.1 bits
+    // are not.
     let (tau, eta) = (1.5, 0.3);
     let mut sampler = chain().mirostat_v2(tau, eta, 4).unwrap();
     let mut bound = 2.0 * tau;
@@ -152,8 +154,9 @@ fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
 }
 
 #[test]
-fn mirostat_keeps_the_surprise_near_what_is_asked() {
-    // Zipf's law, which it was made for. The exponent is not 1, because its estimate would be 0 / 0.
+fn mirostat_keeps_the_surprise_near_its_target() {
+    // The probabilities follow Zipf's law, which Mirostat assumes. The exponent is not 1, because Mirostat's estimate
+    // would be 0 / 0.
     let weights: Vec<f32> = (1..=800).map(|rank| (rank as f32).powf(-1.2)).collect();
     let sum: f32 = weights.iter().sum();
     let probabilities: Vec<f32> = weights.iter().map(|weight| weight / sum).collect();
@@ -173,7 +176,7 @@ fn mirostat_keeps_the_surprise_near_what_is_asked() {
 }
 
 #[test]
-fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
+fn adaptive_p_prefers_a_probability_and_remembers_its_choices() {
     let (target, decay) = (0.25f32, 0.5f32);
     let mut sampler = chain().adaptive_p(target, decay, 3).unwrap();
     let (mut sum, mut weight) = (target / (1.0 - decay), 1.0 / (1.0 - decay));
@@ -195,7 +198,7 @@ fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
 
 #[test]
 fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
-    // With 4,000 draws, a share has a deviation of less than 0.008. The test allows five of them.
+    // With 4,000 draws, a share has a standard deviation of less than 0.008. The test allows five of them.
     let often = |chain: Result<SamplerChain, Error>| {
         let mut sampler = chain.unwrap().dist(5).unwrap();
         let mut counts = [0.0; PROBABILITIES.len()];
@@ -239,15 +242,15 @@ fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
 fn candidates_can_be_dropped_and_changed() {
     let mut five = likely(&PROBABILITIES);
     five.softmax();
-    for (it, p) in five.iter().zip(PROBABILITIES) {
-        assert!((it.probability() - p).abs() < 1e-6);
+    for (candidate, p) in five.iter().zip(PROBABILITIES) {
+        assert!((candidate.probability() - p).abs() < 1e-6);
     }
     let mut sampler = chain().greedy().unwrap();
     assert_eq!(sampler.apply(&mut five).unwrap(), 0);
-    five.retain(|it| it.token() % 2 == 0);
+    five.retain(|candidate| candidate.token() % 2 == 0);
     assert_eq!(five.selected().unwrap().token(), 0);
     assert!(five.len() == 3 && five.contains(4) && !five.contains(1));
-    five.retain(|it| it.token() != 0);
+    five.retain(|candidate| candidate.token() != 0);
     assert!(five.selected().is_none());
     five.map_logits(|token, logit| if token == 4 { 7.0 } else { logit });
     assert_eq!(sampler.apply(&mut five).unwrap(), 4);
@@ -256,7 +259,7 @@ fn candidates_can_be_dropped_and_changed() {
     assert_eq!(sampler.apply(&mut five).unwrap(), 2);
     five.map_logits(|_, _| f32::INFINITY);
     five.softmax();
-    assert!(five.iter().all(|it| it.probability() == 0.5));
+    assert!(five.iter().all(|candidate| candidate.probability() == 0.5));
     five.retain(|_| false);
     five.softmax();
     assert!(five.is_empty() && five.selected().is_none());
@@ -284,7 +287,7 @@ fn a_mask_says_which_tokens_are_candidates() {
         some.iter().map(Candidate::token).collect::<Vec<_>>()
     };
     assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
-    // Bits beyond the vocabulary, and missing or superfluous words.
+    // Masks with bits beyond the vocabulary, and with missing or superfluous words.
     assert_eq!(of(&[0, 0, 1 << 5 | 1 << 6, u32::MAX]), [69]);
     assert_eq!(of(&[0b101]), [0, 2]);
     assert_eq!(of(&[]), [0; 0]);
@@ -292,7 +295,7 @@ fn a_mask_says_which_tokens_are_candidates() {
 }
 
 #[test]
-fn only_a_grammar_holds_the_model() {
+fn only_a_grammar_keeps_the_model_loaded() {
     let model = Model::load(demo_path(), cpu()).unwrap();
     let chain = || Sampler::chain(&model).unwrap();
     let dry = chain().dry(0.8, 1.75, 2, 64, &["\n", ":"]).unwrap();

@@ -1,4 +1,4 @@
-//! A simulated GPU counts like llama.cpp, refuses buffers that do not fit, and fails when it is set to.
+//! A simulated GPU counts bytes like llama.cpp, refuses buffers that do not fit, and fails when it is set to fail.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Backend, Bench, Context, ContextParams, DeviceKind, Error, FlashAttention, Operation, tensor_types};
 
 #[test]
-fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_model() {
+fn a_failed_allocation_names_device_and_bytes_and_the_model_stays() {
     own_process!();
     let roomy = card(256 * MIB);
     let model = load(&[&roomy], -1);
@@ -22,7 +22,7 @@ fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_mod
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!((&out.buffer_type, out.bytes), (&gpu.device().name(), weights));
     are_empty([&gpu]);
-    // Room for the weights alone, for weights and cache, and for all but one byte.
+    // The cards have room for the weights alone, for weights and cache, and for everything but one byte.
     for total in [weights, weights + MIB, all - 1] {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
@@ -59,7 +59,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
 }
 
 #[test]
-fn what_was_reserved_for_is_computed_without_another_byte() {
+fn a_reserved_computation_takes_no_further_bytes() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
     // Only some layers are on the card, which computes with the host's weights for batches of 32 tokens or more.
@@ -84,7 +84,7 @@ fn what_was_reserved_for_is_computed_without_another_byte() {
 }
 
 #[test]
-fn without_fused_attention_llama_cpp_does_without() {
+fn llama_cpp_runs_without_fused_attention_on_a_card_that_lacks_it() {
     own_process!();
     let unfused = |n_gpu_layers, gpus: &[&SimGpu], flash_attention| {
         let params = ContextParams { flash_attention, ..context_params() };
@@ -99,7 +99,7 @@ fn without_fused_attention_llama_cpp_does_without() {
     let gpu = gpu.register().unwrap();
     let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
     assert_eq!(text, expected);
-    // Without fused attention the graph is another, and so is its memory.
+    // Without fused attention the graph is different, and so is its memory.
     let able = card(256 * MIB);
     let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
     assert_ne!(automatic, fused);
@@ -140,7 +140,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
     let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
     for device in [gpu.device(), cpu.unwrap()] {
         let mut bench = Bench::new(&device, 2, true).unwrap();
-        // The CPU rearranges Q4_0, and IQ2_XS has no quick quantisation.
+        // Among them are Q4_0, which the CPU rearranges, and IQ2_XS, which has no quick quantisation.
         for name in "f32 f16 bf16 q8_0 q4_0 q4_K iq2_xs mxfp4".split(' ') {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();
@@ -158,7 +158,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
 }
 
 #[test]
-fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
+fn an_operation_without_support_or_memory_is_not_measured() {
     own_process!();
     let gpu = SimGpu::builder("SIM card").total(8 * MIB);
     let gpu = gpu.flash_attention(false).register().unwrap();
@@ -166,7 +166,7 @@ fn what_a_device_lacks_an_operation_or_room_for_is_not_measured() {
     let [matrix, _, attention, ..] = operations("f16");
     assert_eq!(bench.time(&attention, 1, Duration::ZERO).unwrap(), None);
     assert!(bench.time(&matrix, 1, Duration::ZERO).unwrap().is_some());
-    // 300 matrices of 32 KiB.
+    // The graph has 300 matrices of 32 KiB, which do not fit.
     assert_eq!(bench.time(&matrix, 300, Duration::ZERO).unwrap(), None);
     assert_eq!(bench.link(16 << 20, 256, Duration::ZERO).unwrap(), None);
     are_empty([&gpu]);

@@ -8,7 +8,7 @@ use static_assertions::assert_impl_all;
 
 assert_impl_all!(SimGpu: Send, Sync);
 
-/// Bytes of this process in physical memory.
+/// Bytes of physical memory that this process has.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -35,19 +35,19 @@ fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
     assert_eq!(device.pci_id().as_deref(), Some("0000:01:00.0"));
     drop(gpu);
     assert_eq!(listed(), before);
-    // A remaining handle of the device still answers.
+    // A handle of the device that is left still works.
     assert_eq!(device.description(), "SIM RTX 4090");
     assert_eq!(device.memory().unwrap().total, 24 << 30);
 }
 
 #[test]
-fn what_is_loaded_outlives_its_card() {
+fn a_loaded_model_outlives_its_card() {
     own_process!();
     let gpu = card(256 * MIB);
     let name = gpu.device().name();
     let model = load(&[&gpu], -1);
     drop(gpu);
-    // Its slot is not reused meanwhile.
+    // The slot is not reused meanwhile.
     let other = card(256 * MIB);
     assert_ne!(other.device().name(), name);
     let mut context = context(&model);
@@ -75,7 +75,7 @@ fn fifteen_cards_hold_a_model_and_the_sixteenth_is_an_error() {
 }
 
 #[test]
-fn coming_and_going_ten_thousand_times_costs_nothing() {
+fn ten_thousand_registrations_take_no_memory() {
     own_process!();
     let before = listed();
     let mut names = std::collections::BTreeSet::new();
@@ -90,7 +90,7 @@ fn coming_and_going_ten_thousand_times_costs_nothing() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(listed(), before);
     let grown = resident().saturating_sub(before_all);
-    // Linux counts a process's pages in steps of 64, apart for each core, so a few hundred KiB do not count as growth.
+    // Linux counts a process's pages in steps of 64, separately for each core, so a few hundred KiB are not growth.
     assert!(grown < 1 << 20, "{grown} bytes");
 }
 

@@ -1,9 +1,10 @@
-//! The state of a sequence by tokens: rows that are read in pieces are the state again, as a whole or in part.
+//! The state of a sequence, divided by tokens. Rows that are read in pieces restore the state of all tokens or of the
+//! first ones.
 
 use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Error, FlashAttention, KvType, Position, RowPiece, RowShape, Token};
 
-/// Parameters that lay out rows differently: values in rows, values transposed, and quantised.
+/// Parameters with different layouts of rows: values in rows, transposed values, and quantised values.
 fn layouts() -> [ContextParams; 3] {
     let params = |flash_attention, kv| ContextParams {
         n_ctx: 512,
@@ -102,11 +103,11 @@ fn a_sequence_may_begin_at_another_position_than_0() {
         let given = [RowPiece { data: &data, tokens: rows.tokens(), wanted: rows.tokens() }];
         let mut other = cpu_context(params);
         other.write_rows_from(1, 3, rows.shape(), &given, &[]).unwrap();
-        // Other cells hold them now, so the last bits of logits may differ.
+        // The rows are in other cells now, so the last bits of logits may differ.
         let written = other.rows(1).unwrap().unwrap();
         assert_eq!((written.first(), written.tokens()), (3, rows.tokens()));
         assert!(other.read_rows(1, &written, 0..written.tokens()).unwrap() == data);
-        // A gap within the sequence is none of this.
+        // A sequence with a gap cannot be divided.
         context.kv_seq_remove(0, 5..6).unwrap();
         assert!(context.rows(0).unwrap().is_none());
     }
@@ -117,7 +118,8 @@ fn cells_in_another_order_than_their_tokens_are_read_in_the_order_of_the_tokens(
     let params = ContextParams { kv_unified: true, ..layouts()[0].clone() };
     let mut context = cpu_context(params.clone());
     let text = text();
-    // The first tokens of the text get the cells behind another text's, and the others those before.
+    // The first tokens of the text get the cells behind those of another text, and the other tokens the cells before
+    // them.
     let compute = |context: &mut Context, seq, from: usize, tokens: &[Token]| {
         let mut batch = Batch::default();
         for (at, token) in tokens.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! The state of a sequence is restored as it was; pending operations are carried out first.
+//! The state of a sequence is restored as it was. Pending operations are carried out before it is saved.
 
 use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Position};
 
-/// Two sequences with separate caches, of which the first holds a text.
+/// A context with two sequences that have separate caches. The first one holds a text.
 fn with_text() -> (Context, Position) {
     let mut context = cpu_context(ContextParams { n_ctx: 512, n_seq_max: 2, ..ContextParams::default() });
     let tokens = tokens("In the beginning God created");
@@ -33,12 +33,12 @@ fn a_copy_that_is_pending_is_in_the_state() {
 }
 
 #[test]
-fn what_is_restored_is_not_what_a_pending_copy_copies() {
+fn a_pending_copy_does_not_copy_the_restored_state() {
     let (mut context, end) = with_text();
     let state = context.save_state(0).unwrap();
     let expected = logits_after(&mut context, 0, end);
     let (mut other, _) = with_text();
-    // Another text replaces the text to be copied.
+    // Another text replaces the text before the copy is carried out.
     other.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
     let mut shorter = with_text().0;
     shorter.kv_seq_remove(0, 3..Position::MAX).unwrap();

@@ -1,4 +1,4 @@
-//! `Send` and `Sync` exactly where llama.cpp allows them, and how computing affects other threads.
+//! Types are `Send` and `Sync` exactly if llama.cpp allows that, and threads that wait do not disturb other threads.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ assert_impl_all!(AbortHandle: Send, Sync);
 assert_impl_all!(Batch: Send, Sync);
 assert_impl_all!(State: Send, Sync);
 assert_impl_all!(Error: Send, Sync);
-// One thread at a time: llama.cpp's contexts and samplers have no locks.
+// Only one thread at a time may use these, because llama.cpp's contexts and samplers have no locks.
 assert_impl_all!(Context: Send);
 assert_not_impl_any!(Context: Sync);
 assert_impl_all!(Sampler: Send);
 assert_not_impl_any!(Sampler: Sync);
 
 #[test]
-fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later() {
+fn the_environment_changes_only_when_the_backends_start() {
     own_process!();
     let names = || std::env::vars_os().map(|(name, _)| name).collect::<BTreeSet<_>>();
     let before = names();
@@ -61,7 +61,7 @@ fn this_build_has_threads_that_sleep_while_they_wait_unless_openmp_has_them() {
     assert_ne!(info.openmp, info.threads_sleep, "native/wait.cmake does not know this llama.cpp's barrier: {info}");
 }
 
-/// How often this process gave up a core because it had to wait.
+/// The number of times that this process gave up a core because it had to wait.
 #[cfg(target_os = "linux")]
 fn sleeps() -> i64 {
     // SAFETY: plain numbers, which the system overwrites.
@@ -73,7 +73,7 @@ fn sleeps() -> i64 {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn threads_without_a_core_are_waited_for_asleep() {
+fn threads_sleep_while_they_wait_for_a_thread_without_a_core() {
     own_process!();
     if !build_info().threads_sleep {
         return;
@@ -106,7 +106,7 @@ fn threads_with_nothing_to_compute_use_no_core() {
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // Longer than idle threads look for the next graph.
+    // This is longer than idle threads poll for the next graph.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let before = cpu();
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -88,7 +88,7 @@ pub(super) fn document(title: &str, height: u32, draw: impl FnOnce(&Area<'_>) ->
     drawn.map_err(|error: Failed| format!("the picture could not be drawn: {error}"))?;
     let title = printable(title).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let head = format!("<title>{title}</title>{}", dark());
-    // Directly behind the opening tag of the only `svg` element.
+    // The rules come directly after the opening tag of the only `svg` element.
     let end = svg.find("<svg").and_then(|begin| Some(begin + svg[begin..].find('>')? + 1));
     svg.insert_str(end.ok_or("the picture has no beginning")?, &head);
     Ok(svg.replacen("<svg ", "<svg role=\"img\" ", 1))
@@ -199,7 +199,8 @@ impl Mark {
     }
 }
 
-/// Draws curves over two axes from 0, below a heading. The area has [`CHART`] units plus the legend.
+/// Draws curves over two axes from 0, below a heading. The area must be [`CHART`] units high, plus the height of the
+/// legend.
 pub(super) fn chart(area: &Area<'_>, title: &str, x_name: &str, curves: &[Curve]) -> Drawn {
     let names: Vec<(String, Ink)> = curves.iter().map(|curve| (curve.name.clone(), curve.ink)).collect();
     heading(area, title, 8)?;
@@ -288,7 +289,7 @@ pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_
     Curve { name: name.to_owned(), ink, points, is_line, has_dots }
 }
 
-/// Removes characters that XML 1.0 cannot contain: control characters have no escape there. The backend escapes XML's
+/// Removes characters that XML 1.0 cannot contain: it has no escape for control characters. The backend escapes XML's
 /// own characters.
 pub(super) fn printable(text: &str) -> String {
     let cannot = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{fffe}' | '\u{ffff}');
@@ -299,8 +300,8 @@ pub(super) fn printable(text: &str) -> String {
 pub(super) mod tests {
     use super::{INKS, LETTER_WIDTH, WIDTH};
 
-    /// All texts of a picture. Asserts that it is well-formed, that every text lies inside, that nothing refers to
-    /// anything outside, and that each colour has a dark counterpart.
+    /// Returns all texts of a picture. Asserts that the picture is well-formed, that every text lies inside, that
+    /// nothing refers to other files, and that each colour has a dark counterpart.
     #[track_caller]
     pub(in crate::picture) fn texts(svg: &str) -> Vec<String> {
         let document = roxmltree::Document::parse(svg).unwrap();

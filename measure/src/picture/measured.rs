@@ -1,5 +1,5 @@
-//! A measurement as a picture: measured speeds with their spread, predictions, published sweeps, and the memory of each
-//! placement beside its plan.
+//! A measurement as a picture: measured speeds with their spread, predictions, published sweeps, and the planned and
+//! the actual memory of each placement.
 
 use autoplace::machine::Bytes;
 
@@ -20,7 +20,7 @@ const OTHERS: [Ink; 3] = [BESIDE, COMPUTE, HEADROOM];
 /// A title, the name of the horizontal axis and curves.
 type Chart = (String, String, Vec<Curve>);
 
-/// Draws a measurement, with other sweeps beside it, as an SVG document.
+/// Draws a measurement as an SVG document. The sweeps in `others` appear as curves in its charts.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ fn at(x: f64, row: &Row) -> Mark {
 /// Placements of whole layers, by the number of layers on GPUs.
 fn whole(measurement: &Measurement) -> Vec<(u32, &Row)> {
     let of = |point: &'_ Point| {
-        let placement = point.placement.as_ref().filter(|it| it.overrides.is_empty())?;
+        let placement = point.placement.as_ref().filter(|placement| placement.overrides.is_empty())?;
         Some(placement.n_gpu_layers)
     };
     let mut all: Vec<(u32, &Row)> =
@@ -82,10 +82,10 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     ];
     let plan = measurement.point("plan");
     let plan = plan.and_then(|point| Some(at(point.placement.as_ref()?.n_gpu_layers.into(), point.generation()?)));
-    curves.extend(plan.map(|it| curve("the plan", CHOSEN, vec![it], false, true)));
+    curves.extend(plan.map(|mark| curve("the plan", CHOSEN, vec![mark], false, true)));
     let layers = measurement.points.iter().filter_map(|point| Some(point.placement.as_ref()?.layers)).max();
     for (series, ink) in others.iter().zip(OTHERS.into_iter().cycle()) {
-        // People write 99 for all layers.
+        // People write 99 to mean all layers.
         let x = |n: u32| f64::from(layers.map_or(n, |layers| n.min(layers)));
         let points = series.points.iter().map(|&(n, speed)| Mark::new(x(n), speed)).collect();
         curves.push(curve(&series.name, ink, points, true, true));
@@ -93,10 +93,10 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     ("Generation, tok/s".to_owned(), "layers on GPUs".to_owned(), curves)
 }
 
-/// The share of the top speed by the share of layers on GPUs, comparable between machines and models.
+/// The share of the top speed by the share of layers on GPUs. These shares can be compared between machines and models.
 fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
     let ours = Series::from_measurement(measurement, "measured here");
-    // A single point has no shape.
+    // A curve needs two points.
     if ours.points.len() < 2 {
         return None;
     }
@@ -115,7 +115,7 @@ fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
     Some((title, "% of the layers on GPUs".to_owned(), curves.collect()))
 }
 
-/// Generation speed by depth, for the plan or else the placement with the most depths.
+/// Generation speed by depth: that of the plan or, if it has one depth, of the placement with the most depths.
 fn by_depth(measurement: &Measurement) -> Option<Chart> {
     let depths = |point: &&Point| point.rows.iter().filter(|row| row.n_gen > 0).count();
     let plan = measurement.point("plan").filter(|point| depths(point) > 1);
@@ -159,7 +159,7 @@ fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
     let mut y = legend(area, &names, 4 + LINE + 4)?;
     for (point, gpu) in bars {
         let planned = gpu.planned;
-        let taken = gpu.taken.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
+        let taken = gpu.taken.map_or_else(|| "unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         let label = format!("{}, {}: planned {}, taken {taken}", point.name, gpu.name, Bytes(planned.total()));
         line(area, &label, (MARGIN, y), TEXT)?;
         let cache = (planned.experts, EXPERTS);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_shows_measured_beside_predicted_and_a_published_sweep_and_what_was_taken() {
+    fn a_measurement_shows_measured_predicted_and_published_speeds_and_taken_memory() {
         let picture = svg(&measurement(), &[]).unwrap();
         let texts = texts(&picture);
         let has = |part: &str| assert!(texts.iter().any(|text| text.contains(part)), "no {part:?} in {texts:#?}");
@@ -223,12 +223,12 @@ mod tests {
         ] {
             has(part);
         }
-        // Three points with their spread and the plan's; three and seven points in shares; two depths.
+        // Three points with their spread and the plan's point; three and seven points as shares; two depths.
         assert_eq!(picture.matches("<circle").count(), 3 + 1 + 3 + 7 + 2);
     }
 
     #[test]
-    fn other_sweeps_are_drawn_beside_it_and_99_layers_are_all() {
+    fn other_sweeps_are_drawn_beside_it_and_99_layers_mean_all() {
         let other = Series { name: "<other>".to_owned(), layers: None, points: vec![(0, 1.0), (99, 60.0)] };
         let picture = svg(&measurement(), &[other]).unwrap();
         assert!(texts(&picture).iter().any(|text| text == "<other>"));

@@ -1,8 +1,8 @@
-//! Pictures: a plan ([`plan`]) or a measurement ([`measurement`]) flows in; an SVG document flows out. A [`page`] is an
-//! HTML document around one (feature `pictures`).
+//! Pictures. A plan ([`plan`]) or a measurement ([`measurement`]) flows in, and an SVG document flows out. A [`page`]
+//! is an HTML document around a picture (feature `pictures`).
 //!
-//! A picture needs no other file and no font of its own: its texts are text elements. It has a light and a dark form,
-//! selected by `prefers-color-scheme`, and is readable at a width of 400 pixels. The same input gives the same picture.
+//! A picture needs no other file and no font: its texts are text elements. It has a light and a dark form, selected by
+//! `prefers-color-scheme`, and is readable at a width of 400 pixels. The same input gives the same picture.
 //!
 //! ```no_run
 //! use autoplace::plan::Request;

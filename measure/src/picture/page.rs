@@ -1,6 +1,6 @@
 //! A page in HTML that loads no other resource.
 
-/// Colours and widths of the page. The picture has its own.
+/// Colours and widths of the page. The picture has its own colours.
 const STYLE: &str = "\
 :root { color-scheme: light dark }
 body { font-family: sans-serif; line-height: 1.4; max-width: 46rem; margin: 0 auto; padding: .5rem; color: #1f2328; background: #fff }
@@ -15,7 +15,7 @@ th:first-child, td:first-child { text-align: left }
 }
 ";
 
-/// The page with a picture or tables, and other content below them. `above` and `below` are HTML.
+/// The page around a picture or tables. `above` and `below` are HTML.
 pub fn html(title: &str, above: &str, below: &str) -> String {
     let title = escaped(title);
     format!(

@@ -62,7 +62,7 @@ fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 8] {
     ]
 }
 
-/// The parts that occur on any device.
+/// The parts that at least one device has.
 fn legend_of(plan: &Plan) -> Vec<(String, Ink)> {
     let is_somewhere = |index: usize| plan.placements.iter().any(|placement| parts(placement)[index].1 > 0);
     let names = plan.placements.first().map(parts).into_iter().flatten().enumerate();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_hold_anything_and_be_of_any_length() {
+    fn names_may_contain_any_characters_and_have_any_length() {
         let mut plan: Plan = plan();
         plan.model.name = "<&\"> 'x' \u{0}\u{1b}[31m\u{ffff}]]> é 模型".to_owned();
         plan.placements[0].name = "</text><script>alert(1)</script>".to_owned();

@@ -18,18 +18,19 @@ pub struct Series {
 }
 
 /// A widely known sweep: Qwen2.5-Coder-14B (Q4_K_M, 48 blocks) on an RTX 5060 Ti with 16 GB in a PCIe 3.0 x8 slot, with
-/// a Core i7-8700 and two channels of DDR4-2400, llama.cpp (CUDA 12.4), a context of 4096 tokens.
+/// a Core i7-8700 and two channels of DDR4-2400. It was measured with llama.cpp (CUDA 12.4) and a context of 4096
+/// tokens.
 ///
-/// InventiveHQ, local-llm-benchmarks, experiment vram-offload-cliff (CC BY 4.0).
+/// Source: InventiveHQ, local-llm-benchmarks, experiment vram-offload-cliff (CC BY 4.0).
 pub(super) fn published() -> Series {
     let points = vec![(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (49, 43.18)];
     Series { name: "published: RTX 5060 Ti, 14B (InventiveHQ)".to_owned(), layers: Some(49), points }
 }
 
 impl Series {
-    /// Reads a measurement ([`Measurement::to_json`]), output of llama-bench (`-o json`, `-o jsonl`), or a table with
-    /// `n_gpu_layers` in the first column and tokens per second in the second, like the published sweeps (Markdown or
-    /// comma-separated).
+    /// Reads a measurement ([`Measurement::to_json`]), output of llama-bench (`-o json`, `-o jsonl`), or a table
+    /// (Markdown or comma-separated). A table has `n_gpu_layers` in the first column and tokens per second in the
+    /// second, like the published sweeps.
     ///
     /// # Errors
     ///
@@ -49,13 +50,18 @@ impl Series {
         Ok(series)
     }
 
-    /// Generation speed at the smallest depth, for placements of whole layers only: other placements with the same
-    /// number of layers would be another curve.
+    /// Generation speed at the smallest depth. Only placements of whole layers count, because other placements with the
+    /// same number of layers would form another curve.
     pub fn from_measurement(measurement: &Measurement, name: &str) -> Self {
         let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
         let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
-        let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));
-        Self { name: name.to_owned(), layers: placements().map(|(_, it)| it.layers).max(), points: sorted(points) }
+        let points =
+            points.filter_map(|(point, placement)| Some((placement.n_gpu_layers, point.generation()?.speed.median)));
+        Self {
+            name: name.to_owned(),
+            layers: placements().map(|(_, placement)| placement.layers).max(),
+            points: sorted(points),
+        }
     }
 }
 

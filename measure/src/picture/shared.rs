@@ -7,7 +7,7 @@ use super::canvas::{
     heading, legend, legend_lines, line,
 };
 
-/// The colours of models. Further models share the last one.
+/// The colours of the models. If there are more models than colours, the last models share a colour.
 const INKS: [Ink; 6] = [WEIGHTS, KV, COMPUTE, BESIDE, CHOSEN, TAKEN];
 
 const BAR: i32 = 20;
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn each_device_has_its_models_and_what_is_left() {
+    fn each_device_shows_its_models_and_the_remaining_bytes() {
         let devices = [
             device("RTX 4090", 22 << 30, &[("coder", 14 << 30), ("title", 2 << 30)]),
             device("host", 58 << 30, &[("coder", 3 << 30), ("title", 0)]),
@@ -102,7 +102,7 @@ mod tests {
             "coder 14.0 GiB, title 2.0 GiB",
             "coder 3.0 GiB",
         ] {
-            assert!(texts.iter().any(|it| it == text), "no {text:?} in {texts:#?}");
+            assert!(texts.iter().any(|shown| shown == text), "no {text:?} in {texts:#?}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The judgement of one placement: compares its runs, GPUs and host with a limit each.
+//! The checks of one placement: its runs, GPUs and host, each against a limit.
 
 use autoplace::machine::{Bytes, RateConditions};
 use autoplace::plan::Plan;
@@ -8,10 +8,10 @@ use super::{Aspect, Check};
 use crate::conditions::Conditions;
 use crate::measurement::{Row, Speed};
 
-/// Percent of the time that threads of this process may wait for a core. On a quiet machine it is below 1, next to one
-/// busy thread on two cores 30 to 50.
+/// Percent of the time that threads of this process may wait for a core. The value is below 1 on a quiet machine, and
+/// 30 to 50 beside one busy thread on two cores.
 const MAX_WAITED: u32 = 8;
-/// Percent of one core that other programs may use, if the system does not report how long threads waited.
+/// Percent of one core that other programs may use. It applies if the system does not report how long threads waited.
 const MAX_OTHERS: u32 = 40;
 /// Percent of the cores' time that the hypervisor may give to other machines.
 const MAX_STEAL: u32 = 5;
@@ -54,7 +54,7 @@ pub(super) fn shortfall(plan: &Plan, free: &[Option<u64>]) -> u64 {
     missing.max().unwrap_or_default()
 }
 
-/// Number of runs that may be exceptions: a system job that starts once does not describe the machine.
+/// The number of runs that may be exceptions. A system job that starts once is not typical of the machine.
 fn exceptions(runs: usize) -> usize {
     if runs < 4 { 0 } else { (runs / 10).max(1) }
 }
@@ -63,13 +63,13 @@ fn check(aspect: Aspect, passed: bool, found: String) -> Check {
     Check { aspect, passed, found }
 }
 
-/// The check of an aspect that the system does not report: it passes.
+/// The check of an aspect that the system does not report. It passes.
 fn unknown(aspect: Aspect) -> Check {
     check(aspect, true, "not reported".to_owned())
 }
 
-/// Compares the median of the last third with that of the first third, and each run with the first third: one run in
-/// ten may differ.
+/// Compares the median of the last third of the runs with that of the first third, and each run with the first third.
+/// One run in ten may differ.
 pub(super) fn drift(runs: &Row, most: f64) -> Check {
     let speeds: Vec<f64> = runs.speeds().collect();
     let third = (speeds.len() / 3).max(1);
@@ -109,8 +109,8 @@ fn headroom(plan: &Plan, free: &[Option<u64>]) -> Check {
 fn clocks(conditions: &Conditions) -> Check {
     let faults = conditions.throttle.iter().filter(|reason| reason.is_fault());
     let faults: Vec<String> = faults.map(ToString::to_string).collect();
-    let clock = conditions.clock_mhz.map_or(String::new(), |it| format!(", {it} MHz at least"));
-    let celsius = conditions.temperature.map_or(String::new(), |it| format!(", {it} °C at most"));
+    let clock = conditions.clock_mhz.map_or(String::new(), |mhz| format!(", {mhz} MHz at least"));
+    let celsius = conditions.temperature.map_or(String::new(), |degrees| format!(", {degrees} °C at most"));
     let found =
         if faults.is_empty() { "not held down".to_owned() } else { format!("held down by {}", faults.join(", ")) };
     check(Aspect::Clocks, faults.is_empty(), format!("{found}{clock}{celsius}"))
@@ -153,8 +153,8 @@ fn memory_pressure(conditions: &Conditions) -> Check {
     check(Aspect::MemoryPressure, waited <= MAX_MEMORY_PRESSURE, found)
 }
 
-/// The waiting time of this process's threads decides if it is reported, because programs on other cores do not
-/// disturb.
+/// Checks the processor by the waiting time of this process's threads, if it is reported: programs on other cores do no
+/// harm.
 pub(super) fn processor(host: &HostSeen) -> Check {
     let each = &host.each;
     let is_disturbed = |(run, pressure): &(&RateConditions, &Option<f32>)| {
@@ -163,7 +163,7 @@ pub(super) fn processor(host: &HostSeen) -> Check {
             None => run.others.is_some_and(|others| others >= MAX_OTHERS),
         };
         let is_pressed = pressure.is_some_and(|waited| waited > MAX_CPU_PRESSURE);
-        // Threads stopped by a quota also count as waiting. If no other program computes, the quota alone is at fault.
+        // Threads that a quota stops also count as waiting. If no other program computes, the quota is the only cause.
         let is_stopped = run.throttled.is_some_and(|share| share >= MAX_THROTTLED);
         let is_alone = run.others.is_some_and(|others| others < MAX_OTHERS);
         (is_crowded || is_pressed) && !(is_stopped && is_alone) || run.steal.is_some_and(|steal| steal >= MAX_STEAL)
@@ -213,7 +213,7 @@ pub(super) fn heat(each: &[RateConditions]) -> Check {
         hot += usize::from(times > 0);
     }
     let celsius = each.iter().filter_map(|run| run.temperature).max();
-    let celsius = celsius.map_or(String::new(), |it| format!(", {it} °C at most"));
+    let celsius = celsius.map_or(String::new(), |degrees| format!(", {degrees} °C at most"));
     if runs == 0 {
         return check(Aspect::Heat, true, format!("not reported{celsius}"));
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_fail_by_the_reason_that_holds_them_down_and_not_by_a_power_limit() {
+    fn clocks_fail_by_the_reason_that_lowers_them_but_not_by_a_power_limit() {
         let seen = |throttle: &[_]| {
             let throttle = throttle.iter().copied().collect();
             clocks(&Conditions { throttle, clock_mhz: Some(1500), temperature: Some(83), ..Conditions::default() })

@@ -1,4 +1,5 @@
-//! The host during a trial: the memory left for this process, its bytes in swap, and the waiting time of its threads.
+//! The host during a trial: the memory that this process can take, its bytes in swap, and the waiting time of its
+//! threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ impl HostWatch {
                 self.seen.limit = host.limit;
             }
         }
-        // If a quota changes meanwhile, the tightest value counts.
+        // If a quota changes during the trial, the tightest value counts.
         let tighter = |limit: &CpuLimit| self.seen.cpu_limit.as_ref().is_none_or(|known| limit.cpus() < known.cpus());
         if let Some(limit) = host.cpu_limit.filter(tighter) {
             self.seen.cpu_limit = Some(limit);

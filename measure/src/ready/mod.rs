@@ -1,8 +1,8 @@
-//! The readiness check: whether a placement lasts while the same work repeats at the end of its context.
+//! The readiness check: whether a placement keeps its speed while the same work repeats at the end of its context.
 //!
-//! The request of a [`Measure`] and the duration ([`Ready`]) flow in. [`Readiness`] flows out: the tried placements
-//! with their checks, and the plan that passed. `trial` runs one placement, `checks` judges it, `smaller` chooses the
-//! next one.
+//! The request of a [`Measure`] and the options of a [`Ready`] flow in. [`Readiness`] flows out, with the tried
+//! placements, their checks, and the plan that passed. `trial` runs one placement, `checks` judges it, and `smaller`
+//! chooses the next one.
 
 mod checks;
 mod host;
@@ -26,7 +26,7 @@ use super::measurement::{Measured, Row};
 use super::run::{Measure, Variant};
 use super::{Error, Protocol};
 
-/// Maximum number of placements to try, each smaller than the one before.
+/// Maximum number of placements to try. Each is smaller than the previous one.
 const MAX_TRIALS: usize = 8;
 
 /// How a placement is tried.
@@ -40,14 +40,14 @@ pub struct Ready {
 }
 
 impl Default for Ready {
-    /// Ten runs in ten minutes, whose speed may change by 5 %.
+    /// Ten runs in ten minutes. The speed may change by 5 %.
     fn default() -> Self {
         Self { runs: 10, over: Duration::from_secs(600), drift: 0.05, is_quick: false }
     }
 }
 
 impl Ready {
-    /// Six runs in two minutes with at most 64 tokens each. If the time is over before, three runs are enough.
+    /// Six runs in two minutes, with at most 64 tokens each. If the time ends earlier, three runs are enough.
     pub fn quick() -> Self {
         Self { runs: 6, over: Duration::from_secs(120), is_quick: true, ..Self::default() }
     }
@@ -58,13 +58,13 @@ impl Ready {
         self
     }
 
-    /// Sets the time over which the runs are spread. Longer runs follow each other at once.
+    /// Sets the time over which the runs are spread. Runs that take longer follow each other without a pause.
     pub fn over(mut self, time: Duration) -> Self {
         self.over = time;
         self
     }
 
-    /// Sets the share by which the last runs may be slower or faster than the first: 0.05 is 5 %.
+    /// Sets the share by which the last runs may be slower or faster than the first runs: 0.05 is 5 %.
     pub fn drift(mut self, share: f64) -> Self {
         self.drift = share;
         self
@@ -86,11 +86,11 @@ pub struct Readiness {
     pub version: u64,
     /// This crate, llama.cpp and its backends, with their versions.
     pub made_by: String,
-    /// The tried placements, at most eight, each smaller than the one before.
+    /// The tried placements, at most eight. Each is smaller than the previous one.
     pub trials: Vec<Trial>,
     /// The plan that passed, for [`ModelBuilder::follow`](autoplace::ModelBuilder::follow).
     pub plan: Option<SavedPlan>,
-    /// Why no smaller placement was tried, and what the user can do, one sentence each.
+    /// The reasons why no smaller placement was tried, and advice for the user, one sentence each.
     pub notes: Vec<String>,
     /// Whether the check was stopped before it had a result.
     pub is_stopped: bool,
@@ -134,22 +134,22 @@ pub enum Aspect {
     /// All runs are as fast as the first ones.
     #[error("drift")]
     Drift,
-    /// The plan's margin is still free on each GPU.
+    /// The GPUs still have the plan's margin free.
     #[error("headroom")]
     Headroom,
     /// Neither heat nor the power supply holds a GPU's clocks down.
     #[error("clocks")]
     Clocks,
-    /// The system did not swap meanwhile, and no memory of this process is in swap.
+    /// The system did not swap during the trial, and no memory of this process is in swap.
     #[error("swap")]
     Swap,
     /// The plan's margin of the host's memory is still available, and the available memory did not shrink.
     #[error("host memory")]
     HostMemory,
-    /// Threads hardly waited for memory.
+    /// Threads hardly ever waited for memory.
     #[error("memory pressure")]
     MemoryPressure,
-    /// Threads hardly waited for a core: no other program or virtual machine keeps the processor busy.
+    /// Threads hardly ever waited for a core, so no other program or virtual machine keeps the processor busy.
     #[error("processor")]
     Processor,
     /// No CPU quota stopped this process.
@@ -195,16 +195,16 @@ impl fmt::Display for Check {
 }
 
 impl Measure<'_> {
-    /// Checks whether the placement of the request lasts, with repeated runs at the end of its context.
+    /// Checks whether the placement of the request keeps its speed, with repeated runs at the end of its context.
     ///
     /// If a GPU fails (headroom, clocks, drift), the next trial has fewer layers on GPUs. If the host's memory is short
-    /// (swap, host memory, memory pressure), the next trial has half the context. The trials end when one passes, at
-    /// the smallest placement, or if other programs, a quota or heat keep the processor from computing, because no
-    /// placement can improve that. The notes then say what the user can do.
+    /// (swap, host memory, memory pressure), the next trial has half the context. The trials end if one passes, at the
+    /// smallest placement, or if other programs, a quota or heat keep the processor from computing, because no
+    /// placement can improve that. The notes then advise the user.
     ///
     /// # Errors
     ///
-    /// Those of [`run`](Self::run). A placement that does not last is not an error.
+    /// Those of [`run`](Self::run). A placement that fails its checks is not an error.
     pub fn ready(mut self, ready: &Ready) -> Result<Readiness, Error> {
         let header = Header::open(&self.path).map_err(load::Error::from)?;
         let mut request = self.same_context(self.request.clone());

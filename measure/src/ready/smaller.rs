@@ -1,14 +1,14 @@
-//! The next placement after a failed one.
+//! Chooses the next placement after a failed one.
 
 use autoplace::plan::{Context, GpuLayers, Plan, Request};
 
 use super::{Aspect, Trial};
 
-/// A context is not halved below this.
+/// The smallest number of tokens to which a context is halved.
 const MIN_CONTEXT: u32 = 512;
 
-/// The next request, or the reasons why there is none with advice for the user, one sentence each. `shortfall` is the
-/// number of bytes by which a GPU missed its margin.
+/// The next request. The error has the reasons why there is none, and advice for the user, one sentence each.
+/// `shortfall` is the number of bytes by which a GPU missed its margin.
 pub(super) fn next(request: &Request, plan: &Plan, trial: &Trial, shortfall: u64) -> Result<Request, Vec<String>> {
     let failed: Vec<Aspect> = trial.failed().collect();
     let beyond_placement: Vec<String> = failed.iter().filter_map(|&aspect| remedy(aspect)).map(str::to_owned).collect();
@@ -40,7 +40,7 @@ fn remedy(aspect: Aspect) -> Option<&'static str> {
     }
 }
 
-/// Half of the context: it leaves more memory on the host, or room on GPUs for layers of the host.
+/// Halves the context. This frees memory on the host, or on GPUs for layers of the host.
 fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String>> {
     let half = plan.context.n_ctx / 2;
     if plan.full_offload {
@@ -55,7 +55,8 @@ fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String
     Ok(request.clone().context(Context::Tokens(half)))
 }
 
-/// The layers that hold the missing bytes, if only bytes are missing; otherwise an eighth of the layers.
+/// The number of layers to remove: those that free the missing bytes, if only bytes are missing; otherwise an eighth of
+/// the layers.
 fn layers_to_remove(plan: &Plan, failed: &[Aspect], shortfall: u64) -> u32 {
     let eighth = (plan.n_gpu_layers / 8).max(1).min(plan.n_gpu_layers);
     if failed != [Aspect::Headroom] {

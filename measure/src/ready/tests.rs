@@ -1,4 +1,4 @@
-//! Checks with stated figures: which pass and which fail.
+//! The checks with stated figures, and which of them pass.
 
 use autoplace::machine::{CpuLimit, RateConditions};
 
@@ -17,7 +17,7 @@ fn runs(speeds: &[f64]) -> Row {
     row
 }
 
-/// A host with the `usual` conditions in ten runs, except for `others` in the first ones.
+/// A host whose ten runs have the `usual` conditions, except for the first runs, which have those in `others`.
 fn host(usual: &str, others: &[&str]) -> HostSeen {
     let read = |text: &str| -> RateConditions { serde_json::from_str(&format!("{{{text}}}")).unwrap() };
     let rest = std::iter::repeat(usual);
@@ -40,12 +40,12 @@ fn runs_within_five_percent_of_the_first_are_steady_and_one_in_ten_may_differ() 
     assert!(drift(&runs(&steady), 0.05).passed);
     assert!(drift(&runs(&one_is_slow), 0.05).passed);
     fails(&drift(&runs(&two_are_slow), 0.05), Aspect::Drift, "2 of 10 runs beyond that (allowed: 1)");
-    // With three runs none may differ.
+    // Of three runs, none may differ.
     fails(&drift(&runs(&[100.0, 90.0, 100.0]), 0.05), Aspect::Drift, "1 of 3 runs");
 }
 
 #[test]
-fn runs_that_become_slower_or_faster_drift_however_slowly() {
+fn runs_that_become_slower_or_faster_drift_even_if_slowly() {
     let becoming = |by: f64| -> Vec<f64> { (0..10).map(|n| 100.0 * (1.0 + by * f64::from(n) / 9.0)).collect() };
     assert!(drift(&runs(&becoming(-0.04)), 0.05).passed);
     fails(&drift(&runs(&becoming(-0.10)), 0.05), Aspect::Drift, "from the first third to the last");
@@ -60,7 +60,7 @@ fn a_processor_fails_if_the_threads_waited_and_not_if_others_use_idle_cores() {
     fails(&processor(&host("\"waited\": 24, \"others\": 100", &[])), Aspect::Processor, "24 % of a run");
     fails(&processor(&host("\"others\": 100", &[])), Aspect::Processor, "other programs used 1.0 cores");
     fails(&processor(&host("\"waited\": 0, \"steal\": 12", &[])), Aspect::Processor, "virtual machines took 12 %");
-    // Only the quota is at fault.
+    // The quota is the only cause.
     assert!(processor(&host("\"waited\": 50, \"throttled\": 50, \"others\": 3", &[])).passed);
     fails(&processor(&host("\"waited\": 50, \"throttled\": 50, \"others\": 90", &[])), Aspect::Processor, "50 %");
     let pressed = HostSeen { pressure: vec![Some(80.0); 10], ..host("", &[]) };
@@ -70,7 +70,7 @@ fn a_processor_fails_if_the_threads_waited_and_not_if_others_use_idle_cores() {
 }
 
 #[test]
-fn a_quota_fails_by_the_time_in_which_it_stopped_the_process_and_not_by_being_there() {
+fn a_quota_fails_only_if_it_stopped_the_process_long_enough() {
     let under = |usual: &str| {
         let cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/cpu.max", 150_000, 100_000));
         quota(&HostSeen { cpu_limit, ..host(usual, &[]) })
@@ -88,7 +88,7 @@ fn a_processor_that_is_too_hot_fails() {
 }
 
 #[test]
-fn the_usual_check_is_ten_runs_in_ten_minutes_and_a_quick_one_six_short_runs_in_two() {
+fn the_default_check_has_ten_runs_in_ten_minutes_and_a_quick_one_six_in_two() {
     let (usual, quick) = (Ready::default(), Ready::quick());
     assert_eq!((usual.runs, usual.over.as_secs(), usual.drift), (10, 600, 0.05));
     assert_eq!((quick.runs, quick.over.as_secs(), quick.drift), (6, 120, 0.05));

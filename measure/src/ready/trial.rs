@@ -1,4 +1,4 @@
-//! A trial of one placement: fills its context, then repeats the same work, spread over a time.
+//! A trial of one placement: it fills its context, and then repeats the same work, spread over a time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::measurement::{Measured, Point, Row, Sample, Speed};
 use crate::run::{Measure, Progress, now, text};
 use crate::{Error, Protocol};
 
-/// The minimum of runs of a quick check: the first, and the last two to compare with it.
+/// Minimum number of runs of a quick check: the first, and the last two for comparison.
 const MIN_RUNS: u32 = 3;
 
 impl Measure<'_> {
@@ -29,7 +29,7 @@ impl Measure<'_> {
         if !(self.progress)(&Progress { name: &name, done: 0.0 }) {
             return Ok(None);
         }
-        // Not counted: this run fills the context and warms up.
+        // This run is not counted. It fills the context and warms up.
         text(model, &tokens, (0, deepest), protocol.n_gen)?;
         let mut observer = Observer::new(model, &self.system);
         observer.look(&mut point.conditions);
@@ -66,7 +66,7 @@ impl Measure<'_> {
         Ok(Some((trial, shortfall)))
     }
 
-    /// Waits until `due`; `false` if the measurement is stopped meanwhile.
+    /// Waits until `due`. Returns `false` if the measurement was stopped in the meantime.
     fn wait_until(&mut self, due: Duration, name: &str, done: f64) -> bool {
         loop {
             if !(self.progress)(&Progress { name, done }) {
@@ -80,7 +80,7 @@ impl Measure<'_> {
     }
 }
 
-/// Merges the rows of prompts of different lengths: all of them are at the end of the context.
+/// Merges the rows of prompts of different lengths, because all of them are at the end of the context.
 fn in_one_row(mut rows: Vec<Row>) -> Row {
     let mut row = rows.swap_remove(0);
     row.samples.extend(rows.into_iter().flat_map(|row| row.samples));

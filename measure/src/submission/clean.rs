@@ -1,4 +1,4 @@
-//! Masks words that identify a person or a machine. A text flows in, the masked text flows out.
+//! Masks words that identify a person or a machine. A text flows in, and the masked text flows out.
 
 use std::env;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 /// The replacement for an identifying word.
 const MASK: &str = "(left out)";
 
-/// Shorter names occur in too many words and identify little.
+/// Names shorter than this occur in too many words, and identify little.
 const MIN_NAME_LENGTH: usize = 3;
 
 /// Words that identify this user or this machine.
@@ -32,12 +32,12 @@ impl Clean {
         Self { private: private.filter(|name| name.chars().count() >= MIN_NAME_LENGTH).collect() }
     }
 
-    /// A name with identifying words masked; for a path, only its last part.
+    /// A text with identifying words masked. If the text is a path, only its last part is returned.
     pub(super) fn text(&self, text: &str) -> String {
         self.cleaned(file_of(text))
     }
 
-    /// A pattern of tensor names, whose backslashes are not a path.
+    /// A pattern of tensor names with identifying words masked. Its backslashes are not those of a path.
     pub(super) fn pattern(&self, text: &str) -> String {
         self.cleaned(text)
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::{Clean, MASK};
 
     #[test]
-    fn what_identifies_somebody_is_masked_and_the_names_of_things_stay() {
+    fn identifying_words_are_masked_and_the_names_of_things_stay() {
         let clean = Clean::new(["ann", "Anns-PC", "x"]);
         for (text, expected) in [
             ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),

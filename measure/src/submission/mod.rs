@@ -1,8 +1,8 @@
 //! Measurements for publication. A [`Measurement`] flows in; a [`Submission`], which does not identify its owner, flows
 //! out.
 //!
-//! A submission has its own fields and nothing else, so nothing unlisted is published. Paths, prompts, error messages,
-//! other programs, PCI addresses and control groups have no field. Texts from elsewhere (names of models and devices,
+//! A submission has only its own fields, so nothing unlisted is published. Paths, prompts, error messages, other
+//! programs, PCI addresses and control groups have no field. Texts from elsewhere (names of models and devices,
 //! patterns of overrides) are [cleaned](clean) of words that identify a person or a machine.
 
 mod clean;
@@ -109,7 +109,7 @@ pub struct SubmittedPoint {
     pub n_gpu_layers: u32,
     /// All layers, the output layer included.
     pub layers: u32,
-    /// Layers per GPU, as llama.cpp takes them; empty for one GPU.
+    /// Layers per GPU in llama.cpp's form; empty for one GPU.
     pub tensor_split: Vec<f32>,
     /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
@@ -121,7 +121,7 @@ pub struct SubmittedPoint {
     pub threads_batch: u32,
     /// Planned and actual bytes of each GPU.
     pub gpus: Vec<SubmittedBytes>,
-    /// The state of the machine meanwhile.
+    /// The state of the machine during the measurement.
     pub conditions: SubmittedConditions,
     /// The computations.
     pub rows: Vec<SubmittedRow>,
@@ -168,7 +168,7 @@ pub struct SubmittedRow {
     pub n_prompt: u32,
     /// Generated tokens.
     pub n_gen: u32,
-    /// Tokens in the context before.
+    /// Tokens in the context before the computation.
     pub n_depth: u32,
     /// Predicted tokens per second.
     pub predicted: Option<f64>,
@@ -225,8 +225,8 @@ impl Submission {
             .gpus
             .iter()
             .map(|gpu| {
-                let driver = gpu.driver.as_ref().map_or(String::new(), |it| format!(", driver {it}"));
-                let link = gpu.link.map_or(String::new(), |it| format!(", {}", it.max));
+                let driver = gpu.driver.as_ref().map_or(String::new(), |version| format!(", driver {version}"));
+                let link = gpu.link.map_or(String::new(), |link| format!(", {}", link.max));
                 format!("{} ({}, {} bytes{driver}{link})", gpu.name, gpu.backend, gpu.memory)
             })
             .collect();
@@ -276,7 +276,7 @@ impl SubmittedGpu {
             backend: clean.text(&gpu.backend),
             kind: gpu.kind,
             memory: gpu.total,
-            driver: gpu.driver.as_ref().map(|it| clean.text(it)),
+            driver: gpu.driver.as_ref().map(|version| clean.text(version)),
             bandwidth: gpu.bandwidth,
             link: gpu.pcie,
             measured_link: gpu.rates.as_ref().and_then(|rates| rates.link),
@@ -285,7 +285,7 @@ impl SubmittedGpu {
 }
 
 impl SubmittedPoint {
-    /// `None` for a placement without measurements.
+    /// The submitted form of a point; `None` for a placement without measurements.
     fn new(point: &Point, clean: &Clean) -> Option<Self> {
         let placement: &Measured = point.placement.as_ref().filter(|_| !point.rows.is_empty())?;
         let mut overrides = placement.overrides.clone();
@@ -344,7 +344,7 @@ mod tests {
     /// The file that `cargo xtask ledger` reads in its tests.
     const FILE: &str = include_str!("../../../xtask/tests/submission.json");
 
-    /// A measurement whose texts all identify the machine's owner.
+    /// A measurement in which all texts identify the machine's owner.
     fn measurement() -> Measurement {
         let mut card = Gpu::named("RTX 4090").unwrap().pcie(PcieLink::new(PcieRate::new(4, 16).unwrap()));
         card.pci_id = "0000:01:00.0".parse().ok();
@@ -387,11 +387,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_it_says_whose_machine_it_was_and_all_that_counts_is_there() {
+    fn a_submission_does_not_identify_the_owner_and_has_all_that_counts() {
         let submission = submission();
         let json = submission.to_json();
         for private in ["zoe", "Zoe", "/", "secret", "4242", "0000:01", "busy", "10:11"] {
-            // The pattern of tensors has no slash either.
+            // The pattern of tensors must have no slash either.
             assert!(!json.contains(private), "{private}: {json}");
         }
         assert_eq!((submission.model.name.as_str(), submission.date.as_str()), ("Llama 3.1 8B", "2026-11-28"));
@@ -406,9 +406,9 @@ mod tests {
         }
     }
 
-    /// `AUTOPLACE_WRITE=1` rewrites the file. The system is this machine's.
+    /// `AUTOPLACE_WRITE=1` rewrites the file, with this machine's system.
     #[test]
-    fn the_ledgers_test_reads_what_is_written() {
+    fn the_test_of_the_ledger_reads_the_written_submission() {
         let mut submission = submission();
         submission.machine.system = "linux x86_64".to_owned();
         if std::env::var_os("AUTOPLACE_WRITE").is_some() {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_not_known_is_refused() {
+    fn an_unknown_field_is_refused() {
         let mut value: Value = serde_json::from_str(FILE).unwrap();
         value["machine"]["hostname"] = json!("zoespc");
         assert!(serde_json::from_value::<Submission>(value).is_err());

@@ -1,5 +1,5 @@
-//! Every cause that a diagnosis names, with a case that has it and a near miss that does not. The machines are
-//! described; nothing is loaded.
+//! Every cause that a diagnosis names, with a case that has the cause and a similar case that does not. The machines
+//! are described, and nothing is loaded.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn finds(cause: FindingCause, case: &Evidence, near_miss: &Evidence) {
     assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
     assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
     assert!(case.diagnose().iter().all(|finding| !finding.evidence.is_empty()), "{case:?}");
-    // The diagnosis of its report is the same.
+    // The report of the evidence has the same diagnosis.
     let reported = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
     assert_eq!(causes(&reported.unwrap()), found);
 }
@@ -61,7 +61,7 @@ fn but(mut evidence: Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
 }
 
 #[test]
-fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
+fn a_model_that_does_not_fit_is_out_of_reach_until_there_is_room() {
     let small = |ram| {
         let mut machine = machine("RTX 3060 12GB");
         machine.host = Host::new(gib(ram)).bandwidth(60_000_000_000);
@@ -71,7 +71,7 @@ fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
 }
 
 #[test]
-fn a_model_beyond_all_memory_is_read_from_disk_where_that_is_allowed() {
+fn a_model_beyond_all_memory_is_read_from_disk_if_that_is_allowed() {
     let ram = |ram| {
         let host = Host::new(gib(ram)).bandwidth(60_000_000_000).disk(3_000_000_000);
         with_model(Machine::new(host), &LLAMA_70B, &Request::new().allow_paging(true))
@@ -80,10 +80,10 @@ fn a_model_beyond_all_memory_is_read_from_disk_where_that_is_allowed() {
 }
 
 #[test]
-fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
+fn a_card_without_a_backend_is_unused_but_a_card_under_another_name_is_not() {
     let unused = |reason| {
         let card = not_used(Gpu::named("RTX 3090").unwrap(), reason);
-        but(Evidence::new(machine("RTX 4090")), |it| it.machine.unused_gpus = vec![card])
+        but(Evidence::new(machine("RTX 4090")), |changed| changed.machine.unused_gpus = vec![card])
     };
     let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
     finds(FindingCause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
@@ -94,7 +94,7 @@ fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
 }
 
 #[test]
-fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() {
+fn a_program_runs_slower_if_a_faster_placement_than_its_own_would_fit() {
     let runs = |layers, predicted| {
         but(whole(), |evidence| {
             let mut running = Running::default();
@@ -110,7 +110,7 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
     // If no speed is known, the layers are compared.
     finds(FindingCause::RunsSlower, &runs(all - 1, None), &runs(all, None));
     assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
-    // A program that is slower than its own placement should be.
+    // The program is slower than its own placement should be.
     let slow = |factor: f64| {
         but(runs(all, Some(speed)), |evidence| {
             evidence.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
@@ -120,7 +120,7 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
 }
 
 #[test]
-fn another_program_matters_where_the_model_needs_its_room() {
+fn another_program_matters_if_the_model_needs_its_memory() {
     let held = |bytes| {
         let mut machine = machine("RTX 4090");
         let card = &mut machine.gpus[0];
@@ -133,38 +133,39 @@ fn another_program_matters_where_the_model_needs_its_room() {
     let evidence = &model(gib(21)).diagnose()[0].evidence.clone();
     assert!(evidence.contains("game"), "{evidence}");
     finds(FindingCause::OtherPrograms, &Evidence::new(held(gib(6))), &Evidence::new(held(gib(1))));
-    let unnamed = but(Evidence::new(held(gib(6))), |it| it.machine.gpus[0].processes = None);
+    let unnamed = but(Evidence::new(held(gib(6))), |changed| changed.machine.gpus[0].processes = None);
     finds(FindingCause::OtherPrograms, &unnamed, &Evidence::new(machine("RTX 4090")));
 }
 
 #[test]
-fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
+fn a_cache_is_too_large_if_a_smaller_one_puts_everything_on_the_card() {
     let at = |n_ctx| with_model(machine("RTX 3060 12GB"), &LLAMA_8B, &Request::new().n_ctx(n_ctx));
     finds(FindingCause::LargeContext, &at(65_536), &at(8192));
     let remedy = at(65_536).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with("autoplace plan ") && remedy.contains(" --"), "{remedy}");
-    // Unchanged arguments appear in the advice again.
+    // The advice repeats unchanged arguments.
     let mut named = at(65_536);
     named.model.as_mut().unwrap().path = "my $(model)'s.gguf".into();
     let remedy = named.diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with(r"autoplace plan 'my $(model)'\''s.gguf' "), "{remedy}");
     assert!(remedy.contains("--ctx "), "{remedy}");
-    // One flag sets both types, so it cannot express different ones.
+    // One flag sets both types, so it cannot express two different types.
     let request = Request::new().kv_types(KvType::Q8_0, KvType::F16);
     let spilled = with_model(machine("RTX 4090"), &LLAMA_8B, &request);
-    let remedy = but(spilled, |it| it.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
+    let remedy =
+        but(spilled, |changed| changed.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
     assert!(!remedy.contains("--kv") && remedy.contains("keys as Q8_0 and values as F16"), "{remedy}");
-    // No smaller cache would help here.
+    // In this case no smaller cache would help.
     finds(FindingCause::LargeContext, &at(65_536), &parted());
 }
 
 #[test]
-fn what_is_planned_for_the_host_is_not_on_the_card() {
+fn layers_planned_for_the_host_are_reported_as_not_on_the_card() {
     finds(FindingCause::NotOnGpu, &parted(), &whole());
     let mut alone = machine("RTX 4090");
     alone.gpus.clear();
     finds(FindingCause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
-    // A card without room for a single layer counts too.
+    // A card without memory for a single layer counts too.
     let mut full = machine("RTX 4090");
     full.gpus[0].free = mib(100);
     // A card slower than the host was left out on purpose.
@@ -175,30 +176,33 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
 }
 
 #[test]
-fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usual() {
-    let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
-    let full = |wsl, free| but(whole(), |it| (it.machine.wsl, it.conditions.least_free) = (wsl, Some(free)));
-    let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
+fn conditions_are_causes_if_they_are_unusual_and_affect_the_model() {
+    let on_host = |bytes| but(whole(), |changed| changed.conditions.on_host = Some(bytes));
+    let full =
+        |wsl, free| but(whole(), |changed| (changed.machine.wsl, changed.conditions.least_free) = (wsl, Some(free)));
+    let pages = |n| but(whole(), |changed| changed.conditions.swapped_in = Some(n));
     let limit = |bytes| HostLimit::Cgroup { file: "/sys/fs/cgroup/job/memory.max".to_owned(), bytes };
-    let limited = |evidence, bytes| but(evidence, |it: &mut Evidence| it.machine.host.limit = limit(bytes));
-    let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
+    let limited = |evidence, bytes| but(evidence, |changed: &mut Evidence| changed.machine.host.limit = limit(bytes));
+    let held = |reason| but(whole(), |changed| changed.conditions.throttle = BTreeSet::from([reason]));
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
     let link = |evidence, generation, lanes| {
         let link = PcieLink::new(rate(4, 16)).current(rate(generation, lanes));
-        but(evidence, |it: &mut Evidence| it.machine.gpus[0].pcie = Some(link))
+        but(evidence, |changed: &mut Evidence| changed.machine.gpus[0].pcie = Some(link))
     };
-    let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
+    let busy =
+        |evidence, percent| but(evidence, |changed: &mut Evidence| changed.conditions.cpu_pressure = Some(percent));
     let cores = |evidence, quota| {
-        but(evidence, |it: &mut Evidence| {
-            it.machine.host.physical_cores = Some(8);
-            it.machine.host.cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/job/cpu.max", quota, 100_000));
+        but(evidence, |changed: &mut Evidence| {
+            changed.machine.host.physical_cores = Some(8);
+            changed.machine.host.cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/job/cpu.max", quota, 100_000));
         })
     };
-    let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
+    let unused =
+        |evidence| but(evidence, |changed: &mut Evidence| changed.unused_instructions = vec!["avx512f".to_owned()]);
     for (cause, case, near_miss) in [
         (FindingCause::Spilled, on_host(gib(1)), on_host(mib(100))),
         (FindingCause::Spilled, full(true, mib(90)), full(true, gib(2))),
-        // Outside of WSL, a full card does not spill.
+        // A full card spills only under WSL.
         (FindingCause::Spilled, full(true, mib(90)), full(false, mib(90))),
         (FindingCause::Swapping, pages(1), pages(0)),
         (FindingCause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
@@ -224,7 +228,7 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
 }
 
 #[test]
-fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
+fn an_unexplained_slow_speed_is_reported_and_a_predicted_one_is_normal() {
     let measured = |share: f64| {
         but(whole(), |evidence| {
             let model = evidence.model.as_mut().unwrap();
@@ -236,12 +240,12 @@ fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
     finds(FindingCause::Unexplained, &measured(0.4), &measured(0.9));
     assert_eq!(measured(0.9).diagnose(), []);
     // A known cause takes precedence.
-    let explained = but(measured(0.4), |it| it.conditions.swapped_out = Some(9));
+    let explained = but(measured(0.4), |changed| changed.conditions.swapped_out = Some(9));
     finds(FindingCause::Unexplained, &measured(0.4), &explained);
 }
 
 #[test]
-fn a_report_names_nobody() {
+fn a_report_identifies_nobody() {
     let mut machine = machine("RTX 4090");
     machine.gpus[0].processes = Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
     machine.gpus[0].free = gib(3);

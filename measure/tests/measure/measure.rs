@@ -22,7 +22,7 @@ fn measure<'a>() -> Measure<'a> {
     Measure::new(demo_path()).request(request()).protocol(short).load_with(|builder| builder.n_threads(1))
 }
 
-/// A measurement on a machine without a GPU, whatever this one has.
+/// A measurement on a machine without a GPU, even if the real machine has one.
 fn on_the_host() -> Measure<'static> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();
@@ -34,19 +34,20 @@ fn meets_the_schema(measurement: &Measurement) {
     let schema = serde_json::from_str(SCHEMA).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let json = serde_json::from_str(&measurement.to_json()).unwrap();
-    let wrong: Vec<String> = validator.iter_errors(&json).map(|it| format!("{}: {it}", it.instance_path())).collect();
+    let wrong: Vec<String> =
+        validator.iter_errors(&json).map(|error| format!("{}: {error}", error.instance_path())).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
-fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
+fn a_sweep_measures_the_placements_that_fit_and_says_why_others_do_not() {
     own_process!();
     let gpu = card(mib(5));
-    // More layers on the card are faster on any processor.
+    // With the stated bandwidth, layers on the card are faster than on any processor.
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(20_000_000_000);
     machine.gpus[0] = machine.gpus[0].clone().bandwidth(1_000_000_000_000);
-    // With parts of blocks on the host all layers fit, and on some processors that is faster.
+    // With parts of blocks on the host all layers fit, and some processors compute that faster.
     let whole = measure().request(request().host_parts(HostParts::None));
     let sweep = whole.load_with(|load| load.machine(machine.clone()).n_threads(1)).sweep(Steps::Edge).unwrap();
     assert_eq!(gpu.used(), 0);
@@ -60,7 +61,7 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     let measured: Vec<_> = sweep.points.iter().filter(|point| point.failure.is_none()).collect();
     assert!(measured.len() > 3, "{sweep:#?}");
     for point in measured {
-        // Twelve prompts and their generation, at two depths.
+        // The rows are twelve prompts and their generations, at two depths.
         let rows: Vec<_> = point.rows.iter().map(|row| (row.name(), row.samples.len(), row.n_depth)).collect();
         let expected = [("pp16", 0), ("tg4 @ d16", 16), ("pp16 @ d64", 64), ("tg4 @ d80", 80)];
         assert_eq!(rows, expected.map(|(name, depth)| (name.to_owned(), 12, depth)), "{}", point.name);
@@ -85,7 +86,7 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
 }
 
 #[test]
-fn what_was_measured_before_it_is_stopped_is_kept() {
+fn results_before_a_stop_are_kept() {
     own_process!();
     let left = Cell::new(0);
     let stopped_after = |calls| {
@@ -107,7 +108,7 @@ fn what_was_measured_before_it_is_stopped_is_kept() {
 }
 
 #[test]
-fn texts_of_ones_own_are_computed_as_they_are() {
+fn stated_texts_are_computed_unchanged() {
     own_process!();
     let texts = ["Once upon a time", "And"].map(str::to_owned);
     let short = |usual: Protocol| usual.n_prompt(0).n_gen(2).depths([0]).rounds(1);

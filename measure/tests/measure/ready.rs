@@ -14,7 +14,7 @@ use autoplace_measure::{Aspect, Clock, Measure, Progress, Protocol, Readiness, R
 use tempfile::TempDir;
 use test_support::demo_path;
 
-/// A host in a folder, with the process in a container of 8 GiB.
+/// A host in a folder. The process is in a container of 8 GiB.
 struct System(TempDir);
 
 impl System {
@@ -56,8 +56,8 @@ impl System {
         self.write(&format!("proc/pressure/{of}"), &text);
     }
 
-    /// Milliseconds that a thread waited for a core and that a quota stopped the process, and the number of heat
-    /// events.
+    /// Sets the counters: milliseconds that a thread waited for a core and that a quota stopped the process, and the
+    /// number of heat events.
     fn counters(&self, waited: u64, quota: u64, heat: u64) {
         self.write("proc/self/task/7/schedstat", &format!("5000 {} 9\n", waited * 1_000_000));
         self.write("sys/fs/cgroup/app/cpu.stat", &format!("nr_throttled 2\nthrottled_usec {}\n", quota * 1000));
@@ -66,7 +66,7 @@ impl System {
     }
 }
 
-/// A clock that advances a fixed number of seconds and runs a script at each look.
+/// A clock that advances by a fixed number of seconds and runs a script each time it is read.
 struct Scripted<S> {
     now: Cell<u64>,
     step: u64,
@@ -101,7 +101,7 @@ fn measure<'a>(system: &System) -> Measure<'a> {
     measure.load_with(|builder| builder.n_threads(1)).clock(Scripted::new(|_| ()))
 }
 
-/// A measurement on a machine without a GPU, whose host is the folder's.
+/// A measurement on a machine without a GPU; the files in the folder describe its host.
 fn on_the_host<'a>(system: &System) -> Measure<'a> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();
@@ -109,7 +109,7 @@ fn on_the_host<'a>(system: &System) -> Measure<'a> {
     measure(system).load_with(move |builder| builder.n_threads(1).machine(machine.clone()))
 }
 
-/// Accepts any speed of this machine.
+/// Options that accept any speed of this machine.
 fn any_speed() -> Ready {
     Ready::default().drift(1e9)
 }
@@ -122,7 +122,7 @@ fn found(trial: &Trial, aspect: Aspect) -> &str {
     &trial.checks.iter().find(|check| check.aspect == aspect).unwrap().found
 }
 
-/// Checks the failures of the only trial, which no other placement could avoid, and its message.
+/// Checks that the only trial failed in this aspect, that no other placement was tried, and the message.
 #[track_caller]
 fn fails_for_good(readiness: &Readiness, aspect: Aspect, word: &str) {
     let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
@@ -141,7 +141,7 @@ fn a_placement_that_lasts_is_a_plan_to_follow() {
     assert!(trial.passed() && trial.checks.len() == 9, "{trial:#?}");
     assert_eq!((trial.runs.samples.len(), trial.each.len()), (10, 10));
     assert_eq!(trial.host_available, Some(gib(7)), "the container's limit");
-    // At the end of the context: 256 tokens, 4 of which are generated after these.
+    // The runs are at the end of the context: 4 of its 256 tokens are generated after the prompt.
     assert_eq!(trial.runs.n_depth, 256 - 4 - 1);
     let read: Readiness = serde_json::from_str(&readiness.to_json()).unwrap();
     assert_eq!(read, readiness);
@@ -153,7 +153,7 @@ fn a_placement_that_lasts_is_a_plan_to_follow() {
 #[test]
 fn ballast_on_the_card_leads_to_fewer_layers_there() {
     own_process!();
-    // A simulated card uses none of the stated driver and growth memory, so all of it is margin.
+    // A simulated card uses none of the memory stated for driver and growth, so all of it is margin.
     let gpu = card(mib(2007));
     let margin = Headroom::Bytes(mib(2000));
     let ballast = |progress: &Progress<'_>| {
@@ -203,12 +203,12 @@ fn a_process_that_is_partly_in_swap_fails() {
     let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
     assert_eq!(failed(trial), [Aspect::Swap]);
     assert!(found(trial, Aspect::Swap).contains("2.0 MiB of this process in swap"), "{trial:#?}");
-    // 256 tokens are not halved further.
+    // A context of 256 tokens is not halved further.
     assert!(readiness.notes[0].contains("256 tokens"), "{:?}", readiness.notes);
 }
 
 #[test]
-fn a_container_that_fills_up_fails_by_the_limit_that_holds() {
+fn a_container_that_fills_up_fails_by_its_own_limit() {
     own_process!();
     let system = System::quiet();
     let filling = |progress: &Progress<'_>| {
@@ -243,7 +243,7 @@ fn a_host_whose_threads_wait_for_memory_leads_to_a_smaller_context() {
 }
 
 #[test]
-fn no_placement_helps_where_others_keep_the_processor_busy() {
+fn no_placement_helps_if_other_programs_keep_the_processor_busy() {
     own_process!();
     let system = System::quiet();
     // From the fifth minute on, a thread waits for a core two thirds of the time.
@@ -259,7 +259,7 @@ fn no_placement_helps_where_others_keep_the_processor_busy() {
 }
 
 #[test]
-fn no_placement_helps_where_a_cpu_quota_stops_the_process() {
+fn no_placement_helps_if_a_cpu_quota_stops_the_process() {
     own_process!();
     let system = System::quiet();
     system.write("sys/fs/cgroup/app/cpu.max", "50000 100000\n");
@@ -271,7 +271,7 @@ fn no_placement_helps_where_a_cpu_quota_stops_the_process() {
 }
 
 #[test]
-fn no_placement_helps_where_the_processor_is_too_hot() {
+fn no_placement_helps_if_the_processor_is_too_hot() {
     own_process!();
     let system = System::quiet();
     let hot = |now: u64| system.counters(0, 0, now);
@@ -284,7 +284,7 @@ fn runs_that_drift_lead_to_fewer_layers_until_none_is_left() {
     own_process!();
     let _gpu = card(mib(5));
     let system = System::quiet();
-    // No two runs take exactly the same time.
+    // Two runs never take exactly the same time.
     let readiness = measure(&system).ready(&Ready::default().runs(3).drift(0.0)).unwrap();
     assert!(readiness.plan.is_none(), "{readiness:#?}");
     let layers: Vec<u32> = readiness.trials.iter().map(|trial| trial.placement.n_gpu_layers).collect();

@@ -50,8 +50,8 @@ fn has_end(bytes: &[u8]) -> bool {
     bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9])
 }
 
-/// The offset behind the first start-of-scan marker. The segments before it may hold a thumbnail with an end of its
-/// own.
+/// The offset behind the first start-of-scan marker. The segments before the marker may hold a thumbnail with its own
+/// end marker.
 fn first_scan(bytes: &[u8]) -> Option<usize> {
     let mut at = 2;
     loop {

@@ -1,5 +1,5 @@
-//! Checks that the WebP decoder does not make before it allocates: every chunk lies in the file, and no frame is larger
-//! than the canvas.
+//! Checks a WebP file before the decoder allocates memory for it: every chunk must lie in the file, and no frame may be
+//! larger than the canvas. The decoder itself does not check this.
 
 use super::decode::Input;
 use crate::Error;
@@ -7,7 +7,7 @@ use crate::Error;
 /// The size of a chunk's header: its name and its length.
 const HEADER: usize = 8;
 
-/// Fails if a chunk ends behind the file, or if a frame is larger than the canvas.
+/// Fails if a chunk ends beyond the end of the file, or if a frame is larger than the canvas.
 pub(super) fn check(input: &Input<'_>) -> Result<(), Error> {
     chunks(input, HEADER + 4, input.bytes.len(), None, false)
 }

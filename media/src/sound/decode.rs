@@ -20,7 +20,7 @@ use super::{Sound, vorbis};
 use crate::timed::{Deadline, Timed};
 use crate::{Error, SoundLimits};
 
-/// The highest rate of a decoded sound, in Hz. Half of it is far above every frequency that models use.
+/// The highest rate of a decoded sound, in Hz. Models use only frequencies far below half of this rate.
 const KEPT_RATE: u32 = 48_000;
 
 /// Maximum bytes of a tag, and of a picture in the tags.

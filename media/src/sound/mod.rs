@@ -133,7 +133,7 @@ impl Sound {
             let pieces: Vec<MediaHash> = self.samples().chunks(1 << 16).map(hash_of).collect();
             MediaHash::new(
                 "sound",
-                [rate.as_slice()].into_iter().chain(pieces.iter().map(|it| it.as_bytes().as_slice())),
+                [rate.as_slice()].into_iter().chain(pieces.iter().map(|piece| piece.as_bytes().as_slice())),
             )
         })
     }

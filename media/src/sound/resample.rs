@@ -17,8 +17,8 @@ const CHUNK: usize = 1024;
 /// The length of the filter in samples of the lower rate: rubato's recommendation.
 const TAPS: usize = 256;
 
-/// Maximum length of a filter, as a multiple of [`TAPS`]. Beyond this ratio of rates the filter removes more than it
-/// must.
+/// Maximum length of a filter, as a multiple of [`TAPS`]. Beyond this ratio of rates the filter also removes some
+/// frequencies below half the new rate.
 const MAX_FACTOR: u32 = 8;
 
 /// Fails if the rate is not in [`RATES`].

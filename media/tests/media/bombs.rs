@@ -14,7 +14,7 @@ const REFUSED: usize = 4 << 20;
 
 /// Gives a chunk another length, and leaves the file as short as it is.
 pub(crate) fn shortened(mut file: Vec<u8>, name: &[u8; 4], length: u32) -> Vec<u8> {
-    let at = file.windows(4).position(|it| it == name).unwrap() + 4;
+    let at = file.windows(4).position(|four| four == name).unwrap() + 4;
     file[at..at + 4].copy_from_slice(&length.to_le_bytes());
     file
 }
@@ -76,7 +76,7 @@ fn pictures_that_announce_much_are_refused_within_little_memory() {
 /// A small picture whose header states larger sides.
 fn jpeg_of_dimensions() -> Vec<u8> {
     let mut file = FlatJpeg { size: (8, 8), values: &[1, 2, 3], is_progressive: true, adobe: None }.encoded();
-    let frame = file.windows(2).position(|it| it == [0xff, 0xc2]).unwrap();
+    let frame = file.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();
     file[frame + 5..frame + 9].fill(0xff);
     file
 }

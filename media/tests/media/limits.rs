@@ -48,14 +48,18 @@ fn a_picture_beyond_a_limit_is_refused_with_what_it_needs() {
             change(&mut limits);
             Image::from_bytes_within(&file, &limits).unwrap_err().to_string()
         };
-        assert_eq!(with(&|it| it.pixels = 159_999), "image: 160000 pixels, but at most 159999 are allowed", "{name}");
+        assert_eq!(
+            with(&|limits| limits.pixels = 159_999),
+            "image: 160000 pixels, but at most 159999 are allowed",
+            "{name}"
+        );
         let needed = (16 << 20) + 2 * file.len() as u64 + each * 160_000;
         let says = format!("image: {needed} bytes of memory, but at most {} are allowed", needed - 1);
-        assert_eq!(with(&|it| it.memory = needed - 1), says, "{name}");
+        assert_eq!(with(&|limits| limits.memory = needed - 1), says, "{name}");
         let says = format!("image: {} bytes, but at most 99 are allowed", file.len());
-        assert_eq!(with(&|it| it.bytes = 99), says, "{name}");
+        assert_eq!(with(&|limits| limits.bytes = 99), says, "{name}");
         assert_eq!(
-            with(&|it| it.time = Duration::ZERO),
+            with(&|limits| limits.time = Duration::ZERO),
             "image: decoding was stopped: it took longer than 0ns",
             "{name}"
         );
@@ -86,14 +90,17 @@ fn a_sound_beyond_a_limit_is_refused_with_what_it_needs() {
         Sound::from_bytes_within(file, &limits).unwrap_err().to_string()
     };
     let three = wav(8_000, 2, 3);
-    assert_eq!(with(&three, |it| it.seconds = 2), "sound: 3 seconds, but at most 2 are allowed");
-    assert_eq!(with(&three, |it| it.channels = 1), "sound: 2 channels, but at most 1 are allowed");
-    assert_eq!(with(&three, |it| it.max_rate = 7_999), "sound: 8000 Hz, but at most 7999 are allowed");
-    assert_eq!(with(&three, |it| it.min_rate = 8_001), "sound: 8000 Hz, but at least 8001 are needed");
-    assert_eq!(with(&three, |it| it.bytes = 9), "sound: 96044 bytes, but at most 9 are allowed");
-    assert_eq!(with(&three, |it| it.time = Duration::ZERO), "sound: decoding was stopped: it took longer than 0ns");
+    assert_eq!(with(&three, |limits| limits.seconds = 2), "sound: 3 seconds, but at most 2 are allowed");
+    assert_eq!(with(&three, |limits| limits.channels = 1), "sound: 2 channels, but at most 1 are allowed");
+    assert_eq!(with(&three, |limits| limits.max_rate = 7_999), "sound: 8000 Hz, but at most 7999 are allowed");
+    assert_eq!(with(&three, |limits| limits.min_rate = 8_001), "sound: 8000 Hz, but at least 8001 are needed");
+    assert_eq!(with(&three, |limits| limits.bytes = 9), "sound: 96044 bytes, but at most 9 are allowed");
+    assert_eq!(
+        with(&three, |limits| limits.time = Duration::ZERO),
+        "sound: decoding was stopped: it took longer than 0ns"
+    );
     for file in [crate::tones::MP3, crate::tones::OGG] {
-        let error = with(file, |it| it.seconds = 0);
+        let error = with(file, |limits| limits.seconds = 0);
         assert_eq!(error, "sound: 1 seconds, but at most 0 are allowed");
     }
     assert!(matches!(Sound::from_bytes(&wav(3_999, 1, 1)), Err(Error::TooSmall { .. })));

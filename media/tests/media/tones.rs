@@ -45,7 +45,8 @@ impl Wav<'_> {
     }
 
     pub(crate) fn pcm24(&self) -> Vec<u8> {
-        let samples = self.samples.iter().flat_map(|it| ((it * 8_388_607.0) as i32).to_le_bytes()[..3].to_vec());
+        let samples =
+            self.samples.iter().flat_map(|sample| ((sample * 8_388_607.0) as i32).to_le_bytes()[..3].to_vec());
         self.encoded(1, 24, &samples.collect::<Vec<u8>>())
     }
 

@@ -1,4 +1,4 @@
-//! One answer: events flow in; its parts, its end and its counts flow out.
+//! One answer. In: the server's events. Out: the answer's parts, finish reason and token counts.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -106,7 +106,7 @@ impl Answer {
         let choice = &data["choices"][0];
         let delta = &choice["delta"];
         let text = |of: &Value| of.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        // vLLM uses the second name.
+        // vLLM uses the name `reasoning`.
         let reasoning = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"]));
         self.parts.extend(reasoning.map(ReplyPart::Reasoning));
         let content = text(&delta["content"]).or_else(|| text(&choice["text"]));
@@ -130,7 +130,7 @@ impl Answer {
         match responses::said(event, &self.url)? {
             Said::Part(part) => self.parts.push_back(part),
             Said::End(reason, used) => {
-                // Nothing follows, so the end of the connection is not waited for.
+                // Nothing follows, so there is no need to wait for the end of the connection.
                 self.finished = Some(reason);
                 usage = used;
             }
@@ -141,8 +141,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Reads the server's counts of the prompt's tokens, of those that the cache held, and of generated tokens. Times
-    /// are measured here and include the network.
+    /// Reads the server's token counts: of the prompt, of its cached part, and of the generated text. Times are
+    /// measured here and include the network.
     fn count(&mut self, [prompt, cached, generated]: [&Value; 3]) {
         if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
             self.first = Some(Instant::now());

@@ -14,8 +14,8 @@ use super::{Error, GenerateRequest, Surface, responses, wire};
 /// A conversation, like [`autoplace::generate::Chat`]: the messages so far, and the settings for answers. A clone
 /// continues independently.
 ///
-/// [`messages_mut`](Self::messages_mut) accepts the messages of a local conversation and continues it. A conversation
-/// longer than the server's context is an error ([`Error::is_too_long`]).
+/// To continue a local conversation, put its messages into [`messages_mut`](Self::messages_mut). A conversation longer
+/// than the server's context is an error ([`Error::is_too_long`]).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
@@ -64,8 +64,8 @@ impl Chat {
         self
     }
 
-    /// Sets whether the model must answer a message with a tool call. After the call's result the model is free again.
-    /// Default: the model decides.
+    /// Sets whether the model must answer a message with a tool call. After the result of the call, the model decides
+    /// by itself again. Default: the model always decides.
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = choice;
         self
@@ -104,7 +104,7 @@ impl Chat {
     }
 
     /// Adds a user's message, a text or [`Part`](autoplace::chat::Part)s, and requests an answer. A picture is sent as
-    /// a PNG file and a sound as a WAV file, which lose nothing.
+    /// a PNG file and a sound as a WAV file; both are lossless.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Chat {
     /// an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<Content>) -> Result<T, Error> {
         let before = self.messages.len();
-        // The prompt still shows the tools, so that the server's cache holds it.
+        // The tools stay in the prompt, so that it still begins as the prompt in the server's cache.
         let mut asked = Self { tool_choice: ToolChoice::None, ..self.clone() };
         asked.generate = asked.generate.constraint(Constraint::of_type::<T>());
         let mut stream = asked.say(content)?;
@@ -209,7 +209,7 @@ impl<'a> ChatStream<'a> {
     }
 
     /// Runs to the end and returns the whole answer, which is then in the history. [`Reply::finish_reason`] says
-    /// whether a limit has cut it.
+    /// whether a limit has cut the answer.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ impl<'a> ChatStream<'a> {
         Ok((self.reply.clone(), self.statistics()))
     }
 
-    /// The whole answer, once the iterator has ended. [`Reply::raw`] equals its content, because the server has removed
+    /// The whole answer, once the iterator has ended. [`Reply::raw`] equals the content, because the server has removed
     /// the marks.
     pub fn reply(&self) -> Option<&Reply> {
         self.is_over.then_some(&self.reply)
@@ -237,7 +237,7 @@ impl<'a> ChatStream<'a> {
         self.answer.finish_reason()
     }
 
-    /// A handle for another thread to end the answer. The history keeps the text so far.
+    /// A handle with which another thread can end the answer. The history keeps the text so far.
     pub fn abort_handle(&self) -> AbortHandle {
         self.answer.abort_handle()
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The reason why an endpoint gave no answer, or only a part of one. No error contains the key.
+/// The reason why an endpoint returned no answer, or only a part of one. No error contains the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -12,9 +12,9 @@ pub enum Error {
     /// No server answers at the address.
     #[error("{url} cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
-    /// The server refused the request or failed. `status` is the HTTP status; for an error in the middle of an answer,
-    /// the server's code or 500. `param` is the parameter concerned. `code` is the server's name for the error, such as
-    /// `context_length_exceeded`.
+    /// The server refused the request or failed. `status` is the HTTP status or, for an error in the middle of an
+    /// answer, the server's code or 500. `param` is the parameter concerned. `code` is the server's name for the error,
+    /// such as `context_length_exceeded`.
     #[error("{url} answers {status}: {message}")]
     Refused { url: String, status: u16, message: String, param: Option<String>, code: Option<String> },
     /// The answer does not follow the API.
@@ -26,11 +26,11 @@ pub enum Error {
     /// Nothing arrived within the [allowed](super::Endpoint::timeout) time.
     #[error("{url} has said nothing for {silence:?}")]
     Silent { url: String, silence: Duration },
-    /// The server has no model or several, and none was [named](super::Endpoint::model).
+    /// The server has no model or several, and the application did not [name](super::Endpoint::model) one.
     #[error("{url} has {} models: name one of [{}]", models.len(), models.join(", "))]
     WhichModel { url: String, models: Vec<String> },
     /// The API cannot express the request.
-    #[error("OpenAI's API cannot be asked for {what}")]
+    #[error("OpenAI's API cannot express {what}")]
     Inexpressible { what: &'static str },
     /// A setting is NaN or infinite, for which JSON has no number. Nothing was sent.
     #[error("`{parameter}` is {value}: a request has finite numbers only")]
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("the answer was cut short at its limit of tokens: {text}")]
     Incomplete { text: String },
     /// The answer is not a value of the requested type.
-    #[error("the answer is not of the type that was asked for: {reason}: {text}")]
+    #[error("the answer is not of the requested type: {reason}: {text}")]
     NotOfType { text: String, reason: String },
     /// No thread could be started to read the answer.
     #[error("no thread reads the answer: {reason}")]
@@ -52,7 +52,7 @@ pub enum Error {
 impl Error {
     /// Whether the conversation or prompt is longer than the server's context.
     pub fn is_too_long(&self) -> bool {
-        // The code of OpenAI and of our server, and llama-server's.
+        // The code that OpenAI and our server use, and llama-server's.
         let names = ["context_length_exceeded", "exceed_context_size_error"];
         matches!(self, Self::Refused { code: Some(code), .. } if names.contains(&&**code))
     }
@@ -76,7 +76,7 @@ impl Error {
             status: error["code"].as_u64().and_then(|code| code.try_into().ok()).unwrap_or(status),
             message,
             param: text(&error["param"]),
-            // llama-server has the name in `type`, and the status in `code`.
+            // llama-server puts the error's name into `type`, and the status into `code`.
             code: text(&error["code"]).or_else(|| text(&error["type"])),
         }
     }

@@ -41,7 +41,7 @@ impl Events {
         let read = move || {
             let last = read(&here, path, &body, |event| to.send(Ok(event)).is_ok());
             if let Err(error) = last {
-                // The receiver may be gone.
+                // Sending fails if the receiver is gone, which does not matter.
                 let _ = to.send(Err(error));
             }
         };
@@ -68,7 +68,7 @@ impl Events {
         let (is_aborted, sender) = (Arc::clone(&self.is_aborted), self.sender.clone());
         AbortHandle::new(move || {
             is_aborted.store(true, Ordering::Release);
-            // A reader that is not waiting sees the flag with the next event.
+            // If the channel is full, the reader is not waiting, and sees the flag at the next event.
             let _: Result<(), TrySendError<_>> = sender.try_send(Ok(Event::Aborted));
         })
     }

@@ -1,4 +1,4 @@
-//! The settings of a generation, and a streaming text.
+//! Requests for texts: their settings, and streaming texts.
 
 use autoplace::AbortHandle;
 use autoplace::chat::ReplyPart;
@@ -12,16 +12,16 @@ use super::wire::response_format;
 use super::{Endpoint, Error, Surface, responses};
 
 /// A request for a text, with the settings of [`GenerateRequest`](autoplace::generate::GenerateRequest) that the API
-/// supports. Unset ones are the server's defaults.
+/// supports. For unset settings, the server's defaults apply.
 #[derive(Debug, Clone)]
-#[must_use = "nothing is asked for until `stream` or `text` is called"]
+#[must_use = "nothing is requested until `stream` or `text` is called"]
 pub struct GenerateRequest {
     pub(super) endpoint: Endpoint,
     prompt: String,
     settings: Map<String, Value>,
     stops: Vec<String>,
     constraint: Option<Constraint>,
-    /// The first setting that JSON has no number for.
+    /// The error of the first setting that is NaN or infinite, which JSON cannot express.
     not_finite: Option<Error>,
 }
 
@@ -35,8 +35,8 @@ impl GenerateRequest {
         self
     }
 
-    /// Sets a number as its decimals say it: 0.7, which as the nearest number of 64 bits would be 0.699999988079071.
-    /// JSON has no NaN and no infinity: the request fails with such a number.
+    /// Sets a number in its shortest decimal form, such as 0.7; converted to 64 bits, it would be 0.699999988079071.
+    /// NaN and infinity make the request fail, because JSON cannot express them.
     fn set_decimal(mut self, name: &'static str, value: f32) -> Self {
         let value = value.to_string();
         match value.parse::<f64>().ok().filter(|number| number.is_finite()) {
@@ -53,7 +53,7 @@ impl GenerateRequest {
         self.set("max_tokens", n)
     }
 
-    /// Ends the text before this stop string. Repeat for several.
+    /// Ends the text before this stop string. Call it again for each further one.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stops.push(text.into());
         self
@@ -121,7 +121,7 @@ impl GenerateRequest {
                 }
             }
             Surface::Responses => {
-                // The conversation is here, so the server need not keep it.
+                // The client keeps the conversation, so the server need not store it.
                 body.insert("store".into(), false.into());
                 if let Some(limit) = body.remove("max_tokens") {
                     body.insert("max_output_tokens".into(), limit);
@@ -190,13 +190,13 @@ impl TextStream {
         self.0.statistics()
     }
 
-    /// The reason why the text ended; `None` while it runs. The API does not tell a stop string from the end of the
-    /// text.
+    /// The reason why the text ended; `None` while it runs. The API does not distinguish a stop string from the end of
+    /// the text.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.0.finish_reason()
     }
 
-    /// A handle for another thread to end the text.
+    /// A handle with which another thread can end the text.
     pub fn abort_handle(&self) -> AbortHandle {
         self.0.abort_handle()
     }

@@ -1,6 +1,6 @@
 //! A model behind an OpenAI endpoint with the interface of a local model, for applications that outgrow one machine.
 //!
-//! In: the calls of [`Model`](autoplace::Model) and [`Chat`](autoplace::generate::Chat). Out: requests to vLLM,
+//! In: the same calls as on [`Model`](autoplace::Model) and [`Chat`](autoplace::generate::Chat). Out: requests to vLLM,
 //! llama-server, this crate's own `serve` or any other server with this API, and their streaming answers. One line of a
 //! program changes:
 //!
@@ -17,10 +17,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Endpoint::responses`] has the same conversation over OpenAI's Responses API.
+//! [`Endpoint::responses`] uses OpenAI's Responses API for the same conversation.
 //!
-//! Settings without a field in the API have no method here, and a constraint that the API cannot express is an error:
-//! nothing is dropped silently.
+//! Nothing is dropped silently: settings without a field in the API have no method here, and a constraint that the API
+//! cannot express is an error.
 
 mod answer;
 mod chat;
@@ -45,7 +45,8 @@ pub use generate::{GenerateRequest, TextStream};
 /// The time limit of a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The default silence, the same as a worker's ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
+/// The default of [`Endpoint::timeout`], the same as a worker's
+/// ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
 const SILENCE: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an answer that is not streamed.
@@ -70,7 +71,7 @@ enum Surface {
     Responses,
 }
 
-/// Sent to the server and never shown.
+/// The server's key, which is never printed.
 #[derive(Clone)]
 struct Key(Arc<str>);
 
@@ -87,7 +88,7 @@ impl Endpoint {
     pub fn new(url: impl AsRef<str>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // The key and the conversation must not go to another server.
+            // A redirect could send the key and the conversation to another server.
             .max_redirects(0)
             .timeout_connect(Some(CONNECT));
         Self {
@@ -108,12 +109,12 @@ impl Endpoint {
     }
 
     /// Uses OpenAI's Responses API (`/responses`) for conversations instead of chat completions. The conversation has
-    /// the same methods and gives the same parts; it is sent whole each time, and the server stores nothing.
-    /// Calls, structured answers, counts and errors are as with chat completions. Texts that continue a prompt
-    /// ([`generate`](Self::generate)) do not exist in this API: [`Error::Inexpressible`].
+    /// the same methods and yields the same parts. It is sent as a whole each time, and the server stores nothing.
+    /// Calls, structured answers, counts and errors are as with chat completions. This API has no texts that continue a
+    /// prompt: [`generate`](Self::generate) returns [`Error::Inexpressible`].
     ///
-    /// Parameters that OpenAI's own server does not know in this API (`top_k`, `min_p`, `seed`, `stop`, penalties) are
-    /// sent by the names of chat completions, which other servers read.
+    /// Parameters that OpenAI's own server does not support in this API (`top_k`, `min_p`, `seed`, `stop`, penalties)
+    /// are sent under their names in chat completions, which other servers accept.
     ///
     /// ```no_run
     /// use autoplace::chat::{ReplyPart, Tool};
@@ -145,15 +146,16 @@ impl Endpoint {
         self
     }
 
-    /// Sets the server's key: `Authorization: Bearer KEY`. Without `https` others can read the key on the way.
+    /// Sets the server's key: `Authorization: Bearer KEY`. Without `https`, others on the network can read the key.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(Key(key.into().into()));
         self
     }
 
-    /// Sets the time without any data after which an answer is [`Error::Silent`]. Queued and long prompts are silent
-    /// too. The list of models must be complete within this time. Default: ten minutes.
+    /// Sets the time after which an answer without any new data is [`Error::Silent`]. A server also sends no data while
+    /// a request is queued or a long prompt is computed. The list of models must be complete within this time. Default:
+    /// ten minutes.
     #[must_use]
     pub fn timeout(mut self, silence: Duration) -> Self {
         self.silence = silence;
@@ -224,7 +226,7 @@ impl Endpoint {
         self.sent(self.with_key(self.agent.post(self.address(path))).send_json(body))
     }
 
-    /// The response, unless it is an error.
+    /// The response, or the error that it contains.
     fn sent(&self, sent: Result<Response<ureq::Body>, ureq::Error>) -> Result<Response<ureq::Body>, Error> {
         let mut response = sent.map_err(|error| match error {
             ureq::Error::Timeout(ureq::Timeout::Global) => self.silent(),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::wire::File;
 use super::{Error, wire};
 
-/// The messages of a conversation as items. The names of users have no place in items.
+/// The messages of a conversation as items. Items have no field for the names of users.
 pub(super) fn items(messages: &[Message]) -> Result<Value, Error> {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let mut items = Vec::with_capacity(messages.len());
@@ -93,7 +93,7 @@ pub(super) enum Said {
     Part(ReplyPart),
     /// The last event, with its `usage`.
     End(FinishReason, Value),
-    /// Nothing new: a later event repeats the content, or this client does not know the event.
+    /// Nothing new. A later event repeats the content, or this client does not know the event.
     Nothing,
 }
 
@@ -147,7 +147,8 @@ mod tests {
         let silent = Message { tool_calls: vec![call.clone()], ..Message::assistant("") };
         let talk = [Message::system("s"), Message::user("q"), said, Message::tool(&call, "1"), silent];
         let items = items(&talk).unwrap();
-        let kinds: Vec<&str> = items.as_array().unwrap().iter().map(|it| it["type"].as_str().unwrap_or("-")).collect();
+        let kinds: Vec<&str> =
+            items.as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap_or("-")).collect();
         let expected = ["-", "-", "reasoning", "message", "function_call", "function_call_output", "function_call"];
         assert_eq!(kinds, expected);
         assert_eq!(items[0], json!({"role": "system", "content": "s"}));

@@ -30,8 +30,8 @@ pub(super) fn messages(messages: &[Message]) -> Result<Value, Error> {
     messages.collect()
 }
 
-/// The content of a message: its text, or parts with its pictures and sounds at their places. `of_text` is the type of
-/// a text's part, and `of_media` makes the part of a file.
+/// The content of a message: its text, or a list of parts if it has pictures or sounds. `of_text` is the type of a part
+/// with text, and `of_media` makes the part of a file.
 pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) -> Value) -> Result<Value, Error> {
     if message.media.is_empty() {
         return Ok(message.content.as_str().into());
@@ -39,7 +39,7 @@ pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) 
     let text = |text: &str| (!text.is_empty()).then(|| json!({"type": of_text, "text": text}));
     let (mut parts, mut from) = (Vec::new(), 0);
     for attached in &message.media {
-        // An application may have edited the text.
+        // The position may lie outside the text if the application has edited it.
         let mut at = attached.at.clamp(from, message.content.len());
         while !message.content.is_char_boundary(at) {
             at += 1;
@@ -52,7 +52,7 @@ pub(super) fn content(message: &Message, of_text: &str, of_media: impl Fn(File) 
     Ok(parts.into())
 }
 
-/// A picture or a sound as the API takes it.
+/// A picture or a sound in the API's form.
 pub(super) enum File {
     /// A PNG file as a data URL.
     Image(String),
@@ -105,7 +105,7 @@ pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
-/// `response_format`: the API supports JSON and no other constraint.
+/// `response_format` for a constraint. The API supports only JSON.
 pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
     if *constraint == Constraint::json_object() {
         return Ok(json!({"type": "json_object"}));
@@ -134,8 +134,8 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Adds the `tool_calls` of a chunk. Some servers send index 0 for each call, or none; a new id then begins a new
-    /// call.
+    /// Adds the `tool_calls` of a chunk. Some servers send no index, or index 0 for each call; then a new id begins a
+    /// new call.
     pub(super) fn add(&mut self, deltas: &Value) {
         for delta in deltas.as_array().into_iter().flatten() {
             let index = delta["index"].as_u64().unwrap_or_default();
@@ -159,7 +159,7 @@ impl Calls {
     }
 }
 
-/// A whole call. No arguments are an empty object.
+/// A whole call. Missing arguments become an empty object.
 pub(super) fn called(id: Option<String>, name: String, arguments: String) -> Result<ToolCall, Error> {
     let read: Option<Map<String, Value>> = match arguments.trim() {
         "" => Some(Map::new()),

@@ -9,13 +9,13 @@ use crate::timings;
 use autoplace::chat::ReplyPart;
 use autoplace::generate::{FinishReason, Statistics};
 
-/// Writes the events of one answer: texts, and a last event with everything else. Without a stream, the last event
-/// alone, with the whole text.
+/// Writes the events of one answer. A stream has events with texts, and a last event with everything else. Without a
+/// stream, the only event has everything and the whole text.
 #[derive(Debug)]
 pub(crate) struct InfillEvents {
     frame: Frame,
     asked: Asked,
-    /// The text that no event has contained.
+    /// The text that no event has contained yet.
     content: String,
     has_new_line: bool,
     has_ended: bool,

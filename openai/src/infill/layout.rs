@@ -10,13 +10,13 @@ use autoplace::llama_sys::{Error, FimTokens, Token, Vocab};
 
 use crate::error::beginning;
 
-/// Names that llama-server gives the repository and the file of the cursor, which a request cannot name.
+/// llama-server's names for the repository and for the file with the cursor. A request has no fields for their names.
 const REPOSITORY: &str = "myproject\n";
 const FILE: &str = "filename\n";
-/// llama-server's mark between files for a vocabulary without a token for it.
+/// llama-server's mark between files if the vocabulary has no token for that.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
-/// The beginning of the prefix is cut in this many steps of the room: while the text before the cursor grows, the
-/// prompt begins with the same tokens, which the cache holds.
+/// The beginning of the prefix is cut only at multiples of the room divided by this number. So while the text before
+/// the cursor grows, most prompts begin with the same tokens, which the cache holds.
 const CUTS: usize = 8;
 
 /// The tokens that mark the three parts.
@@ -52,7 +52,7 @@ pub(super) struct Texts<'a> {
     /// The text between the prefix and the answer, which is never cut.
     pub(super) prompt: &'a str,
     pub(super) suffix: &'a str,
-    /// Other files, by name: the most important last.
+    /// Other files, by name. The most important one comes last.
     pub(super) files: Vec<(&'a str, &'a str)>,
     pub(super) is_suffix_first: bool,
 }
@@ -61,12 +61,12 @@ pub(super) struct Texts<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) tokens: Vec<Token>,
-    /// Whether a part of the texts was left out, because it did not fit.
+    /// Whether a part of the texts was left out because it did not fit.
     pub(super) is_cut: bool,
 }
 
-/// Writes the prompt with at most `room` tokens. Three quarters are the prefix's and one quarter is the suffix's; each
-/// takes what the other leaves, and whole files take the rest. `None` if `prompt` alone does not fit.
+/// Writes the prompt with at most `room` tokens. The prefix gets three quarters of them and the suffix one quarter;
+/// each may use tokens that the other does not need. Whole files take the rest. `None` if `prompt` alone does not fit.
 pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize) -> Result<Option<Layout>, Error> {
     let tokenize = |before: Option<Token>, text: &str| vocab.tokenize_after(before, text, false, false);
     let bos = vocab.added_tokens().bos;
@@ -93,7 +93,7 @@ pub(super) fn layout(vocab: &Vocab, marks: Marks, texts: &Texts<'_>, room: usize
     Ok(Some(Layout { tokens, is_cut }))
 }
 
-/// The numbers of tokens that are kept: of the prefix's end, and of the suffix's beginning.
+/// The numbers of tokens to keep: from the end of the prefix, and from the beginning of the suffix.
 fn shares(prefix: usize, suffix: usize, room: usize) -> (usize, usize) {
     let of_prefix = (room - room / 4).max(room.saturating_sub(suffix));
     let step = (of_prefix / CUTS).max(1);
@@ -141,7 +141,7 @@ fn files(
     Ok((head.into_iter().chain(kept.into_iter().rev().flatten()).chain(own).collect(), left_out))
 }
 
-/// The end of a text that can have at most this many tokens, cut in few places.
+/// The end of a text, short enough to have about this many tokens at most. The text is cut only at a few places.
 fn end(text: &str, tokens: usize) -> &str {
     let most = beginning(text, tokens).len();
     let step = (most / CUTS).max(1);

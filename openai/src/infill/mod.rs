@@ -1,8 +1,8 @@
-//! Fill-in-the-middle, as llama-server's `/infill`: code editors send the text before and after the cursor, and get the
-//! text between.
+//! Fill-in-the-middle, like llama-server's `/infill`: code editors send the text before and after the cursor, and get
+//! the text between.
 //!
-//! In: bodies of `/infill`. Out: prompts of the vocabulary's fill-in-the-middle tokens; answers and events in
-//! llama-server's own shape. docs/infill.md describes the fields.
+//! In: bodies of `/infill`. Out: prompts with the vocabulary's fill-in-the-middle tokens, and answers and events in
+//! llama-server's own form. docs/infill.md describes the fields.
 
 mod events;
 mod layout;

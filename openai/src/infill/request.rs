@@ -16,7 +16,7 @@ use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::llama_sys::Vocab;
 use autoplace::load::Model;
 
-/// Maximum number of other files, and of fields that an answer is reduced to.
+/// Maximum number of other files, and of the fields to which an answer is limited.
 const MAX_FILES: usize = 1024;
 const MAX_FIELDS: usize = 64;
 
@@ -30,7 +30,7 @@ struct InfillBody<'a> {
     prompt: Option<Cow<'a, str>>,
     #[serde(default)]
     n_indent: usize,
-    /// Milliseconds; 0 and less mean no limit.
+    /// The limit in milliseconds. 0 or a negative number means no limit.
     #[serde(default)]
     t_max_predict_ms: i64,
 }
@@ -62,13 +62,13 @@ pub(super) struct Asked {
     pub(super) is_cut: bool,
     pub(super) settings: Map<String, Value>,
     pub(super) stops: Vec<String>,
-    /// The answer's fields, by their paths (`timings/prompt_n`); empty means all.
+    /// The fields that the answer shall have, by their paths (`timings/prompt_n`); empty means all.
     pub(super) fields: Vec<String>,
     pub(super) is_stream: bool,
 }
 
 impl InfillRequest {
-    /// `is_suffix_first` puts the suffix before the prefix, which some models were trained with.
+    /// Parses a request. `is_suffix_first` puts the suffix before the prefix, as some models were trained.
     pub(crate) fn read(
         body: &[u8],
         (model, own): (&Model, &Sampling),
@@ -103,7 +103,7 @@ impl InfillRequest {
             prefix: &prefix,
             prompt: &prompt,
             suffix: &suffix,
-            files: files.iter().map(|it| (it.filename.as_deref().unwrap_or("tmp"), &*it.text)).collect(),
+            files: files.iter().map(|file| (file.filename.as_deref().unwrap_or("tmp"), &*file.text)).collect(),
             is_suffix_first,
         };
         let room = room(context as usize, options.max_tokens());
@@ -145,18 +145,19 @@ impl InfillRequest {
         Ok(Self { options, generate, min_indent: given.n_indent, max_time, asked })
     }
 
-    /// The limits of the answer's lines.
+    /// The limits of the answer by its lines.
     pub(crate) fn limits(&self) -> LineLimits {
         LineLimits::new(self.min_indent, self.max_time)
     }
 }
 
-/// Tokens for the prompt. The answer has its own limit, but at most half of the context; without a limit a quarter.
+/// Tokens for the prompt. The rest of the context is for the answer: as many tokens as its limit, but at most half of
+/// the context, or a quarter without a limit.
 fn room(context: usize, limit: Option<usize>) -> usize {
     context - limit.map_or(context / 4, |limit| limit.min(context / 2))
 }
 
-/// The error of a vocabulary without these tokens. llama-server answers 501 too.
+/// The error for a vocabulary without these tokens. llama-server answers with status 501 too.
 fn no_infill(missing: &[&str]) -> ApiError {
     let missing = missing.join(", ");
     let message = format!(

@@ -10,10 +10,10 @@ use crate::error::ApiError;
 use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, joined};
 
-/// Maximum blocks of a message, and of a block inside it.
+/// Maximum blocks in a message, and in a block inside it.
 pub(super) const MAX_BLOCKS: usize = 1024;
 
-/// A block of any type: each type has some of the fields.
+/// A block of any type. Each type uses some of the fields.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a block: {\"type\": \"text\", \"text\": ...}")]
 pub(super) struct Block<'a> {
@@ -61,7 +61,7 @@ struct Source<'a> {
     url: Option<Cow<'a, str>>,
 }
 
-/// The texts of a content that may contain only text: of `system`, of a tool's result, of a document.
+/// The texts of a content that may contain only text, such as that of `system`, of a tool's result or of a document.
 pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     if reading::is_text(content) {
         return Ok(vec![reading::text(content, place)?]);
@@ -89,7 +89,7 @@ pub(super) fn message<'a>(
         let place = format!("{place}[{index}]");
         match (&*block.r#type, role) {
             ("tool_result", "user") => {
-                // The user's text before the result becomes a separate message.
+                // The user's text before a result becomes a separate message.
                 let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
                 if !before.is_silent() {
                     writer.message(before, || place.clone());
@@ -98,14 +98,14 @@ pub(super) fn message<'a>(
             }
             ("tool_use", "assistant") => said.tool_calls.push(block.into_call(&place)?),
             ("thinking", "assistant") => said.think(block.into_thought(&place)?),
-            // Only Anthropic can decrypt this block.
+            // This block is skipped, because only Anthropic can decrypt it.
             ("redacted_thinking", "assistant") => {}
             ("image", "user") => said.show(block.into_image(&place)?),
             _ => said.append(&block.into_text(&place)?),
         }
     }
     let is_empty = said.is_silent() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
-    // A message with results only has no text.
+    // A message that has only results needs no message for its empty text.
     if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
         writer.message(said, || place);
     }
@@ -130,7 +130,7 @@ impl<'a> Block<'a> {
                 let said = texts(self.content, format!("{place}.content"))?;
                 Ok(joined(self.title.into_iter().chain(said).collect()))
             }
-            // A result of a search among tools. The model sees all tools anyway.
+            // A result of a search among tools. Its name is enough, because the model sees all tools anyway.
             "tool_reference" => self.tool_name.ok_or_else(|| ApiError::missing(place, "tool_name")),
             "document" => {
                 let place = format!("{place}.source");
@@ -165,7 +165,9 @@ impl<'a> Block<'a> {
         }
         let mut said = joined(words);
         // Chat completions have no field for a failed call.
-        if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
+        if self.is_error == Some(true)
+            && !said.get(..5).is_some_and(|beginning| beginning.eq_ignore_ascii_case("error"))
+        {
             said = format!("Error: {said}").into();
         }
         let id = self.tool_use_id.ok_or_else(|| ApiError::missing(place, "tool_use_id"))?;
@@ -206,7 +208,7 @@ impl<'a> Block<'a> {
     fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
         let thought = self.thinking.ok_or_else(|| ApiError::missing(place, "thinking"))?;
         match self.signature.as_deref().and_then(signed_thought) {
-            // The client saw only the signature.
+            // If the client got only the signature, the thought is in the signature.
             Some(signed) if thought.is_empty() => Ok(signed.into()),
             _ => Ok(thought),
         }

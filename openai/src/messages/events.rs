@@ -27,7 +27,7 @@ pub(crate) struct MessageEvents {
     /// Number of finished blocks.
     blocks: usize,
     calls: usize,
-    /// White space at the beginning of a text. A text of white space alone is left out.
+    /// White space at the beginning of a text. It is held back, because a text that has only white space is left out.
     held: String,
     has_begun: bool,
     has_ended: bool,
@@ -48,7 +48,8 @@ impl MessageEvents {
         }
     }
 
-    /// The events of a step. The first event comes with the first step, when the number of prompt tokens is known.
+    /// The events of a step. The message's first event is written with the first step, because it states the number of
+    /// prompt tokens.
     pub(crate) fn step(&mut self, step: &Step, tokens: &Tokens) -> Vec<Value> {
         let mut events = Vec::with_capacity(step.parts.len() + 2);
         self.begin(tokens, &mut events);

@@ -1,7 +1,9 @@
-//! Anthropic's Messages API: a translation onto chat completions, and their answers as messages and events.
+//! Anthropic's Messages API. It is translated to chat completions, and their answers are translated back to messages
+//! and events.
 //!
-//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests of chat completions; messages, events
-//! and errors in Anthropic's shape. docs/messages.md has the table of fields, which `tests/openai/messages.rs` checks.
+//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests of chat completions, and messages,
+//! events and errors in Anthropic's form. docs/messages.md has the table of fields, which `tests/openai/messages.rs`
+//! checks.
 
 mod blocks;
 mod events;
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 
-/// The body of an error in Anthropic's shape.
+/// The body of an error in Anthropic's form.
 pub(super) fn error_json(error: &ApiError) -> Value {
     let kind = match error.status {
         401 => "authentication_error",

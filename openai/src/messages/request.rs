@@ -29,7 +29,7 @@ const READ: [&str; 9] = [
     "output_config",
     "output_format",
 ];
-/// Parameters without effect here; docs/messages.md has the reasons.
+/// Parameters that are ignored; docs/messages.md has the reasons.
 const IGNORED: [&str; 10] = [
     "metadata",
     "cache_control",
@@ -42,8 +42,8 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Refused parameters, each with a value that has no effect and is accepted, besides `false`: Anthropic's own services,
-/// and parameters of chat completions without a counterpart in a message.
+/// Refused parameters: for Anthropic's own services, and parameters of chat completions that have no counterpart here.
+/// Each has a value that is accepted because it has no effect; `false` is accepted too.
 const REFUSED: [(&str, &str); 12] = [
     ("container", "{}"),
     ("mcp_servers", "[]"),
@@ -115,7 +115,7 @@ pub(crate) fn translate(body: &[u8]) -> Result<(Translation, Shown), ApiError> {
     let body = reading::object_as_given(&body)?;
     parameters::refuse(&body, &REFUSED, " by /v1/messages")?;
     let mut writer = ChatWriter::new(bytes);
-    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    let is_refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
     writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
     if let Some(limit) = body.read::<u64>("max_tokens")? {
         writer.set("max_tokens", "max_tokens", limit);
@@ -141,7 +141,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     };
     stamps::leave_out_headers(&mut system);
-    // Behind a message of the assistant's, the lines would be its own words.
+    // After a message of the assistant, the model would take the lines for its own words.
     let stamps = if last.role == "user" { stamps::take(&mut system) } else { Vec::new() };
     if !system.is_empty() {
         writer.message(ChatMessage::new("system", joined(system)), || "system".to_owned());
@@ -160,14 +160,14 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         };
         blocks::message(writer, role, message.content, &place)?;
     }
-    // The answer continues the given text.
+    // If the last message is the assistant's, the answer continues its text.
     let is_begun = |last: &ChatMessage<'_>| last.role == "assistant" && last.tool_calls.is_empty();
     let is_begun = writer.last().is_some_and(|last| is_begun(last) && !last.content.is_empty());
     if is_begun {
         writer.set("continue_final_message", "messages", true);
     }
     if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
-        // The next request repeats everything before this place.
+        // The lines come last, because the next request repeats everything before them.
         last.append(&format!("\n{}", stamps.join("\n")));
     }
     Ok(())
@@ -245,7 +245,8 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
     Ok(true)
 }
 
-/// `is_held`: whether the answer is constrained to a form or a call, which leaves no place for thoughts.
+/// Translates the settings for thoughts. `is_held` is whether the answer is constrained to a form or a call, which
+/// leaves no place for thoughts.
 fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Result<Shown, ApiError> {
     let thinking: Option<Thinking> = body.read("thinking")?;
     // Without the parameter there are no thoughts, as with Anthropic's own models.
@@ -280,7 +281,8 @@ mod tests {
         for (name, value) in more.as_object().unwrap() {
             body[name] = value.clone();
         }
-        translate(body.to_string().as_bytes()).map(|(it, _)| serde_json::from_slice(&it.body).unwrap())
+        translate(body.to_string().as_bytes())
+            .map(|(translation, _)| serde_json::from_slice(&translation.body).unwrap())
     }
 
     #[test]
@@ -306,7 +308,7 @@ mod tests {
                 assert_eq!(has_stamp, index == holder, "{messages}: {body}");
             }
         }
-        // A header for Anthropic's servers is left out in any case.
+        // A header for Anthropic's servers is always left out.
         let header = json!([{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1;"}]);
         let begun = json!([user, {"role": "assistant", "content": "It is"}]);
         let body = translated(&json!({"system": header, "messages": begun})).unwrap();

@@ -1,13 +1,14 @@
 //! Lines of a system prompt that change with each request and would invalidate the cached prompt.
 //!
-//! A prompt is reused up to its first different token. Coding agents begin the system prompt with such lines: Claude
-//! Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with a new `cch`
-//! each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the model must
-//! see. The translation puts these lines behind the conversation, if it ends with words of the user's or of a tool.
+//! The cache reuses a prompt only up to its first different token. Coding agents begin the system prompt with such
+//! lines: Claude Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with
+//! a new `cch` each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the
+//! model must see. The translation puts these lines behind the conversation if its last message is the user's or a
+//! tool's.
 
 use std::borrow::Cow;
 
-/// A client's header for its own server, without meaning for a model.
+/// A client's header for its own server. It means nothing to a model.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 /// Maximum characters of the name before a stamp's colon, and of a whole stamp.
 const MAX_NAME_CHARS: usize = 40;
@@ -33,7 +34,7 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
         let first = text.lines().take(MAX_LINES);
         let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
         let is_whole = text.lines().nth(count).is_none();
-        // Stamps count at the beginning of the prompt, and in blocks that contain only stamps.
+        // Stamps are removed only at the beginning of the prompt, and in blocks that contain only stamps.
         if is_beginning || is_whole {
             let stamps = text.lines().take(count).filter(|line| is_stamp(line));
             let stamps: Vec<String> = stamps.map(|line| line.trim().to_owned()).collect();
@@ -48,8 +49,8 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     taken
 }
 
-/// A text without Claude Code's header at its beginning: `name=value;` any number of times. The text can continue
-/// behind the last semicolon on the same line. `None` without a header.
+/// The text behind Claude Code's header, which is `name=value;` any number of times. The text can continue behind the
+/// last semicolon on the same line. `None` if the text has no header.
 fn without_billing_header(text: &str) -> Option<&str> {
     let mut rest = text.trim_start().strip_prefix(BILLING_HEADER)?;
     loop {
@@ -67,7 +68,7 @@ fn without_billing_header(text: &str) -> Option<&str> {
     }
 }
 
-/// A text without its first `lines` lines.
+/// The text behind its first `lines` lines.
 fn behind(text: &str, lines: usize) -> &str {
     (0..lines).fold(text, |rest, _| rest.split_once('\n').map_or("", |(_, rest)| rest))
 }
@@ -82,7 +83,7 @@ fn is_stamp(line: &str) -> bool {
         return false;
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
-    let is_header = name.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("x-"));
+    let is_header = name.get(..2).is_some_and(|beginning| beginning.eq_ignore_ascii_case("x-"));
     // A sentence that mentions a date is not a stamp.
     words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
 }

@@ -1,4 +1,4 @@
-//! How the thoughts of an answer are shown, and come back with the next request.
+//! Forms in which an answer shows its thoughts, and in which the next request returns them.
 
 use crate::translation::{decoded_thought, encoded_thought};
 

@@ -29,7 +29,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The type of the item's only part, and the prefix of its events' names.
+    /// The type of the item's only part, and the prefix of the names of its events.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Thought => ("reasoning_text", "response.reasoning_text"),
@@ -48,7 +48,7 @@ pub(crate) struct ResponseEvents {
     /// Finished items.
     output: Vec<Value>,
     calls: usize,
-    /// White space at the beginning of a text. A text of white space alone is left out.
+    /// White space at the beginning of a text. It is held back, because a text that has only white space is left out.
     held: String,
     /// Log-probabilities of the held white space.
     held_logprobs: Vec<Value>,
@@ -137,7 +137,7 @@ impl ResponseEvents {
         json!({"type": "response.failed", "sequence_number": self.sequence, "response": response})
     }
 
-    /// Adds to the current text or thought, or begins one.
+    /// Adds a piece to the current text or thought, or begins a new one.
     fn piece(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, events: &mut Vec<Value>) {
         let (part, name) = kind.names();
         if self.open.as_ref().is_none_or(|open| open.kind != kind) {
@@ -313,7 +313,7 @@ mod tests {
         let first = events.step(&said("a"), &tokens);
         let delta = first.last().unwrap();
         let texts = |logprobs: &Value| -> Vec<String> {
-            logprobs.as_array().unwrap().iter().map(|it| it["token"].as_str().unwrap().to_owned()).collect()
+            logprobs.as_array().unwrap().iter().map(|entry| entry["token"].as_str().unwrap().to_owned()).collect()
         };
         assert_eq!((&delta["delta"], texts(&delta["logprobs"])), (&json!("\na"), vec!["\n".into(), "a".into()]));
         let last = events.end(&tokens);

@@ -13,7 +13,7 @@ use crate::translation::{ChatCall, ChatMedia, ChatMessage, ChatWriter, decoded_t
 pub(super) const MAX_ITEMS: usize = 8192;
 const MAX_PARTS: usize = 1024;
 
-/// An item of any type: each type has some of the fields.
+/// An item of any type. Each type uses some of the fields.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an item: {\"role\": \"user\", \"content\": ...}")]
 pub(super) struct Item<'a> {
@@ -116,7 +116,7 @@ impl<'a> Item<'a> {
         shown(given, role, &format!("{place}.content"))
     }
 
-    /// A thought: its text, or else the text that the client stored, or else its summary.
+    /// The text of a thought: its content, or else the text that the client has stored, or else its summary.
     fn into_thought(self, place: &str) -> Result<Option<Cow<'a, str>>, ApiError> {
         let said = |given: Option<&'a RawValue>, name: &str| match given {
             Some(given) => content(given, &format!("{place}.{name}")),
@@ -128,7 +128,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// A message of a text, or of a list of parts with images and sounds.
+/// A message whose content is a text, or a list of parts with images and sounds.
 fn shown<'a>(given: &'a RawValue, role: &'static str, place: &str) -> Result<ChatMessage<'a>, ApiError> {
     if !given.get().starts_with('[') {
         return content(given, place).map(|text| ChatMessage::new(role, text));
@@ -142,7 +142,7 @@ fn shown<'a>(given: &'a RawValue, role: &'static str, place: &str) -> Result<Cha
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
         match &*part.r#type {
-            // An image by the id of a file is one of OpenAI's own.
+            // An image by the id of a file lies on OpenAI's servers, so it is refused.
             "input_image" => {
                 let url = part.image_url.ok_or_else(|| ApiError::missing(&place, "image_url"))?;
                 message.show(ChatMedia::image(url, format!("{place}.image_url")));

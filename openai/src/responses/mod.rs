@@ -1,4 +1,5 @@
-//! OpenAI's Responses API: a translation onto chat completions, and their answers as responses and events.
+//! OpenAI's Responses API. It is translated to chat completions, and their answers are translated back to responses and
+//! events.
 //!
 //! In: bodies of `/v1/responses`. Out: requests of chat completions; responses and events. docs/responses.md has the
 //! table of fields, which `tests/openai/responses.rs` checks.

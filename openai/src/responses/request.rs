@@ -30,7 +30,7 @@ const READ: [&str; 14] = [
     "metadata",
     "stream_options",
 ];
-/// Parameters that change no answer here; docs/responses.md has the reasons.
+/// Parameters that are ignored, because they change no answer here; docs/responses.md has the reasons.
 const IGNORED: [&str; 11] = [
     "access_programs",
     "client_metadata",
@@ -44,8 +44,8 @@ const IGNORED: [&str; 11] = [
     "user",
     "background_options",
 ];
-/// Refused parameters, with their values without effect besides `false`: OpenAI's own services, and parameters of chat
-/// completions that have another name or no place in a response.
+/// Refused parameters: for OpenAI's own services, and parameters of chat completions that have another name or no place
+/// in a response. Each has the values that have no effect; `false` has none either.
 const REFUSED: [(&str, &str); 14] = [
     ("background", ""),
     ("conversation", "{}"),
@@ -62,11 +62,11 @@ const REFUSED: [(&str, &str); 14] = [
     ("continue_final_message", ""),
     ("add_generation_prompt", "true"),
 ];
-/// Maximum bytes of earlier responses and of items that a request brings in by their ids: the size of a request over
-/// HTTP.
+/// Maximum bytes of the earlier responses and items that a request names by their ids: as many as a request over HTTP
+/// may have.
 const MAX_EARLIER_BYTES: usize = 16 << 20;
 
-/// The fields that a response repeats of its request, and how its events are written.
+/// The fields of the request that the response repeats, and the form of its events.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     /// Fields of the response.
@@ -74,7 +74,7 @@ pub(crate) struct Asked {
     /// Whether thoughts are also sent as text that the client can store.
     pub(super) keeps_thoughts: bool,
     pub(super) has_logprobs: bool,
-    /// `input` of the request, if the response is to be kept.
+    /// The request's `input`, if the response will be stored.
     pub(super) input: Option<Arc<str>>,
     pub(super) previous: Option<String>,
 }
@@ -117,7 +117,7 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
 
     let mut writer = ChatWriter::new(bytes + earlier.bytes);
     writer.conversation_is("input");
-    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    let is_refused = |name: &str| REFUSED.iter().any(|(refused, _)| *refused == name);
     writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
     if let Some(limit) = body.get("max_output_tokens") {
         writer.give("max_tokens", "max_output_tokens", limit);
@@ -156,7 +156,7 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
 }
 
 fn includes(include: &[String], what: &str) -> bool {
-    include.iter().any(|it| it == what)
+    include.iter().any(|included| included == what)
 }
 
 /// The responses and items that a request names by their ids.
@@ -166,7 +166,7 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// Counts a part that is named at `place` of the request.
+    /// Counts the bytes of a part that the request names at `place`.
     fn add(&mut self, part: &str, place: &str) -> Result<(), ApiError> {
         self.bytes += part.len();
         if self.bytes <= MAX_EARLIER_BYTES {
@@ -189,7 +189,7 @@ fn gone(id: &str) -> ApiError {
     }
 }
 
-/// The items that references of the input stand for, in ascending order of the references' indices.
+/// The items to which references in the input refer, by the index of the reference, in ascending order.
 fn referenced(body: &Body<'_>, store: &Store, earlier: &mut Earlier) -> Result<Vec<(usize, Arc<str>)>, ApiError> {
     let Some(given) = body.get("input").filter(|given| given.get().starts_with('[')) else { return Ok(Vec::new()) };
     let List::<Item<'_>, MAX_ITEMS>(items) = reading::value(given, "input")?;
@@ -207,13 +207,13 @@ fn referenced(body: &Body<'_>, store: &Store, earlier: &mut Earlier) -> Result<V
         .collect()
 }
 
-/// The item that the reference at this index stands for.
+/// The item to which the reference at this index refers.
 fn found(referenced: &[(usize, Arc<str>)], index: usize) -> Option<&Arc<str>> {
     let at = referenced.binary_search_by_key(&index, |(at, _)| *at).ok()?;
     referenced.get(at).map(|(_, item)| item)
 }
 
-/// An input with the items themselves in the places of references.
+/// The input with each reference replaced by its item.
 fn with_references(given: &RawValue, referenced: &[(usize, Arc<str>)]) -> String {
     if referenced.is_empty() {
         return given.get().to_owned();
@@ -327,8 +327,8 @@ mod tests {
         translate(body.to_string().as_bytes(), store).map(|(translation, _)| translation)
     }
 
-    /// A store with the response `r`, whose input has this number of bytes, and with its message `m`, whose text has
-    /// the same number.
+    /// A store with the response `r` and its message `m`. The input of the response and the text of the message have
+    /// `bytes` bytes each.
     fn store(bytes: usize) -> Store {
         let store = Store::default();
         let item = json!({"type": "message", "role": "assistant", "content": "m".repeat(bytes)});
@@ -343,11 +343,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_brings_in_by_ids_is_counted_and_limited() {
+    fn items_that_a_request_names_by_ids_are_limited() {
         let reference = json!({"type": "item_reference", "id": "m"});
         let asked = |count: usize| json!({"input": vec![reference.clone(); count]});
         let item = 64 << 10;
-        // Each item takes the bytes of the text and some more.
+        // Each item takes somewhat more bytes than its text.
         let most = MAX_EARLIER_BYTES / item - 1;
         let kept = store(item);
         let fits = translated(&asked(most), &kept).unwrap();
@@ -361,7 +361,7 @@ mod tests {
         let error = translated(&follows, &store(MAX_EARLIER_BYTES / 2)).map(|_| ()).unwrap_err();
         let expected = (400, Some("context_length_exceeded"), Some("previous_response_id"));
         assert_eq!((error.status, error.code, error.param.as_deref()), expected, "{error}");
-        // The bytes of both count.
+        // The bytes of both are counted.
         let both = json!({"input": [reference], "previous_response_id": "r"});
         let error = translated(&both, &store(MAX_EARLIER_BYTES / 2 - 128)).map(|_| ()).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("input[0]"), "{error}");

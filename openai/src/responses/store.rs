@@ -1,4 +1,4 @@
-//! Stored responses for later requests: the newest, limited by number and size.
+//! Stores the newest responses for later requests, limited by number and size.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -19,11 +19,11 @@ pub(crate) struct Stored {
     pub(super) id: String,
     /// The response that it continued.
     pub(super) previous: Option<String>,
-    /// `input` of its request: JSON.
+    /// The `input` of its request, as JSON.
     pub(super) input: Arc<str>,
-    /// Items of its output by their ids: JSON.
+    /// The items of its output by their ids, each as JSON.
     pub(super) items: Vec<(String, Arc<str>)>,
-    /// The whole response: JSON.
+    /// The whole response, as JSON.
     pub(super) response: Arc<str>,
 }
 
@@ -56,8 +56,8 @@ impl Store {
         format!("resp_{high:016x}{low:016x}")
     }
 
-    /// Stores a response, and drops the oldest ones to make room. Returns whether it is stored: a response larger than
-    /// the whole store is not.
+    /// Stores a response, and drops the oldest ones to make room. Returns false for a response that is larger than the
+    /// whole store, which is not stored.
     pub(super) fn keep(&self, stored: Stored) -> bool {
         let bytes = stored.bytes();
         if bytes > MAX_STORE_BYTES {
@@ -83,7 +83,7 @@ impl Store {
             let stored = kept.responses.iter().find(|stored| stored.id == id)?;
             parts.extend(stored.items.iter().rev().map(|(_, item)| Arc::clone(item)));
             parts.push(Arc::clone(&stored.input));
-            // A response follows an older one, so the loop ends.
+            // The loop ends, because a response can only continue an older one.
             next = stored.previous.as_deref();
         }
         parts.reverse();
@@ -94,7 +94,7 @@ impl Store {
     pub(super) fn item(&self, id: &str) -> Option<Arc<str>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let items = kept.responses.iter().rev().flat_map(|stored| &stored.items);
-        items.into_iter().find(|(it, _)| it == id).map(|(_, item)| Arc::clone(item))
+        items.into_iter().find(|(item_id, _)| item_id == id).map(|(_, item)| Arc::clone(item))
     }
 
     /// A response as JSON.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_and_what_is_too_large_is_not_kept() {
+    fn the_oldest_responses_make_room_and_too_large_ones_are_not_stored() {
         let store = Store::default();
         for number in 0..MAX_RESPONSES + 5 {
             store.keep(stored(&number.to_string(), None, 10));

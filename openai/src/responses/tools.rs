@@ -1,4 +1,4 @@
-//! Tools of a request, and the permitted or required calls.
+//! The tools of a request, and the choice among them.
 
 use std::borrow::Cow;
 
@@ -50,7 +50,7 @@ enum Choice {
     Allowed(Vec<String>, String),
 }
 
-/// Adds the tools of a request to the chat. All functions are shown, whichever may be called.
+/// Adds the tools of a request to the chat. The prompt shows all functions, even those that may not be called.
 pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
     let choice = choice(body)?;
     if let Some(given) = body.get("tools") {
@@ -109,7 +109,7 @@ fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {
         ("function", None) => Err(ApiError::invalid("tool_choice.name", "`tool_choice.name` is missing")),
         ("allowed_tools", _) => {
             let functions =
-                choice.tools.into_iter().filter(|it| it.r#type.as_deref().unwrap_or("function") == "function");
+                choice.tools.into_iter().filter(|tool| tool.r#type.as_deref().unwrap_or("function") == "function");
             let names = functions.filter_map(|tool| tool.name).collect();
             let of_all = choice.mode.unwrap_or_else(|| "auto".to_owned());
             Ok(Choice::Allowed(names, mode(of_all, "tool_choice.mode")?))

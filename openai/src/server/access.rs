@@ -1,4 +1,4 @@
-//! Access to the server: clients need its key, must use one of its names, and must not be another site's page.
+//! Access to the server. Clients need its key and must use one of its names, and pages of other sites are refused.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header, shape_errors};
 
-/// The requirements for clients.
+/// The requirements that clients must meet.
 #[derive(Debug, Default)]
 pub(super) struct Access {
     pub(super) key: Option<Key>,
@@ -46,8 +46,8 @@ impl Access {
             }));
         }
         if !origins.is_empty() {
-            // Lets browsers send a key and read an answer for the permitted sites.
-            // OpenAI's own client for browsers sends additional headers.
+            // Allows pages of the permitted sites to send a key and to read the answer. OpenAI's own client for
+            // browsers sends additional headers.
             let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
             let cors = cors.allow_methods([Method::GET, Method::POST, Method::DELETE]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
@@ -69,7 +69,7 @@ async fn answered(allowed: Option<(Request, Next)>, refuse: impl FnOnce() -> Res
     }
 }
 
-/// A browser asks its user for the page's password.
+/// With this header, a browser asks its user for the page's password.
 fn unauthorized(is_page: bool) -> Response {
     let refused = failed(StatusCode::UNAUTHORIZED, "send the key as `Authorization: Bearer KEY` or `x-api-key: KEY`");
     let challenge =
@@ -91,19 +91,19 @@ fn shows_as_password(request: &Request, key: &str) -> bool {
     password.is_some_and(|password| is_key(password, key))
 }
 
-/// Compares in constant time for all wrong keys of the right length.
+/// Compares a key with the right one. The time is the same for all wrong keys of the right length.
 fn is_key(shown: &[u8], key: &str) -> bool {
     shown.ct_eq(key.as_bytes()).into()
 }
 
-/// The reason to refuse a browser's request. A page must not use this server unasked: neither another site's page, nor
-/// a page whose own name resolves to this server (DNS rebinding). A browser sends both headers. Other clients may leave
-/// them out or send anything.
+/// The reason to refuse a browser's request; `None` if it is permitted. No page may use this server without permission:
+/// neither another site's page, nor a page whose own name resolves to this server (DNS rebinding). A browser sends both
+/// headers. Other clients may leave them out or send anything.
 fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Option<String> {
     let origin = request.headers().get(ORIGIN);
-    if let Some(origin) = origin.filter(|it| !origins.contains(it)) {
+    if let Some(origin) = origin.filter(|origin| !origins.contains(origin)) {
         let origin = String::from_utf8_lossy(origin.as_bytes());
-        return Some(format!("pages of `{origin}` are not let in: see --allow-origin"));
+        return Some(format!("pages of `{origin}` are not permitted: see --allow-origin"));
     }
     let host = header(request.headers(), HOST.as_str());
     let name = match host.rsplit_once(':') {
@@ -112,6 +112,6 @@ fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Opti
     };
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let mut names = hosts.iter().map(String::as_str).chain(["localhost", ""]);
-    let is_here = address.parse::<IpAddr>().is_ok() || names.any(|it| it.eq_ignore_ascii_case(name));
+    let is_here = address.parse::<IpAddr>().is_ok() || names.any(|known| known.eq_ignore_ascii_case(name));
     (!is_here).then(|| format!("this server is not called `{name}`: see --allow-host"))
 }

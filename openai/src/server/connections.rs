@@ -31,7 +31,8 @@ pub(super) struct Connection {
     peer: SocketAddr,
     /// The time limit for a client to send a head (counted from the connection or its last request), and then a body.
     pub(super) timeout: Duration,
-    /// Whether the engine is working on its request. Otherwise it may be closed to make room.
+    /// Whether the engine is working on a request of this connection. Otherwise the connection may be closed to make
+    /// room.
     pub(super) is_answered: AtomicBool,
     closes: Notify,
 }
@@ -67,7 +68,7 @@ pub(super) async fn serve(
         {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
             if open.len() >= most {
-                let is_idle = |it: &Arc<Connection>| !it.is_answered.load(Ordering::Relaxed);
+                let is_idle = |connection: &Arc<Connection>| !connection.is_answered.load(Ordering::Relaxed);
                 let Some(oldest) = open.iter().position(is_idle) else {
                     continue;
                 };
@@ -75,7 +76,7 @@ pub(super) async fn serve(
             }
             open.push(Arc::clone(&connection));
         }
-        // Each token is sent as it comes.
+        // Each token is sent at once.
         let _ = stream.set_nodelay(true);
         let (of, routes) = (Arc::clone(&connection), routes.clone());
         let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
@@ -88,12 +89,12 @@ pub(super) async fn serve(
         let open = Arc::clone(&open);
         tokio::spawn(async move {
             tokio::select! {
-                // A broken connection is not logged: its requests have their lines.
+                // A broken connection is not logged, because its requests have their own lines.
                 _ = spoken => {}
                 () = connection.closes.notified() => {}
             }
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.retain(|it| !Arc::ptr_eq(it, &connection));
+            open.retain(|other| !Arc::ptr_eq(other, &connection));
         });
     }
     drop(listener);
@@ -148,7 +149,7 @@ impl Drop for Line {
     }
 }
 
-/// Writes to the log. A failure is ignored, so the server continues without a reader.
+/// Writes to the log. A failure is ignored, so that the server continues even if nobody reads stderr.
 fn log(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -26,12 +26,12 @@ static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 /// Maximum number of requests parsed at once. Parsing takes several times a request's size.
 static READERS: Semaphore = Semaphore::const_new(4);
 
-/// Maximum number of requests with pictures or sounds parsed at once, beside the others: decoding takes long, and texts
-/// do not wait for it.
+/// Maximum number of requests with pictures or sounds that are parsed at once. They are counted separately, so that
+/// requests with only text do not wait for decoding, which takes long.
 #[cfg(feature = "media")]
 static SEEING_READERS: std::sync::LazyLock<Semaphore> =
     std::sync::LazyLock::new(|| Semaphore::new(2 * crate::decoding::at_once()));
-/// Requests that wait to be among them, and how many may.
+/// Number of requests with pictures or sounds that wait to be parsed, and its maximum.
 #[cfg(feature = "media")]
 static WAITING_TO_SEE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 #[cfg(feature = "media")]
@@ -81,11 +81,11 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
 }
 
 /// The body of a request that is declared as JSON. A page in a browser cannot send such a request to another site
-/// unasked.
+/// without that site's permission.
 pub(super) struct Body {
     bytes: Arc<Vec<u8>>,
     pub(super) under_way: UnderWay,
-    /// The name that the request's model goes by in its body, if a router has chosen the model by it.
+    /// The model's name in the body, if a router has chosen the model by this name.
     pub(super) asked: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl Body {
         &self.bytes
     }
 
-    /// The same body once more, with the same resources.
+    /// A second handle of the same body and its resources.
     pub(super) fn again(&self) -> Self {
         let UnderWay { connection, room, .. } = &self.under_way;
         let under_way = UnderWay { connection: Arc::clone(connection), room: Arc::clone(room), kept: None };
@@ -130,7 +130,7 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// From now on the connection is not closed to make room for others.
+    /// Notes that the request is being answered, so that its connection is not closed to make room for others.
     pub(super) fn is_answered(&self) {
         self.connection.is_answered.store(true, Ordering::Relaxed);
     }
@@ -207,7 +207,7 @@ pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
     HeaderValue::from_str(&shown.collect::<String>()).ok()
 }
 
-/// Runs blocking work on a thread for such work.
+/// Runs blocking work on a separate thread.
 ///
 /// # Errors
 ///
@@ -233,19 +233,19 @@ pub(super) async fn read<T: Send + 'static>(
     let Body { bytes, under_way, .. } = body;
     let reader = reader(&bytes).await?;
     let read = blocking(move || {
-        // The permit is held even if the client no longer waits.
+        // The thread holds the permit even if the client no longer waits.
         let _reader = reader;
         Ok((read(&bytes)?, under_way))
     });
     read.await
 }
 
-/// A place among those who parse requests.
+/// A permit to parse this request.
 async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
     let closed = |_| failed(StatusCode::INTERNAL_SERVER_ERROR, "no request is read any more");
     #[cfg(feature = "media")]
     if may_have_media(bytes) {
-        /// One who waits, until it is dropped.
+        /// Counts a waiting request until it is dropped.
         struct Waiting;
         impl Drop for Waiting {
             fn drop(&mut self) {
@@ -264,7 +264,7 @@ async fn reader(bytes: &[u8]) -> Result<SemaphorePermit<'static>, Failed> {
     READERS.acquire().await.map_err(closed)
 }
 
-/// Whether a body may have pictures or sounds. One that only writes of images waits among those that have some.
+/// Whether a body may have pictures or sounds. A body whose text only mentions such keys counts too.
 #[cfg(feature = "media")]
 fn may_have_media(bytes: &[u8]) -> bool {
     const KEYS: [&str; 3] = ["\"image", "\"input_image", "\"input_audio"];

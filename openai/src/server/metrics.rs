@@ -1,4 +1,4 @@
-//! `/metrics` for Prometheus: the engine's counts, under llama-server's names if the meaning is the same.
+//! The path `/metrics` for Prometheus: the engine's counts, under llama-server's names if the meaning is the same.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;

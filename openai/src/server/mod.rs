@@ -46,8 +46,9 @@ use self::page::Page;
 pub use self::pooled::ManyModels;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
-/// Connections in addition to running and queued requests: clients that are about to send one, and `/health`. With
-/// eight simultaneous and 64 queued answers, all connections fit into a limit of 256 open files.
+/// Connections that are permitted in addition to running and queued requests: for clients that are about to send a
+/// request, and for `/health`. With eight simultaneous and 64 queued answers, all connections fit into a limit of 256
+/// open files.
 const MORE_CONNECTIONS: usize = 64;
 
 /// A model for embeddings, and its name.
@@ -55,11 +56,12 @@ type Embedding = (String, Arc<Mutex<Embedder>>);
 
 /// A server of OpenAI's API, as run by `autoplace serve`. It writes a line of JSON to stderr for each request.
 ///
-/// It answers to `localhost`, to addresses and to [additional names](Self::allow_host), accepts only bodies declared as
-/// JSON, and refuses requests from other sites' pages, so no page in a browser can use it unasked. Bodies, heads and
-/// connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
+/// No page in a browser can use it without permission: it answers only to `localhost`, to IP addresses and to
+/// [additional names](Self::allow_host), accepts only bodies declared as JSON, and refuses requests from pages of other
+/// sites. Bodies, heads and connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
 ///
-/// `Served` is what it serves: [one model](OneModel), or the models of a pool (`ManyModels`, with the feature `pool`).
+/// The type `Served` says what the server serves: [one model](OneModel), or the models of a pool (`ManyModels`, with
+/// the feature `pool`).
 #[derive(Debug)]
 #[must_use]
 pub struct Server<Served = OneModel> {
@@ -68,7 +70,7 @@ pub struct Server<Served = OneModel> {
     timeout: Duration,
 }
 
-/// A [`Server`]'s model, with the models beside it.
+/// The models of a [`Server`] for one model: that model, and the models for vectors and scores beside it.
 #[derive(Debug)]
 pub struct OneModel {
     api: Api,
@@ -97,7 +99,7 @@ impl Server {
     }
 
     /// Answers `GET /` with this page, a whole HTML document. A browser loads it again every 5 seconds. The page may
-    /// have styles of its own; the browser loads no script and no other resource. Without a page, `/` is 404.
+    /// contain styles, but the browser loads no script and no other resource. Without a page, `/` is 404.
     pub fn page(mut self, page: impl Fn(&Activity) -> String + Send + Sync + 'static) -> Self {
         self.served.page = Some(Page(Arc::new(page)));
         self
@@ -160,16 +162,16 @@ impl<Served> Server<Served> {
 const NO_EMBEDDER: &str = "no model for embeddings: `autoplace serve --embed FILE` has one";
 const NO_RERANKER: &str = "no model for reranking: `autoplace serve --reranker FILE` has one";
 
-/// A model for vectors or scores, or the error of requests for them.
+/// A model for vectors or scores, if there is one, and the error of requests if there is none.
 type Beside = (Option<Embedding>, &'static str);
 
 fn routes(api: Api, embedding: Beside, reranking: Beside) -> Router {
-    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|it| &*it.0).collect();
+    let others: Vec<&str> = [&embedding.0, &reranking.0].into_iter().flatten().map(|model| &*model.0).collect();
     let models = api.models(&others);
     let listed_models = models.clone();
     let entries = models.clone();
     let model = async move |extract::Path(name): extract::Path<String>| {
-        let entry = entries["data"].as_array().into_iter().flatten().find(|it| it["id"] == name);
+        let entry = entries["data"].as_array().into_iter().flatten().find(|entry| entry["id"] == name);
         let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
         error.param = Some("model".to_owned());
         entry.cloned().map(Json).ok_or(Failed::from(error))
@@ -255,7 +257,7 @@ async fn not_allowed(method: Method, uri: Uri) -> Failed {
     failed(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-/// Dropping the response, as happens when the client has gone, cancels the answer.
+/// If the client disconnects, the response is dropped, which cancels the answer.
 async fn answer(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Completion, ApiError> + Send + 'static,
@@ -276,7 +278,7 @@ async fn answer(
     Ok(response)
 }
 
-/// Answers a request whose result is computed while it is parsed.
+/// Answers a request whose result is computed on the thread that parses it.
 async fn reply(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Value, ApiError> + Send + 'static,
@@ -286,7 +288,7 @@ async fn reply(
     Ok(Json(answer))
 }
 
-/// Computes a request with the model that it needs. Without that model the response is 404, with this message.
+/// Computes a request with the model beside. If there is none, the response is 404 with the error's message.
 async fn embed<R: Send + 'static>(
     (loaded, missing): Beside,
     body: Body,

@@ -1,4 +1,4 @@
-//! The page at `GET /`: the server's activity, as the program's own HTML.
+//! The page at `GET /`, which shows the server's activity. The program writes its HTML.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::Api;
 const LOOK: Duration = Duration::from_millis(500);
 /// Seconds until a browser loads the page again.
 const SECONDS: &str = "5";
-/// The page may use its own styles, and nothing else: no script, no outside resource, no frame.
+/// The page may use only its own styles: no script, no outside resource, no frame.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
@@ -36,17 +36,17 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
 pub struct Activity {
     /// The model's name for clients.
     pub model: String,
-    /// Texts that can be computed at once.
+    /// Number of texts that can be computed at once.
     pub sequences: usize,
     /// The engine's counts now.
     pub metrics: Metrics,
-    /// Answers that have ended.
+    /// Number of answers that have ended.
     pub answers: u64,
-    /// Generated tokens per second, of all texts together, during the last half second.
+    /// Generated tokens per second of all texts together, during the last half second.
     pub tokens_per_second: f64,
 }
 
-/// Writes the page.
+/// The function that writes the page.
 #[derive(Clone)]
 pub(super) struct Page(pub(super) Arc<dyn Fn(&Activity) -> String + Send + Sync>);
 

@@ -1,4 +1,5 @@
-//! The paths of a model with their methods: for errors, and for a pool, which loads no model for a path that none has.
+//! The paths of a model with their methods. Errors list them, and a pool uses them to refuse unknown paths without
+//! loading a model.
 
 #[cfg(feature = "pool")]
 use axum::http::Method;
@@ -40,12 +41,12 @@ pub(super) fn listed() -> String {
     PATHS.iter().flat_map(each).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a path is there.
+/// Whether a model has a path.
 #[cfg(feature = "pool")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     Yes,
-    /// It takes other methods.
+    /// The path exists, but with other methods.
     OtherMethod,
     No,
 }
@@ -61,7 +62,7 @@ pub(super) fn known(method: &Method, path: &str) -> Known {
     if is_taken { Known::Yes } else { Known::OtherMethod }
 }
 
-/// Whether the path is of a form that ends with a parameter.
+/// Whether the path matches a form that ends with a parameter.
 #[cfg(feature = "pool")]
 fn is_form_of(form: &str, path: &str) -> bool {
     let Some((begin, parameter)) = form.split_once('{') else { return false };

@@ -44,7 +44,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!([adapter(json!(1), 1.0)])), two);
     assert_eq!(text(json!([adapter(json!("one"), 1.0), adapter(json!(1), 0.5)])), both);
     assert_eq!(text(json!([adapter(json!(0), 0.0)])), none);
-    // A request's adapters do not affect the next request.
+    // The adapters of a request do not affect the next request.
     assert_eq!(text(json!([])), one);
 
     let listed: Value = server.get("/lora-adapters");
@@ -55,7 +55,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!(null)), two);
     assert_eq!(text(json!([adapter(json!(0), 1.0)])), one);
     let scales: Vec<_> =
-        server.get("/lora-adapters").as_array().unwrap().iter().map(|it| it["scale"].clone()).collect();
+        server.get("/lora-adapters").as_array().unwrap().iter().map(|adapter| adapter["scale"].clone()).collect();
     assert_eq!(scales, [json!(0.0), json!(1.0)]);
     assert_eq!(server.post("/lora-adapters", &json!([])), json!({"success": true}));
     assert_eq!(text(json!(null)), none);

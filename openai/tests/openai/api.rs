@@ -1,4 +1,4 @@
-//! OpenAI's API as data on the demo model: requests in, answers and errors out.
+//! OpenAI's API as data, on the demo model: the JSON of requests, answers and errors.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use test_support::demo_path;
 
 const NAME: &str = "demo";
 
-/// One engine for all tests: each has its own sequences.
+/// The model and the engine that all tests share. Each test has its own sequences.
 fn shared() -> &'static (Model, Engine, Api) {
     static SHARED: OnceLock<(Model, Engine, Api)> = OnceLock::new();
     SHARED.get_or_init(|| {
@@ -65,7 +65,7 @@ fn said(more: &Value) -> Value {
 fn a_stream_says_what_the_whole_answer_says() {
     for n in [1, 3] {
         let asked = said(&json!({"n": n, "cache_prompt": false}));
-        // Both requests run the same number of texts at once.
+        // The stream and the whole answer must run the same number of texts at once.
         let whole = chat(&asked).unwrap().wait().unwrap();
         let streamed = with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
@@ -116,7 +116,7 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     let answers = |asked: &Value| {
         let answer = complete(asked).unwrap().wait().unwrap();
         let choices = answer["choices"].as_array().unwrap().iter();
-        let texts: Vec<String> = choices.map(|it| it["text"].as_str().unwrap().to_owned()).collect();
+        let texts: Vec<String> = choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect();
         (texts, answer["usage"]["prompt_tokens"].clone())
     };
     let texts = |prompt: Value| answers(&asked(prompt)).0;
@@ -156,7 +156,7 @@ fn a_form_is_kept_or_the_answer_says_that_it_was_cut_short() {
 }
 
 #[test]
-fn what_was_said_can_go_on() {
+fn a_given_answer_can_be_continued() {
     let messages = json!([{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "And it came"}]);
     let asked = json!({"messages": messages, "continue_final_message": true, "max_tokens": 5, "temperature": 0});
     let answer = chat(&asked).unwrap().wait().unwrap();
@@ -183,7 +183,7 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_computed() {
+fn impossible_requests_are_refused_before_anything_is_computed() {
     let (_, engine, api) = alone();
     let api = api.template(ChatTemplate::family("chatml").unwrap());
     let chat = |body: Value| api.chat(body.to_string().as_bytes());
@@ -198,7 +198,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
-        // Beyond 32 bits a number is infinite, and JSON has no NaN.
+        // These numbers are infinite in 32 bits. JSON has no NaN.
         (json!({"temperature": 1e39}), "temperature"),
         (json!({"top_p": -1e300}), "top_p"),
         (json!({"frequency_penalty": 1e39}), "frequency_penalty"),
@@ -243,7 +243,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         let call = |arguments| json!({"function": {"name": "f", "arguments": arguments}});
         json!([{"role": "assistant", "tool_calls": arguments.iter().map(call).collect::<Value>()}])
     };
-    // Half of the permitted tree values; the other half is inside a text.
+    // Half of the permitted values of trees. The other half is inside a text.
     let half = json!(vec![0; 1 << 15]);
     for (messages, param) in [
         (Value::Null, "messages"),
@@ -333,7 +333,7 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     // The only sequence is free again, so the next request gets it.
     let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
     api.complete(short.as_bytes()).unwrap().wait().unwrap();
-    // A later failure is the last item of a stream.
+    // A failure after the request was accepted is the last item of a stream.
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     engine.close(autoplace::generate::Shutdown::Cancel);
@@ -360,11 +360,11 @@ fn vectors_come_as_numbers_and_packed() {
     }
     assert_eq!(plain["usage"]["prompt_tokens"], plain["usage"]["total_tokens"]);
     let width = plain["data"][0]["embedding"].as_array().unwrap().len();
-    // llama-server's kinds of scaling: a largest element of 32760, or no scaling.
+    // Two of llama-server's kinds of scaling: to a largest element of 32760, and none.
     let mut largest = |kind: i64| {
         let scaled = answer(json!({"input": "tide", "embd_normalize": kind})).unwrap();
         let values = scaled["data"][0]["embedding"].as_array().unwrap();
-        values.iter().map(|it| it.as_f64().unwrap().abs()).fold(0.0, f64::max)
+        values.iter().map(|value| value.as_f64().unwrap().abs()).fold(0.0, f64::max)
     };
     assert!((largest(0) - 32760.0).abs() < 0.1 && largest(2) < 1.0 && largest(-1) > largest(2));
     let error = answer(json!({"input": "a", "embd_normalize": -2})).unwrap_err();
@@ -372,7 +372,8 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
-    // A text that is too long is cut on request, and the refusal says how.
+    // A text that is too long is cut if the request permits it. Otherwise it is refused, and the error names the
+    // parameter.
     let long = "tide ".repeat(5000);
     let error = answer(json!({"input": ["a", long]})).unwrap_err();
     assert_eq!((error.param.as_deref(), error.code), (Some("input[1]"), Some("context_length_exceeded")));
@@ -410,7 +411,7 @@ fn vectors_come_as_numbers_and_packed() {
 
 const NAMES: &str = "role content type text function name arguments tool_calls json_schema schema 0 7";
 
-/// One word of a list.
+/// One of the words in a list.
 pub(crate) fn one_of(words: &'static str) -> impl Strategy<Value = &'static str> + Clone {
     prop::sample::select(words.split_whitespace().collect::<Vec<_>>())
 }
@@ -444,7 +445,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn no_request_does_worse_than_an_error(
+    fn every_request_ends_in_an_answer_or_an_error(
         fields in prop::collection::vec((one_of(PARAMETERS), any_json()), 0..4),
         is_chat in any::<bool>(),
     ) {
@@ -452,7 +453,7 @@ proptest! {
         for (name, value) in fields {
             body[name] = value;
         }
-        // A draw may request a long text, so its end is not awaited.
+        // A random request may be for a long text, so the test does not wait for its end.
         let outcome = if is_chat { chat(&body) } else { complete(&body) };
         match outcome {
             Ok(completion) => drop(completion),
@@ -465,7 +466,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_end_in_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let refused = |outcome: Result<Completion, ApiError>| outcome.is_err_and(|error| error.status == 400);
         prop_assert!(refused(api().chat(&bytes)));
         prop_assert!(refused(api().complete(&bytes)));

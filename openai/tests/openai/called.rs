@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::alone;
 use crate::server::Server;
 
-/// A template that shows tools and teaches `<tool_call>`.
+/// A template that shows tools and describes the format `<tool_call>`.
 const SHOWS_TOOLS: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 
 fn api() -> Api {
@@ -56,7 +56,7 @@ fn a_strict_schema_is_enforced_or_refused_by_its_place_whatever_is_chosen() {
         (json!({"type": "json_object", "schema": schema}), "response_format.schema.properties.p"),
         (json!({"type": "json_object", "schema": {"$ref": "#"}}), "response_format.schema"),
     ] {
-        // A tool changes nothing: the error names the place in the form.
+        // With or without a tool, the error names the place in the form.
         for tools in [json!([]), json!([tool("walk", false, &days())])] {
             let error = chat(&api, &json!({"response_format": form, "tools": tools})).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{error}");
@@ -79,7 +79,7 @@ fn a_schema_without_an_end_is_the_requests_fault_wherever_it_stands() {
         let Err(error) = chat(&api, &more) else { panic!("{more} is not refused") };
         assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{more}: {error}");
     }
-    // A tool that is not `strict` is held to as much as a grammar can follow.
+    // Calls of a tool that is not `strict` are constrained as far as a grammar can express the schema.
     let asked = json!({"tools": [called(false)], "tool_choice": "required", "max_tokens": 60});
     let completion = chat(&api, &asked).unwrap();
     let said = completion.unenforced().to_vec();
@@ -88,7 +88,7 @@ fn a_schema_without_an_end_is_the_requests_fault_wherever_it_stands() {
 }
 
 #[test]
-fn what_a_grammar_cannot_follow_blocks_no_other_tool_and_is_said() {
+fn a_keyword_that_cannot_be_enforced_is_reported_and_blocks_no_other_tool() {
     let api = api();
     let tools = json!([tool("walk", true, &days()), tool("tag", false, &tags())]);
     let completion = chat(&api, &json!({"tools": tools, "tool_choice": "required", "seed": 3})).unwrap();
@@ -152,7 +152,7 @@ fn beside_tools_a_form_is_the_form_or_a_call() {
 }
 
 #[test]
-fn an_object_is_closed_unless_the_letter_is_asked_for() {
+fn an_object_is_closed_unless_json_schemas_rule_is_requested() {
     let api = api();
     let grown = |seed: u32, more: Value| {
         let schema = json!({"type": "object", "properties": {"a": {"type": "null"}}});
@@ -163,7 +163,7 @@ fn an_object_is_closed_unless_the_letter_is_asked_for() {
         let answer = chat(&api, &asked).unwrap().wait().unwrap();
         answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
     };
-    // The only objects without names other than "a".
+    // The only two objects that have no property other than "a".
     let is_closed = |text: &str| [json!({}), json!({"a": null})].map(Some).contains(&serde_json::from_str(text).ok());
     for seed in 1..=6 {
         let closed = grown(seed, json!({}));

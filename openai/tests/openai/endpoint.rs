@@ -1,4 +1,5 @@
-//! `Endpoint`: a local model's calls against our own server, and against servers that answer like others, or wrongly.
+//! `Endpoint`: the calls of a local model, against our own server and against servers that answer as other servers do,
+//! or wrongly.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -89,7 +90,7 @@ const TOOLS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 #[test]
-fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
+fn a_required_tool_is_called_and_its_result_is_sent() -> Outcome {
     let server = Server::start(1024, ChatTemplate::new(TOOLS, <_>::default())?);
     let schema = json!({"type": "object", "properties": {"day": {"type": "integer", "maximum": 31}}, "required": ["day"], "additionalProperties": false});
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
@@ -107,7 +108,7 @@ fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
 }
 
 #[test]
-fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome {
+fn a_refusal_is_typed_and_the_message_is_removed() -> Outcome {
     let server = Server::start(512, ChatTemplate::family("chatml")?);
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
     let error = chat.say("word ".repeat(2000))?.finish().unwrap_err();
@@ -157,7 +158,7 @@ fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'stat
 
 fn send(to: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
-    // A client that has seen enough disconnects.
+    // Writing fails if the client has disconnected, which it may do.
     let _ = to.write_all(format!("{head}{body}").as_bytes());
 }
 
@@ -166,8 +167,8 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 }
 
 #[test]
-fn numbers_are_sent_as_decimals_and_what_is_no_number_is_refused() -> Outcome {
-    // The server answers with the parameters that it was sent.
+fn numbers_are_sent_as_decimals_and_nan_is_refused() -> Outcome {
+    // The server's answer contains the parameters that it was sent.
     let url = canned(|to, _, mut body| {
         let body = body.as_object_mut().unwrap();
         body.retain(|name, _| !["model", "messages", "prompt", "stream", "stream_options"].contains(&name.as_str()));
@@ -225,11 +226,11 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     assert!(!format!("{model:?}").contains("a-key"));
     let mut chat = model.chat()?.variable("enable_thinking", true);
     chat = chat.with(|generate| generate.constraint(Constraint::json_object()));
-    // Continues a conversation that began elsewhere.
+    // The messages of another conversation can be continued.
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
-    let calls = reply.tool_calls.iter().map(|it| json!([it.id, it.name, it.arguments]));
+    let calls = reply.tool_calls.iter().map(|call| json!([call.id, call.name, call.arguments]));
     let [f, g] = [json!(["a", "f", {"n": 1}]), json!([null, "g", {}])];
     assert_eq!(calls.collect::<Vec<_>>(), [f, g, json!(["b", "h", {}]), json!(["c", "h", {}])]);
     assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (7, 5));
@@ -245,24 +246,27 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
     let listed = json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]});
     type Case = (&'static str, &'static str, String, fn(&Error) -> bool);
     let cases: [Case; 11] = [
-        ("200 OK", JSON, "{}".into(), |it| matches!(it, Error::Protocol { .. })),
-        ("200 OK", STREAM, "data: {\n\n".into(), |it| matches!(it, Error::Protocol { .. })),
-        ("200 OK", STREAM, begun(), |it| matches!(it, Error::CutOff { .. })),
-        ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |it| matches!(it, Error::CutOff { .. })),
+        ("200 OK", JSON, "{}".into(), |error| matches!(error, Error::Protocol { .. })),
+        ("200 OK", STREAM, "data: {\n\n".into(), |error| matches!(error, Error::Protocol { .. })),
+        ("200 OK", STREAM, begun(), |error| matches!(error, Error::CutOff { .. })),
+        ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |error| matches!(error, Error::CutOff { .. })),
         ("200 OK", STREAM, "data: {\"error\": {\"message\": \"no memory\", \"code\": 503}}\n\n".into(), Error::is_busy),
-        ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |it| {
-            matches!(it, Error::Refused { status: 307, .. })
+        ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |error| {
+            matches!(error, Error::Refused { status: 307, .. })
         }),
-        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>\nand more".into(), |it| {
-            it.is_busy() && it.to_string().ends_with(": <h1>slow down</h1>")
+        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>\nand more".into(), |error| {
+            error.is_busy() && error.to_string().ends_with(": <h1>slow down</h1>")
         }),
-        ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |it| matches!(it, Error::Call { .. })),
+        ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |error| matches!(error, Error::Call { .. })),
         // The error formats of vLLM and llama-server.
-        ("503 Service Unavailable", JSON, r#"{"object": "error", "message": "too many", "code": 429}"#.into(), |it| {
-            it.is_busy() && it.to_string().ends_with(" answers 429: too many")
-        }),
-        ("503 Service Unavailable", JSON, r#"{"error": "model is loading"}"#.into(), |it| {
-            it.is_busy() && it.to_string().ends_with(": model is loading")
+        (
+            "503 Service Unavailable",
+            JSON,
+            r#"{"object": "error", "message": "too many", "code": 429}"#.into(),
+            |error| error.is_busy() && error.to_string().ends_with(" answers 429: too many"),
+        ),
+        ("503 Service Unavailable", JSON, r#"{"error": "model is loading"}"#.into(), |error| {
+            error.is_busy() && error.to_string().ends_with(": model is loading")
         }),
         (
             "400 Bad Request",

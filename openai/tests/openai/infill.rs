@@ -1,4 +1,5 @@
-//! Fill-in-the-middle over HTTP: llama-server's requests and answers, on a model whose vocabulary has the tokens.
+//! Fill-in-the-middle over HTTP: llama-server's requests and answers, on a model whose vocabulary has
+//! fill-in-the-middle tokens.
 
 use std::io::{BufRead, BufReader};
 use std::sync::OnceLock;
@@ -35,7 +36,7 @@ fn server_with(names: &[&str], n_ctx: u32, change: impl FnOnce(Api) -> Api) -> S
     Server::serve(change(api), &engine)
 }
 
-/// Their texts are `word0` to `word5`.
+/// The metadata keys of these tokens. The tokens' texts are `word0` to `word5`.
 const TOKENS: [&str; 6] = ["fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep", "fim_pad"];
 
 fn asked(more: &Value) -> Value {
@@ -75,7 +76,7 @@ fn the_prompt_has_the_parts_in_the_order_of_the_model_s_tokens() {
     let with_files = prompt(&infill(&server, &json!({"input_extra": files})));
     let expected = "<s>word3myproject\nword4b.py\nb=1\nword4tmp\nc=2\nword4filename\nword0defa():\nword1\nendword2";
     assert_eq!(with_files.replace(' ', ""), expected);
-    // A text that spells a control token stays text.
+    // Text that spells a control token is not read as that token.
     let tokens = |prefix: &str| infill(&server, &json!({"input_prefix": prefix}))["tokens_evaluated"].as_u64().unwrap();
     assert_eq!(tokens("</s>"), tokens("") + 4);
 
@@ -122,7 +123,7 @@ fn an_answer_has_the_fields_of_llama_server_s_whole_and_streamed() {
     names.sort_unstable();
     assert_eq!(names, ["content", "stop_type", "timings/prompt_n"]);
     assert_eq!(infill(&server, &json!({"response_fields": [""]})), json!({}));
-    // An editor computes a prompt ahead of its request.
+    // An editor can have a prompt computed before it requests the text.
     let ahead = infill(&server, &json!({"n_predict": 0, "prompt": "ahead"}));
     assert_eq!((&ahead["content"], &ahead["tokens_predicted"]), (&json!(""), &json!(0)));
     let again = infill(&server, &json!({"prompt": "ahead"}));
@@ -134,7 +135,7 @@ fn a_text_ends_at_a_word_or_a_line() {
     let server = server_with(&TOKENS, 512, |api| api);
     let lines = |more: Value| {
         let mut more = more;
-        // The model writes just this.
+        // The grammar makes the model write exactly this.
         more["grammar"] = more["grammar"].as_str().unwrap_or("root ::= \"x\\n  y\\n\\n  y\\nz\\nz\\n\"").into();
         (more["n_predict"], more["ignore_eos"]) = (200.into(), false.into());
         infill(&server, &more)
@@ -153,7 +154,7 @@ fn a_text_ends_at_a_word_or_a_line() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_out_and_the_answer_says_so() {
+fn parts_that_do_not_fit_are_left_out_and_the_answer_says_so() {
     let server = server_with(&TOKENS, 256, |api| api);
     let prefix: String = (0..400).map(|number| format!("{number};")).collect();
     for more in [
@@ -173,7 +174,7 @@ fn what_does_not_fit_is_left_out_and_the_answer_says_so() {
 }
 
 #[test]
-fn what_is_wrong_or_cannot_be_is_named() {
+fn faults_and_impossible_requests_are_named() {
     let server = server_with(&TOKENS, 256, |api| api);
     let file = |file: Value| json!({"input_extra": [{"text": "a"}, file]});
     for (more, param) in [
@@ -216,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn no_request_does_worse_than_an_error(fields in prop::collection::vec((one_of(FIELDS), any_json()), 0..4)) {
+    fn every_request_ends_in_an_answer_or_an_error(fields in prop::collection::vec((one_of(FIELDS), any_json()), 0..4)) {
         static API: OnceLock<(Api, Engine)> = OnceLock::new();
         let (api, _) = API.get_or_init(|| api_with(&TOKENS, 256));
         let mut body = asked(&json!({"n_predict": 1}));

@@ -18,7 +18,7 @@ use test_support::demo_path;
 use test_support::random_weights::fill;
 use test_support::synthetic::mmproj;
 
-/// The demo model, which sees.
+/// The API of the demo model with a projector.
 fn seeing() -> &'static Api {
     engine_and_api().1
 }
@@ -118,7 +118,7 @@ fn a_picture_that_a_tool_returns_is_shown() {
 }
 
 #[test]
-fn what_is_no_picture_is_an_error_that_names_its_place() {
+fn a_file_that_is_not_a_picture_is_an_error_that_names_its_place() {
     let refused = |url: &str| {
         let error = chat(seeing(), &asked(url)).unwrap_err();
         assert_eq!((error.status, error.param.as_deref()), (400, Some("messages[0].content[1].image_url")), "{url}");
@@ -149,7 +149,7 @@ fn a_model_without_a_projector_refuses_a_picture_before_it_is_decoded() {
     let error = chat(&api, &asked("data:image/png;base64,!!")).unwrap_err();
     assert_eq!((error.status, error.code), (400, Some("unsupported_parameter")));
     assert!(error.message.contains("the model takes no images"), "{}", error.message);
-    // Texts that are one part of a chat's message are several here.
+    // The same contents in the form of the other two APIs.
     let of_responses = json!({"input": [{"role": "user", "content": [
         {"type": "input_text", "text": "What"},
         {"type": "input_text", "text": "is"},
@@ -179,10 +179,10 @@ fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
         let mut chat = endpoint.chat().unwrap().temp(0.0).max_tokens(6);
         let parts = || [Part::text("What is"), Part::image(picture.clone()), Part::text("this?")];
         assert_eq!(chat.say(parts()).unwrap().text().unwrap(), text);
-        // The next turn shows it again, at the same place.
+        // The next request shows the picture again, at the same place.
         assert!(!chat.say("And now?").unwrap().finish().unwrap().0.content.is_empty());
         assert_eq!(chat.messages()[0], Message::user(parts()));
-        // A sound is sent too, and this model hears none: the server names its place.
+        // A sound is sent too. This model takes no sound, so the server refuses it and names its place.
         let sound = Sound::from_samples(16_000, vec![0.25; 1600]).unwrap();
         let refused = chat.say([Part::audio(sound), Part::text("What is said?")]).unwrap().text().unwrap_err();
         assert!(refused.to_string().contains("[0].input_audio: a sound of 0.1 s cannot be used"), "{refused}");
@@ -190,7 +190,7 @@ fn an_endpoint_sends_pictures_over_either_api_and_nothing_of_them_is_lost() {
 }
 
 #[test]
-fn what_the_projector_refuses_is_named_by_its_place() {
+fn a_picture_that_the_projector_refuses_is_named_by_place() {
     let url = format!("data:image/bmp;base64,{}", base64(&bmp(3, 2, 1)));
     let wav = base64(&Sound::from_samples(8_000, vec![0.5; 800]).unwrap().to_wav().unwrap());
     let body = json!({"max_tokens": 2, "messages": [
@@ -219,10 +219,10 @@ fn a_part_beside_a_picture_keeps_its_own_keys_for_a_template_that_names_one() {
     };
     let answer = chat(&api, &body("de")).unwrap();
     let rows = answer["usage"]["prompt_tokens"].as_u64().unwrap();
-    // The picture is in the prompt, and the codes are texts of it.
+    // The picture is in the prompt, and so are the language codes.
     let longer = chat(&api, &body("deutsch, and other tongues")).unwrap();
     assert!(longer["usage"]["prompt_tokens"].as_u64().unwrap() > rows, "{longer}");
-    // A template that names no such key shows the same picture without them.
+    // A template that mentions no such key shows the same picture without the codes.
     assert!(chat(seeing(), &body("de")).is_ok());
 }
 
@@ -239,7 +239,7 @@ fn files(answers: Vec<Vec<u8>>) -> String {
                 client.read_exact(&mut byte).unwrap();
                 head.push(byte[0]);
             }
-            // A client may leave before it has read everything.
+            // A client may disconnect before it has read everything.
             let _ = client.write_all(&answer);
         }
     });
@@ -252,7 +252,7 @@ fn found(file: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_picture_at_an_address_is_fetched_of_a_named_host_and_of_no_private_address() {
+fn pictures_are_fetched_only_from_named_hosts_with_public_addresses() {
     let picture = bmp(30, 20, 50);
     let redirect =
         b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/a\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
@@ -268,7 +268,7 @@ fn a_picture_at_an_address_is_fetched_of_a_named_host_and_of_no_private_address(
     assert!(redirected.contains("answers 302"), "{redirected}");
     let large = message(&at_home);
     assert!(large.contains("more than 16777216 bytes"), "{large}");
-    // The named host is this machine, which nobody may ask.
+    // The named host is this machine, from which fetching is not allowed.
     let public = seeing().clone().media_hosts(MediaHosts::new([address.as_str()]));
     let refused = message(&public);
     assert!(refused.contains("sent no image"), "{refused}");

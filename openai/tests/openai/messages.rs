@@ -10,7 +10,7 @@ use crate::server::{MODEL, Server};
 const DOCUMENT: &str = include_str!("../../../docs/messages.md");
 const PATH: &str = "/v1/messages";
 
-/// A template that shows roles, thoughts, calls and tools, and teaches a format of calls.
+/// A template that shows roles, thoughts, calls and tools, and describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
@@ -137,7 +137,9 @@ fn a_stream_of_events_says_what_the_whole_message_says() {
         // Messages and calls get new ids each time.
         for message in [&mut whole, &mut streamed] {
             assert!(message["id"].take().as_str().unwrap().starts_with("msg"));
-            for block in message["content"].as_array_mut().unwrap().iter_mut().filter(|it| it["type"] == "tool_use") {
+            for block in
+                message["content"].as_array_mut().unwrap().iter_mut().filter(|block| block["type"] == "tool_use")
+            {
                 assert!(!block["id"].take().as_str().unwrap().is_empty());
             }
         }
@@ -252,7 +254,7 @@ fn a_line_that_changes_with_each_request_costs_none_of_the_cache() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_anthropics_shape_by_its_place() {
+fn errors_have_anthropics_form_and_name_the_place() {
     let server = server(TEMPLATE);
     let image = json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let user = |content: Value| json!({"messages": [{"role": "user", "content": content}]});
@@ -308,7 +310,7 @@ fn what_is_wrong_is_said_in_anthropics_shape_by_its_place() {
     let mut response = ureq::get(server.url(PATH)).config().http_status_as_error(false).build().call().unwrap();
     let answer: Value = response.body_mut().read_json().unwrap();
     assert_eq!((response.status().as_u16(), &answer["type"]), (405, &json!("error")), "{answer}");
-    // A header names a tool that was left out.
+    // A header of the response names a tool that was left out.
     let response = ureq::post(server.url(PATH)).send_json(asked(&json!({"tools": [searching]}))).unwrap();
     let left_out = response.headers()["x-autoplace-left-out"].to_str().unwrap();
     assert!(left_out.starts_with("tools[0]: tools of type `web_search_20250305`"), "{left_out}");

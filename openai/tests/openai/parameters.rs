@@ -1,5 +1,5 @@
-//! Parameters of vLLM and llama-server: docs/chat-completions.md lists each with its treatment, and the treatment is as
-//! documented.
+//! Parameters of vLLM and llama-server. docs/chat-completions.md lists each of them and says what happens to it, and
+//! the API does that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::api::alone;
 
-/// Both servers' parameters by line, with the versions of the servers.
+/// The parameters of both servers, one on each line, with the servers' versions.
 const LISTS: &str = include_str!("parameters.txt");
 const DOCUMENT: &str = include_str!("../../../docs/chat-completions.md");
 
-/// Rows of the table: a parameter, and the first word of its treatment.
+/// Rows of the table: a parameter, and the first word of what happens to it.
 fn documented() -> BTreeMap<&'static str, &'static str> {
     let (_, table) = DOCUMENT.split_once("| vLLM's and llama-server's | |\n|---|---|\n").expect("the table");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
@@ -61,7 +61,7 @@ fn asking(name: &str) -> Value {
 }
 
 #[test]
-fn what_the_table_says_is_refused_is_refused_by_its_name() {
+fn refused_parameters_of_the_table_are_refused_by_name() {
     let (_, _, api) = alone();
     let api = api.template(ChatTemplate::family("chatml").unwrap());
     for (name, done) in documented() {
@@ -73,14 +73,15 @@ fn what_the_table_says_is_refused_is_refused_by_its_name() {
         };
         match done {
             "refused" => {
-                let outcomes = asked(asking(name)).map(|it| it.err().map(|error| (error.status, error.param)));
+                let outcomes =
+                    asked(asking(name)).map(|outcome| outcome.err().map(|error| (error.status, error.param)));
                 let refused = Some((400, Some(name.to_owned())));
                 assert!(outcomes.contains(&refused), "{name}: {outcomes:?}");
                 // Null has no effect.
                 assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}");
             }
             "passed" => assert!(asked(asking(name)).iter().all(Result::is_ok), "{name}"),
-            // A request needs these parameters.
+            // Every request needs these parameters.
             "done" if matches!(name, "messages" | "prompt") => {}
             "done" => assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}"),
             other => panic!("{name} is {other}"),
@@ -104,10 +105,10 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
     };
     let plain = text(json!({"max_tokens": 12}));
     assert_eq!(text(json!({"n_predict": 12})), plain);
-    // 16.0 counts as an integer.
+    // A number such as 16.0 counts as an integer.
     assert_eq!(text(json!({"max_tokens": 12.0, "seed": 3.0, "n": 1.0, "top_k": 40.0})), plain);
     assert_ne!(text(json!({"max_tokens": 12, "repetition_penalty": 1.9})), plain);
-    // With `min_p` 1 only the most likely token is left, whatever the temperature.
+    // With `min_p` 1 only the most likely token is left, at every temperature.
     let warm = |min_p: f64, seed: u32| {
         text(json!({"max_tokens": 12, "temperature": 1.8, "top_k": 0, "top_p": 1, "min_p": min_p, "seed": seed}))
     };
@@ -169,7 +170,7 @@ fn a_text_ends_with_a_token_of_its_own_and_not_before_its_fewest() {
     let last = *tokens.last().unwrap();
     let (stopped, reason, count) = complete(json!({"stop_token_ids": [last]}));
     assert!(reason == "stop" && count < 24 && text.starts_with(&stopped), "{text:?} {stopped:?}");
-    // The ending token is not chosen earlier.
+    // The token that ends the text is not chosen before the minimum length.
     let (_, _, count) = complete(json!({"stop_token_ids": [last], "min_tokens": 24}));
     assert_eq!(count, 24);
     let eos = vocab.eos().unwrap();

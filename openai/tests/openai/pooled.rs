@@ -1,4 +1,4 @@
-//! A server of a pool: the demo model under several names, one of them for vectors, in this process.
+//! A server of a pool in this process. The pool has the demo model under several names, one of them for vectors.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -94,7 +94,7 @@ fn spec(name: &str) -> ModelSpec {
     ModelSpec::new(name, demo_path()).request(Request::new().n_ctx(256))
 }
 
-/// Two models that write, and one for vectors.
+/// Two models that write texts, and one that computes vectors.
 fn three() -> PoolBuilder {
     let vectors = ModelSpec::new("vectors", demo_path()).alias("ada").request(Request::new().embeddings(Pooling::Mean));
     Pool::builder().model(spec("a").alias("org/gpt-4o:latest")).model(spec("b")).model(vectors)
@@ -104,7 +104,7 @@ fn same(server: Server<ManyModels>) -> Server<ManyModels> {
     server
 }
 
-/// Each surface with a body, and the field of its answer that names the model.
+/// The path of each API with a body, and the field of its answer that names the model.
 fn surfaces() -> Vec<(&'static str, Value, &'static str)> {
     let said = json!([{"role": "user", "content": "Hello!"}]);
     vec![
@@ -134,7 +134,7 @@ fn each_surface_goes_to_the_model_that_it_names_and_answers_as_that_model_alone(
             answer
         });
         if answers[0].get("model").is_some() {
-            // The model's own name, whatever name it was asked by.
+            // The answer has the model's own name, even if the request used an alias.
             assert_eq!([&answers[0]["model"], &answers[1]["model"], &answers[2]["model"]], ["a", "a", "b"], "{path}");
         }
         for nobody in ["c", "../a", "/etc/passwd", "a/", "A"] {
@@ -148,7 +148,7 @@ fn each_surface_goes_to_the_model_that_it_names_and_answers_as_that_model_alone(
         assert_eq!(status, 400, "{path}: {answer}");
         assert!(answer["error"]["message"].as_str().unwrap().contains("a, b, vectors"), "{answer}");
     }
-    // The demo model has no tokens for a gap.
+    // The demo model has no fill-in-the-middle tokens.
     assert_eq!(server.post("/infill", &json!({"model": "a", "input_prefix": "a", "input_suffix": "b"})).0, 501);
     let (status, vectors) = server.post("/v1/embeddings", &json!({"model": "vectors", "input": ["a", "b"]}));
     assert_eq!((status, vectors["data"].as_array().map(Vec::len)), (200, Some(2)), "{vectors}");
@@ -165,7 +165,7 @@ fn llama_servers_native_paths_take_the_model_from_the_query() {
     let server = Running::start(three(), same);
     assert_eq!(server.get("/props").1["role"], "router");
     assert_eq!(server.get("/slots").0, 400);
-    // Who only looks loads nothing.
+    // Requests that only look at a model do not load it.
     for path in ["/slots?model=a", "/metrics?model=a", "/props?model=a&autoload=false"] {
         let (status, answer) = server.get(path);
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("model_not_loaded")), "{path}");
@@ -217,14 +217,15 @@ fn the_body_names_the_model_before_the_path_does() {
 }
 
 #[test]
-fn models_are_listed_with_their_state_loaded_and_unloaded_as_by_llama_servers_router() {
+fn models_are_listed_loaded_and_unloaded_as_by_llama_servers_router() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.gguf");
     std::fs::write(&broken, b"GGUF, but no more").unwrap();
     let server = Running::start(three().model(ModelSpec::new("broken", broken)), same);
     let (_, listed) = server.get("/v1/models");
     assert_eq!(server.get("/models").1, listed);
-    let of = |field: &str| listed["data"].as_array().unwrap().iter().map(|it| it[field].clone()).collect::<Vec<_>>();
+    let of =
+        |field: &str| listed["data"].as_array().unwrap().iter().map(|entry| entry[field].clone()).collect::<Vec<_>>();
     assert_eq!(of("id"), ["a", "b", "vectors", "broken"]);
     assert_eq!(of("status"), vec![json!({"value": "unloaded"}); 4]);
     assert_eq!(listed["data"][0]["aliases"], json!(["org/gpt-4o:latest"]));
@@ -245,7 +246,7 @@ fn models_are_listed_with_their_state_loaded_and_unloaded_as_by_llama_servers_ro
         assert_eq!(server.post(path, &json!({})).0, 400, "which one?");
     }
 
-    // One that cannot be loaded is an error for those who ask for it, and for nobody else.
+    // A model that cannot be loaded is an error only for requests that name it.
     let asked = |name: &str| server.post("/v1/completions", &json!({"model": name, "prompt": "a", "max_tokens": 2}));
     let (status, error) = asked("broken");
     assert_eq!((status, &error["error"]["code"]), (500, &json!("model_not_loaded")), "{error}");
@@ -288,7 +289,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
     let answer: Value = response.body_mut().read_json().unwrap();
     assert_eq!(answer["choices"][0]["message"]["content"], text(&waited));
 
-    // An error comes as an event in the API's form by then.
+    // Once the stream has begun, an error is sent as an event in the API's form.
     for (path, body, event) in [
         ("/v1/chat/completions", json!({"messages": said, "temperature": "hot"}), "data: {\"error\":"),
         ("/v1/completions", json!({"prompt": "a", "max_tokens": -5}), "data: {\"error\":"),
@@ -306,7 +307,7 @@ fn a_stream_that_waits_for_its_model_says_so_and_is_then_the_same() {
         let mut response = server.raw(path, &body);
         let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
         let told = response.body_mut().read_to_string().unwrap();
-        // A name that nobody has is known at once.
+        // An unknown name is refused at once, before a stream begins.
         if kind == "application/json" {
             assert!(told.contains("nobody"), "{told}");
             continue;
@@ -352,7 +353,7 @@ fn stored_responses_belong_to_the_server_and_outlive_their_model() {
     let url = format!("http://{}/v1/responses/{id}", server.address);
     assert_eq!(Running::agent().delete(&url).call().unwrap().status(), 200);
     assert_eq!(server.get(&format!("/v1/responses/{id}")).0, 404);
-    // Ids of texts are one server's too.
+    // The ids of texts are also unique within the server.
     let ids = ["a", "b", "a", "b"].map(|model| {
         server.post("/v1/completions", &json!({"model": model, "prompt": "a", "max_tokens": 1})).1["id"].to_string()
     });
@@ -379,7 +380,7 @@ fn a_text_that_runs_is_not_cut_off_by_an_unload_or_by_a_file_that_has_changed() 
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"finish_reason\":\"length\"") && rest.contains("data: [DONE]"), "{rest}");
     assert!(tokens(&rest) >= 199, "{}", tokens(&rest));
-    // The name is the new specification's.
+    // The name now means the new specification.
     assert_eq!(server.post("/v1/completions", &json!({"model": "a", "prompt": "a", "max_tokens": 2})).0, 200);
     assert_eq!(server.get("/v1/models/a").1["meta"]["n_ctx"], 128);
     let status = server.pool.status();
@@ -393,7 +394,7 @@ fn a_model_that_only_finishes_its_texts_takes_no_name_from_the_one_that_replaces
     let held = server.pool.get("a").wait().unwrap();
     let other = spec("a").alias("gpt-4o").request(Request::new().n_ctx(128));
     server.pool.set_models(vec![other], Limits::default()).unwrap();
-    // Both models are listed, and one of them has the names.
+    // Both models are listed, but only one of them has the names.
     let (_, listed) = server.get("/v1/models");
     let listed = listed["data"].as_array().unwrap();
     let named = |name: &str| {

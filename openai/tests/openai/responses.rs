@@ -10,13 +10,13 @@ use crate::server::{MODEL, Server};
 const DOCUMENT: &str = include_str!("../../../docs/responses.md");
 const PATH: &str = "/v1/responses";
 
-/// A template that shows roles, thoughts, calls and tools, and teaches a format of calls.
+/// A template that shows roles, thoughts, calls and tools, and describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
     {% endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>{% endif %}{# </think> #}{% endif %}";
 
-/// Shows the conversation as an error.
+/// A template that raises an error, which shows the conversation.
 const SHOWS: &str = "{% if messages | length > 1 %}{{ raise_exception(messages | map(attribute='role') | join(',') ~ ' ' ~ \
     messages | map(attribute='content') | join('/') ~ ' ' ~ messages | map(attribute='reasoning_content', default='') | \
     join('/')) }}{% endif %}x";
@@ -50,7 +50,7 @@ fn respond(server: &Server, more: &Value) -> Value {
     response
 }
 
-/// The data of a stream's events. Checks that names equal types and that numbers count up.
+/// The data of a stream's events. Checks that the events' names equal their types, and that their numbers count up.
 fn streamed(server: &Server, more: &Value) -> Vec<Value> {
     let mut body = asked(more);
     body["stream"] = true.into();
@@ -195,7 +195,7 @@ fn items_are_shown_to_the_model_as_it_knows_them() {
     ]));
     assert!(said.contains("system,user,assistant,tool,assistant,tool,user S/A/B/C//D/E"), "{said}");
     assert!(said.contains("/hm/"), "{said}");
-    // A client's stored thought is read as the thought.
+    // A thought that the client has stored is read as the thought.
     let kept = shown(json!([{"role": "user", "content": "A"}, thought(json!({"encrypted_content": "aG0="}))]));
     assert!(kept.contains("/hm"), "{kept}");
     let summed =
@@ -271,7 +271,7 @@ fn tools_of_other_kinds_are_left_out_or_named_where_they_are_wanted() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_its_place_in_the_request() {
+fn errors_name_the_place_in_the_request() {
     let server = server(TEMPLATE);
     let user = |content: Value| json!({"input": [{"role": "user", "content": content}]});
     let mut unique = walk();

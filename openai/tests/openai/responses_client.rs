@@ -22,7 +22,7 @@ struct Recipe {
     minutes: u8,
 }
 
-/// A template that shows thoughts, calls and tools, and teaches a format of calls.
+/// A template that shows thoughts, calls and tools, and describes a call format.
 const TEMPLATE: &str = "{% if tools %}{{ tools }}{# <tool_call> {\"name\" #}\n{% endif %}\
     {% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n\
@@ -90,7 +90,7 @@ fn a_tool_is_called_and_its_result_and_the_thought_before_it_go_back() -> Outcom
         other.with(|generate| generate.temp(0.0).max_tokens(1)).answer()?.finish()?
     };
     assert_eq!(over_chat.prompt_tokens, with_result.prompt_tokens);
-    // An answer of a type calls no tool, and its prompt shows the tools.
+    // An answer that is a value of a type calls no tool, but its prompt still shows the tools.
     for choice in [ToolChoice::None, ToolChoice::Function("walk".into()), ToolChoice::OneOf(vec!["walk".into()])] {
         let mut chat = chat.clone().tool_choice(choice.clone());
         chat.say_as::<Recipe>("A recipe.")?;
@@ -112,7 +112,7 @@ fn thoughts_are_thoughts() -> Outcome {
 }
 
 #[test]
-fn what_is_refused_or_cannot_be_said_is_typed() -> Outcome {
+fn refusals_and_inexpressible_requests_are_typed() -> Outcome {
     let server = server();
     let endpoint = Endpoint::new(server.url("/v1")).responses();
     let mut chat = endpoint.chat()?;

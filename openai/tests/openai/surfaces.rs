@@ -1,11 +1,11 @@
-//! Requests of other APIs as data: each is answered or refused, whatever its content.
+//! Random requests of the other APIs, as data. Each is answered or refused.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::api::{any_json, api, one_of};
 
-/// Names of fields in all APIs, and words that they may contain.
+/// Names of fields in all APIs, and words that the fields may contain.
 const NAMES: &str = "type role content text input output id name call_id arguments tool_use_id signature thinking source \
     data format schema summary function encrypted_content refusal";
 const FIELDS: &str = "messages system tools tool_choice thinking output_config stop_sequences metadata max_tokens stream \
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_end_in_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         prop_assert!([api().message(&bytes), api().respond(&bytes)].into_iter().all(|outcome| outcome.is_err_and(|error| error.status == 400)));
     }
 }

@@ -1,14 +1,14 @@
-//! `tool_choice` on the three APIs: the prompt shows the same tools whatever may be called, so that the cache holds it.
+//! `tool_choice` in the three APIs. The prompt shows the same tools for every choice, so that the cache holds it.
 
 use autoplace::chat::ChatTemplate;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
 
-/// A template that shows no tools, and one that shows them and teaches a format of calls.
+/// A template that shows no tools, and one that shows them and describes a call format.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
-/// A call as the model writes it.
+/// A call in the model's format.
 const CALL: &str = "<tool_call>\n{\"name\": \"walk\", \"arguments\": {\"days\": 3}}\n</tool_call>";
 
 fn server(source: &str) -> Server {
@@ -67,7 +67,7 @@ impl Surface {
         body
     }
 
-    /// The number of prompt tokens, and how many of them the cache held.
+    /// The number of prompt tokens, and the number of those that came from the cache.
     fn used(self, answer: &Value) -> (u64, u64) {
         let of =
             |path: &str| answer.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path}: {answer}"));
@@ -81,7 +81,7 @@ impl Surface {
         }
     }
 
-    /// Choices of tools, in the words of this API.
+    /// Choices of tools, in this API's form.
     fn choices(self) -> Vec<Value> {
         let allowed = |mode: &str| match self {
             Self::Chat => json!({"type": "allowed_tools", "allowed_tools":
@@ -101,7 +101,7 @@ impl Surface {
 }
 
 #[test]
-fn whatever_may_be_called_the_prompt_is_the_same_and_the_cache_holds_it() {
+fn the_prompt_is_the_same_for_every_tool_choice_and_stays_cached() {
     for source in [TEXTS, HERMES] {
         let server = server(source);
         for surface in Surface::ALL {
@@ -113,7 +113,7 @@ fn whatever_may_be_called_the_prompt_is_the_same_and_the_cache_holds_it() {
                 let answer = server.post(surface.path(), &body);
                 let (used, cached) = surface.used(&answer);
                 assert_eq!((used, counted.as_u64()), (tokens, Some(tokens)), "{surface:?} {choice}");
-                // The last token of a prompt is computed for its answer.
+                // The last token of a prompt is always computed again.
                 assert!(cached + 1 >= tokens, "{surface:?} {choice}: {cached} of {tokens} tokens");
             }
         }
@@ -133,7 +133,7 @@ fn a_call_that_is_written_although_none_may_be_is_the_answer_s_text() {
     let server = server(HERMES);
     for surface in Surface::ALL {
         let mut body = surface.asked(&json!("none"), 200);
-        // The model writes just this.
+        // The grammar makes the model write exactly this.
         body["grammar"] = format!("root ::= {}", serde_json::to_string(CALL).unwrap()).into();
         let answer = server.post(surface.path(), &body);
         let (text, finish, others) = match surface {

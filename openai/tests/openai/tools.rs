@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// A template that shows no tools.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
-/// Templates that show tools and teach a call format.
+/// Templates that show tools and describe a call format.
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 const GLM: &str = "{{ tools }}{# <tool_call>f<arg_key>a</arg_key> #}{{ messages[-1].content }}";
 
@@ -77,7 +77,7 @@ fn tools_are_described_to_a_model_whose_template_shows_none_and_can_be_called() 
 }
 
 #[test]
-fn where_tools_are_not_to_be_described_they_are_refused_with_the_ways_out() {
+fn tools_that_must_not_be_described_are_refused_with_advice() {
     let template = ChatTemplate::new(TEXTS, <_>::default()).unwrap().describe_tools(false);
     let server = Server::start(1024, template);
     let (status, answer) = post(&server, &asked(&json!({"tools": [walk()]})));
@@ -107,7 +107,7 @@ fn parts_keep_the_keys_that_a_template_reads() {
 }
 
 #[test]
-fn several_system_messages_are_one_where_the_template_takes_one_and_a_late_one_is_its_own_affair() {
+fn initial_system_messages_are_merged_and_a_late_one_is_left_to_the_template() {
     let takes_one = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
         {{ raise_exception('a system message comes first') }}{% endif %}\
         {% if m.role == 'system' and 'brief' in m.content and 'kind' not in m.content %}{{ raise_exception('lost') }}\
@@ -184,7 +184,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
     assert_eq!((status, &error["param"]), (400, &json!("tools[1].function.parameters")), "{answer}");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("anyOf") && message.contains("`required`"), "{message}");
-    // A forced call has its own form; a JSON format always has one.
+    // A forced call is constrained anyway, and so is a JSON format.
     let forced = asked(&json!({"tools": [walk(), either], "tool_choice": "required"}));
     let hermes = server(HERMES);
     for (server, body) in [(&glm, forced), (&hermes, asked(&json!({"tools": [walk(), either]})))] {
@@ -198,7 +198,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
         let place = json!("tools[0].function.parameters.properties.p");
         assert_eq!((status, &answer["error"]["param"]), (400, &place), "{answer}");
     }
-    // With a constrained tool, text remains unconstrained.
+    // If only a tool is constrained, text remains free.
     let mut held = walk();
     held["function"]["strict"] = true.into();
     let (status, answer) = post(&glm, &asked(&json!({"tools": [held], "max_tokens": 20})));

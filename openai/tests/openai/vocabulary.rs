@@ -1,4 +1,5 @@
-//! Requests of llama-server's clients besides answers: tokens, prompts, facts about the server, and its metrics.
+//! Other requests of llama-server's clients than those for answers: for tokens, prompts, facts about the server, and
+//! its metrics.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
@@ -31,7 +32,7 @@ fn a_text_becomes_tokens_and_tokens_become_the_text() {
     for said in ["And it came to pass", "", "\u{e4}\u{1f600} \n\t", "<|im_start|>user"] {
         let tokens = server.post("/tokenize", &json!({"content": said}))["tokens"].clone();
         let text = server.post("/detokenize", &json!({"tokens": tokens}))["content"].clone();
-        // This vocabulary begins a text with a space.
+        // This vocabulary puts a space before a text.
         let text = text.as_str().unwrap();
         assert_eq!(text.strip_prefix(' ').unwrap_or(text), said, "{tokens}");
         let pieces = server.post("/tokenize", &json!({"content": said, "with_pieces": true}))["tokens"].clone();
@@ -79,7 +80,7 @@ fn the_prompt_of_a_chat_can_be_seen_and_counted_before_it_is_computed() {
 }
 
 #[test]
-fn what_the_server_is_can_be_read_without_a_path_or_a_text_of_anybodys() {
+fn facts_about_the_server_contain_no_path_and_no_text() {
     let server = server();
     server.post("/v1/completions", &json!({"prompt": "mellon mellon", "max_tokens": 4}));
     let props = server.get("/props");
@@ -136,11 +137,11 @@ fn documents_are_ordered_by_their_scores_in_each_shape() {
         for (name, value) in more.as_object().unwrap() {
             body[name] = value.clone();
         }
-        RerankRequest::read(body.to_string().as_bytes(), "ranker").and_then(|it| it.answer(&mut embedder))
+        RerankRequest::read(body.to_string().as_bytes(), "ranker").and_then(|request| request.answer(&mut embedder))
     };
     let jina = answer(json!({"documents": documents, "model": "ranker"})).unwrap();
     let indices = |results: &Value| -> Vec<usize> {
-        results.as_array().unwrap().iter().map(|it| it["index"].as_u64().unwrap() as usize).collect()
+        results.as_array().unwrap().iter().map(|result| result["index"].as_u64().unwrap() as usize).collect()
     };
     assert_eq!(indices(&jina["results"]), order);
     assert!(jina["usage"]["total_tokens"].as_u64() > Some(0) && jina["results"][0]["relevance_score"].is_number());

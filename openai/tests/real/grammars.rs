@@ -19,7 +19,7 @@ const TOKENS: usize = 48;
 /// The context of both sides.
 const N_CTX: u32 = 4096;
 
-/// Texts for each grammar.
+/// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
 /// Maximum tokens of a sampled text. Most texts of most grammars end by themselves before.

@@ -63,7 +63,7 @@ fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
         let arguments = ["-p", prompt, "-n", &tokens, "-c", &context, "-t", &threads, "--temp", "0"];
         let arguments = [&arguments[..], &["-no-cnv", "--no-display-prompt", "--no-escape"]].concat();
         let (printed, _) = output(setting, "llama-completion", &arguments)?.ok_or("llama-completion is not there")?;
-        // Its mark of the end is not a part of the text.
+        // The program's mark of the end is not part of the text.
         let theirs = printed.trim_end().trim_end_matches("[end of text]");
         if ours.trim_end() != theirs.trim_end() {
             differ.push(format!("{prompt:?}: {ours:?} here, {printed:?} there"));

@@ -1,9 +1,9 @@
-//! Compares real models with llama.cpp itself: tokens, templates, greedy texts, texts held to grammars, perplexity,
-//! forced calls, schemas, speed, predicted speed.
+//! Compares real models with llama.cpp itself: tokens, templates, greedy texts, texts constrained by grammars,
+//! perplexity, forced calls, schemas, speed, and predicted speed.
 //!
-//! In: model files, and llama.cpp's own programs from the same source, fetched and compiled by `cargo xtask real`. Out:
-//! a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), the peer
-//! is libllama's own API, the templates' renderings are recorded, and fewer texts are generated.
+//! In: model files, and llama.cpp's own programs from the same source, which `cargo xtask real` fetches and compiles.
+//! Out: a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), texts
+//! are compared with libllama's own API and renderings with recorded ones, and fewer texts are generated.
 //!
 //! | variable | |
 //! |---|---|
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let wanted = std::env::var("AUTOPLACE_REAL_CHECKS").unwrap_or_default();
-    let is_wanted = |name: &str| wanted.trim().is_empty() || wanted.split_whitespace().any(|it| it == name);
+    let is_wanted = |name: &str| wanted.trim().is_empty() || wanted.split_whitespace().any(|word| word == name);
     if let Some(unknown) = wanted.split_whitespace().find(|name| CHECKS.iter().all(|(check, _)| check != name)) {
         eprintln!("error: AUTOPLACE_REAL_CHECKS: there is no check {unknown:?}");
         return ExitCode::FAILURE;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     let mut rows = Vec::new();
     for setting in &settings {
         for (name, check) in CHECKS.iter().filter(|(name, _)| is_wanted(name)) {
-            // A check that could not run is a failed row; the other checks still run.
+            // A check that could not run makes a failed row, and the other checks still run.
             let made =
                 check(setting).unwrap_or_else(|error| vec![Row::new("could not be made").fails(error.to_string())]);
             for row in made {

@@ -8,7 +8,7 @@ use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::tools::output;
 
-/// Our own prose.
+/// The text: our own documentation.
 const TEXT: &str = concat!(include_str!("../../../docs/using.md"), include_str!("../../../docs/cli.md"));
 
 /// Tokens of a chunk. Only tokens in its second half count (llama.cpp, tools/perplexity/perplexity.cpp).
@@ -33,8 +33,8 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(vec![if is_near { row } else { row.fails(format!("{ours} here, {theirs} there")) }])
 }
 
-/// Generates the text itself: each token is forced to the text's, and the model reports its probability. Also returns
-/// the computed chunks.
+/// Our perplexity. The generation is forced to choose each token of the text, and reports the token's probability. Also
+/// returns the computed chunks.
 fn ours(setting: &Setting, chunks: usize) -> Outcome<(f64, Vec<Vec<i32>>)> {
     let model = setting.load(2 * CHUNK as u32)?;
     let vocab = model.native()?.vocab();
@@ -71,7 +71,7 @@ fn chunks_of(tokens: &[i32], chunks: usize, vocab: &Vocab) -> Outcome<Vec<Vec<i3
         .take(chunks)
         .map(|chunk| {
             let mut chunk = chunk.to_vec();
-            // If the vocabulary puts BOS before a text, BOS replaces each chunk's first token.
+            // If the vocabulary puts BOS before a text, BOS replaces the first token of each chunk.
             chunk[0] = begins_with_bos.unwrap_or(chunk[0]);
             chunk
         })
@@ -81,7 +81,7 @@ fn chunks_of(tokens: &[i32], chunks: usize, vocab: &Vocab) -> Outcome<Vec<Vec<i3
 fn by_llama_perplexity(setting: &Setting, chunks: usize) -> Outcome<Option<f64>> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(&file, TEXT)?;
-    let path = file.path().to_str().ok_or("the temporary folder's name is no text")?;
+    let path = file.path().to_str().ok_or("the temporary folder's name is not valid text")?;
     let (chunks, chunk, threads) = (chunks.to_string(), CHUNK.to_string(), THREADS.to_string());
     let arguments = ["-f", path, "-c", &chunk, "-b", &chunk, "--chunks", &chunks, "-t", &threads, "--no-escape"];
     let Some((stdout, stderr)) = output(setting, "llama-perplexity", &arguments)? else { return Ok(None) };

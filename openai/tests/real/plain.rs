@@ -1,4 +1,4 @@
-//! Uses only libllama's C API: the peer if llama.cpp's programs are missing.
+//! A peer that uses only libllama's C API, for runs without llama.cpp's programs.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(crate) struct Plain {
 impl Plain {
     /// Loads on the host with llama.cpp's defaults. An earlier load of ours has initialised the backend.
     pub(crate) fn load(path: &Path, n_ctx: u32) -> Outcome<Self> {
-        let file = CString::new(path.to_str().ok_or("the path is no text")?)?;
+        let file = CString::new(path.to_str().ok_or("the path is not valid text")?)?;
         // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
         // plain numbers changed.
         unsafe {
@@ -71,7 +71,7 @@ impl Plain {
         let mut tokens = Vec::new();
         while tokens.len() < n {
             let token = likeliest(&logits);
-            // SAFETY: the vocabulary lives, and the token is one of its.
+            // SAFETY: the vocabulary lives, and has the token.
             if unsafe { raw::llama_vocab_is_eog(self.vocab(), token) } {
                 break;
             }
@@ -87,11 +87,11 @@ impl Plain {
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
     }
 
-    /// Computes further tokens. Returns the logits after the last.
+    /// Computes further tokens. Returns the logits after the last one.
     pub(crate) fn decode(&mut self, tokens: &[i32]) -> Outcome<Vec<f32>> {
         let mut tokens = tokens.to_vec();
-        // SAFETY: the context and its vocabulary live; the list lives as long as the batch, which asks for the logits
-        // of the last token: `n_vocab` numbers that live until the next call.
+        // SAFETY: the context and its vocabulary live; the list lives as long as the batch. The batch requests the
+        // logits of the last token, which are `n_vocab` numbers and live until the next call.
         unsafe {
             let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
             let status = raw::llama_decode(self.context, batch);

@@ -1,8 +1,9 @@
-//! Predicted speeds beside llama-bench's: those of a second load, after a first one beside two busy processes; on all
-//! processors, and inside half a core (Linux, with the rights to make a control group).
+//! Compares predicted speeds with llama-bench's. The predictions are those of a second load, after a first load beside
+//! two busy processes. They are made on all processors, and inside half a core (Linux, with the rights to make a
+//! control group).
 //!
-//! Each load is a process of its own with a cache folder of its own, so that nothing is known before the first one. The
-//! ratios are not asserted: they are meaningful only on a quiet machine.
+//! Each load runs in its own process, with a fresh cache folder, so that nothing is known before the first load. The
+//! ratios are not asserted, because they are meaningful only on a quiet machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,42 +19,44 @@ use tempfile::TempDir;
 use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 
-/// What a process of this program does instead of the checks: `busy` or `predict`.
+/// The environment variable that makes a process of this program do something other than the checks: `busy` or
+/// `predict`.
 const ROLE: &str = "AUTOPLACE_REAL_ROLE";
 
 const PROMPT: u32 = 512;
-/// Inside half a core, 4,096 tokens before a measured one would take minutes.
+/// The depths at which speeds are compared. Inside half a core there are fewer, because 4,096 tokens before a measured
+/// one would take minutes.
 const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
 const DEPTHS_OF_HALF: [u32; 3] = [64, 512, 2048];
 
-/// Generated tokens per depth: under a quota enough for several of its periods.
+/// Number of tokens to generate at each depth. They take several periods of a quota.
 const TOKENS: u32 = 32;
-/// Measurements of each speed.
+/// Number of measurements of each speed.
 const ROUNDS: u32 = 3;
 
-/// The bars: a predicted speed over the measured one differs from 1 by at most this.
+/// The targets: the ratio of a predicted to a measured speed shall differ from 1 by at most this.
 const GENERATION: f64 = 0.15;
 const PROMPTS: f64 = 0.20;
 
-/// Time after which `/proc/pressure/cpu`, an average over ten seconds, has forgotten the busy processes.
+/// Time after which `/proc/pressure/cpu`, an average over ten seconds, no longer contains the busy processes.
 const FORGET: Duration = Duration::from_secs(30);
 
-/// Microseconds of each tenth of a second.
+/// The quota of half a core, in microseconds of each tenth of a second.
 const HALF_A_CORE: u32 = 50_000;
 
-/// Plays the role of this process, if it has one.
+/// Runs the role of this process, if it has one.
 pub(crate) fn role() -> Option<Outcome<()>> {
     let role = env::var(ROLE).ok()?;
     let path = PathBuf::from(env::args_os().nth(1).unwrap_or_default());
     Some(if role == "busy" { be_busy() } else { predict(&path) })
 }
 
-/// On all processors.
+/// Compares predictions on all processors.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, None, &DEPTHS)
 }
 
-/// Inside half a core.
+/// Compares predictions in a control group that is limited to the time of half a core.
 pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     if setting.tool("llama-bench").is_none() {
         return Ok(Vec::new());
@@ -64,7 +67,7 @@ pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, Some(&group), &DEPTHS_OF_HALF)
 }
 
-/// Loads beside two busy processes, then alone, and sets the second load's predictions beside llama-bench.
+/// Loads beside two busy processes, then alone, and compares the predictions of the second load with llama-bench.
 fn compare(setting: &Setting, group: Option<&Group>, depths: &[u32]) -> Outcome<Vec<Row>> {
     let Some(bench) = setting.tool("llama-bench") else { return Ok(Vec::new()) };
     let cache = tempfile::tempdir()?;
@@ -115,14 +118,14 @@ fn number(of: &Value, name: &str) -> Outcome<f64> {
     of[name].as_f64().ok_or_else(|| format!("llama-bench has no {name}").into())
 }
 
-/// The predictions of a load in a process of its own.
+/// The predictions of a load in its own process.
 fn load(path: &Path, group: Option<&Group>, cache: &TempDir) -> Outcome<Value> {
     let mut command = within(group, &env::current_exe()?);
     command.arg(path).env(ROLE, "predict").env("XDG_CACHE_HOME", cache.path()).env("HOME", cache.path());
     Ok(serde_json::from_str(&output(&mut command)?)?)
 }
 
-/// In the role `predict`: loads, generates a short text, and prints what the plan predicts.
+/// The role `predict`: loads, generates a short text, and prints the plan's predictions.
 fn predict(path: &Path) -> Outcome<()> {
     let request =
         Request::new().n_ctx(8192).n_gpu_layers(0).n_ubatch(512).at(DEPTHS).workload(Workload::new(PROMPT, 64));
@@ -142,7 +145,7 @@ fn predict(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// In the role `busy`: computes until the checks end it, or end themselves.
+/// The role `busy`: computes until the checks end it, or until the checks' process has ended.
 fn be_busy() -> Outcome<()> {
     thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -154,7 +157,7 @@ fn be_busy() -> Outcome<()> {
     }
 }
 
-/// A busy process during this value's lifetime.
+/// A busy process, which ends when this is dropped.
 struct Busy(Child);
 
 impl Busy {
@@ -171,7 +174,7 @@ impl Drop for Busy {
     }
 }
 
-/// What a process prints.
+/// The output of a process.
 fn output(command: &mut Command) -> Outcome<String> {
     let output = command.stdin(Stdio::null()).output()?;
     if !output.status.success() {
@@ -181,7 +184,7 @@ fn output(command: &mut Command) -> Outcome<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A program that begins inside a group.
+/// A command that starts a program inside a group.
 fn within(group: Option<&Group>, program: &Path) -> Command {
     let Some(group) = group else { return Command::new(program) };
     let mut command = Command::new("sh");
@@ -193,8 +196,8 @@ fn within(group: Option<&Group>, program: &Path) -> Command {
 struct Group(PathBuf);
 
 impl Group {
-    /// A group inside this process's own, with a quota in microseconds of each tenth of a second. `None` where no group
-    /// can be made: in most containers, and without the rights.
+    /// Makes a group inside this process's own, with a quota in microseconds of each tenth of a second. `None` if no
+    /// group can be made, as in most containers or without the rights.
     fn new(quota_us: u32) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let version_1 = |mount: &'static str| (mount, "cpu.cfs_quota_us", quota_us.to_string());

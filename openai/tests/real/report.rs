@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::rows::Row;
 
-/// Maximum number of differences printed for a row.
+/// Maximum number of differences that are printed for a row.
 const SHOWN: usize = 5;
 
 /// Prints the table and the differences, writes the table to a file if requested, and returns success if all is equal.

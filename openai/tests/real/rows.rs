@@ -1,4 +1,4 @@
-//! One line of the table: the comparison, and its differences.
+//! The rows of the table: a comparison, and its differences.
 
 /// A check's result, or the reason why it could not run.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -10,7 +10,7 @@ pub(crate) struct Row {
     pub(crate) model: String,
     /// The compared items.
     pub(crate) what: String,
-    /// The result in figures.
+    /// The result, in figures.
     pub(crate) result: String,
     /// Every difference.
     pub(crate) failures: Vec<String>,

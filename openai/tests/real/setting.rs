@@ -1,4 +1,4 @@
-//! The compared sides: a model and its peers.
+//! The sides of a comparison: a model, and its peers.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use autoplace::gguf::Header;
 
 use crate::rows::Outcome;
 
-/// Threads of both sides: the splitting of sums decides their rounding and their speed.
+/// Number of threads of both sides. It must be equal, because it decides the rounding of sums and the speed.
 pub(crate) const THREADS: u32 = 2;
 
 /// One model with its peers.
@@ -16,7 +16,7 @@ pub(crate) struct Setting {
     pub(crate) path: PathBuf,
     /// The file's name without its extension.
     pub(crate) name: String,
-    /// The folder with llama.cpp's programs; without it libllama's API is the peer.
+    /// The folder with llama.cpp's programs. Without it, libllama's API is the peer.
     pub(crate) tools: Option<PathBuf>,
     /// A Python with transformers.
     pub(crate) python: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub(crate) struct Setting {
 impl Setting {
     /// A setting for each model in the environment.
     pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
-        let folder = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+        let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
         let grammars = folder("AUTOPLACE_REAL_GRAMMARS");
         let models = std::env::var_os("AUTOPLACE_REAL_MODELS").unwrap_or_default();
@@ -53,7 +53,7 @@ impl Setting {
         self.tools.as_deref().map(|folder: &Path| folder.join(file))
     }
 
-    /// The model's own template; for the base model without one, its family's.
+    /// The model's own template, or for a base model without a template its family's.
     pub(crate) fn template(&self) -> Outcome<ChatTemplate> {
         let header = Header::open(&self.path)?;
         match ChatTemplate::from_header(&header) {

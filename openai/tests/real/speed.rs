@@ -1,5 +1,5 @@
-//! Tokens per second compared with llama-bench, in turns, with the same threads. The ratio is not asserted: it is
-//! meaningful only on a quiet machine.
+//! Tokens per second, compared with llama-bench in turns, with the same number of threads. The ratio is not asserted,
+//! because it is meaningful only on a quiet machine.
 
 use autoplace::Model;
 use autoplace::generate::Prompt;
@@ -13,7 +13,7 @@ use crate::tools::output;
 const PROMPT: usize = 512;
 const GENERATED: usize = 128;
 
-/// Rounds. Each has one measurement of both sides.
+/// Number of rounds. Each has one measurement of both sides.
 const ROUNDS: usize = 3;
 
 /// Tokens per second of prompt and generation.
@@ -48,7 +48,7 @@ fn measure_ours(setting: &Setting, speeds: &mut Speeds) -> Outcome<()> {
     let mut tokens = model.tokenize(Prompt::text(include_str!("../../../docs/using.md")))?;
     tokens.truncate(PROMPT);
     for (prompt, generated) in [(&tokens[..], 1), (&tokens[..1], GENERATED)] {
-        // Twice: the first run is a warm-up, which llama-bench leaves out too.
+        // The text is generated twice. The first run is a warm-up, which llama-bench leaves out too.
         let mut statistics = None;
         for _ in 0..2 {
             let mut stream = model.generate(prompt).temp(0.0).ignore_eos().max_tokens(generated).stream()?;

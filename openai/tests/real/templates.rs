@@ -16,13 +16,13 @@ use crate::tools::LlamaServer;
 /// Renders requests with transformers, one line of JSON each.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtask/templates/render.py");
 
-/// transformers' renderings of the conversations by model, written by `cargo xtask real --write`.
+/// transformers' renderings of the conversations for each model, which `cargo xtask real --write` records.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/templates.json");
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     let header = Header::open(&setting.path)?;
     let template = setting.template()?;
-    let all: Vec<Vec<Value>> = conversations().into_iter().map(|it| it.messages).collect();
+    let all: Vec<Vec<Value>> = conversations().into_iter().map(|conversation| conversation.messages).collect();
     let ours: Vec<Option<String>> = all.iter().map(|messages| rendered(&template, messages)).collect();
 
     let mut rows = Vec::new();
@@ -137,7 +137,7 @@ fn beside_llama_server(server: &LlamaServer, all: &[Vec<Value>], ours: &[Option<
         }
         compared += 1;
         let answer: Outcome<Value> = server.ask("/apply-template", &json!({"messages": messages}));
-        let theirs = answer.ok().and_then(|it| it["prompt"].as_str().map(without_bos));
+        let theirs = answer.ok().and_then(|answer| answer["prompt"].as_str().map(without_bos));
         if ours.as_deref().map(without_bos) != theirs {
             differ.push(format!("{}: {ours:?} here, {theirs:?} there", json!(messages)));
         }

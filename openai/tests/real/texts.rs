@@ -21,8 +21,8 @@ impl Random {
     }
 }
 
-/// First code points of ranges of 128 for the texts: all ranges of the text planes except ideographs and Hangul
-/// syllables, some of these, and the ends of the other planes.
+/// The first code points of the blocks of 128 characters that the texts use: all blocks of the text planes except
+/// ideographs and Hangul syllables, some blocks of these, and the last blocks of the other planes.
 fn blocks() -> Vec<u32> {
     let scripts = [0..0x3400, 0xA000..0xAC00, 0xE000..0x1_7000, 0x1_8B00..0x2_0000];
     let ideographs = [0x3400..0xA000, 0xAC00..0xD800, 0x1_7000..0x1_8B00, 0x2_0000..0x3_2400];
@@ -118,16 +118,18 @@ const PIECES: &[&str] = &[
     "\u{e000}",
 ];
 
-/// This many texts. `controls` are the model's control tokens as text; every third mixed text contains some.
+/// Makes `count` texts. `controls` are the texts of the model's control tokens; every third mixed text contains some.
 pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     let mut random = Random::new(51);
     let mut texts = vec![String::new()];
     texts.extend(PIECES.iter().map(|&piece| piece.to_owned()));
     texts.extend(controls.iter().take(200).cloned());
     texts.extend(controls.iter().take(50).map(|control| format!("a{control} b")));
-    // Cut short, or with spaces inside, they are not control tokens.
+    // Texts of control tokens that are cut short or have spaces inside are not control tokens.
     texts.extend(controls.iter().take(50).map(|control| control.chars().skip(1).collect()));
-    texts.extend(controls.iter().take(50).map(|control| control.chars().flat_map(|it| [it, ' ']).collect()));
+    texts.extend(
+        controls.iter().take(50).map(|control| control.chars().flat_map(|character| [character, ' ']).collect()),
+    );
     texts.extend(long());
     let blocks = blocks();
     texts.extend(blocks.iter().map(|&first| of_block(&mut random, first)));
@@ -158,7 +160,7 @@ fn character(random: &mut Random, first: u32) -> char {
     char::from_u32(first + random.below(128) as u32).unwrap_or('\u{fffd}')
 }
 
-/// Words with one block's characters.
+/// Words of the characters in one block.
 fn of_block(random: &mut Random, first: u32) -> String {
     let mut text = String::new();
     for _ in 0..=random.below(6) {

@@ -83,7 +83,7 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
                 let prompt = if parse_special { Prompt::markup(text) } else { Prompt::text(text) };
                 let ours = model.tokenize(prompt.add_special(add_special));
                 let theirs = peer.tokenize(text, add_special, parse_special)?;
-                // For an empty text, we give BOS or an error, and llama.cpp an empty list.
+                // For an empty text, our result is BOS or an error, and llama.cpp's is an empty list.
                 let is_same = match &ours {
                     _ if theirs.is_empty() => text.is_empty(),
                     Ok(ours) => *ours == theirs,
@@ -102,11 +102,11 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
     Ok(Row::compared(what, texts.len() * 4, differ))
 }
 
-/// Prompts of conversations without control tokens in the messages: split into template text and message text, they
-/// must give the same tokens as in one piece.
+/// Prompts of conversations without control tokens in the messages. Split into text of the template and of messages,
+/// they must have the same tokens as in one piece.
 fn chats(model: &Model, template: &ChatTemplate, peer: &Peer) -> Outcome<Row> {
     let (mut differ, mut compared) = (Vec::new(), 0);
-    for conversation in conversations().into_iter().filter(|it| it.control_tokens.is_none()) {
+    for conversation in conversations().into_iter().filter(|conversation| conversation.control_tokens.is_none()) {
         let Ok(rendered) = template.render(&Conversation::from_json(conversation.messages).add_generation_prompt(true))
         else {
             continue;
@@ -150,7 +150,7 @@ fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
     for text in &some {
         let mut file = tempfile::NamedTempFile::new()?;
         file.write_all(text.as_bytes())?;
-        let file = file.path().to_str().ok_or("the temporary folder's name is no text")?;
+        let file = file.path().to_str().ok_or("the temporary folder's name is not valid text")?;
         // By default, llama-tokenize reads the two characters `\n` of a file as one line end.
         let arguments = ["-f", file, "--ids", "--log-disable", "--no-parse-special", "--no-escape"];
         let (listed, _) = output(setting, "llama-tokenize", &arguments)?.ok_or("llama-tokenize is not there")?;

@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use crate::rows::Outcome;
 use crate::setting::{Setting, THREADS};
 
-/// A llama-server on a model during this value's lifetime.
+/// A llama-server with a model, which ends when this is dropped.
 pub(crate) struct LlamaServer {
     process: Child,
     url: String,
@@ -30,8 +30,8 @@ impl LlamaServer {
         command.arg("-m").arg(&setting.path).arg("--chat-template-file").arg(template.path());
         command.args(["--port", &free.port().to_string(), "-c", "4096", "-np", "1", "--jinja", "--no-webui"]);
         command.args(["-t", &THREADS.to_string(), "-tb", &THREADS.to_string()]);
-        // For a checkpoint of a model with windows, the server computes the last tokens of a prompt apart, which rounds
-        // otherwise (server-context.cpp).
+        // For a checkpoint of a model with windows, the server would compute the last tokens of a prompt separately,
+        // which rounds differently (server-context.cpp).
         command.args(["--ctx-checkpoints", "0"]);
         let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let process = process.map_err(|error| format!("{}: {error}", program.display()))?;
@@ -80,6 +80,6 @@ pub(crate) fn output(setting: &Setting, name: &str, arguments: &[&str]) -> Outco
     if !output.status.success() {
         return Err(format!("{name} has failed ({}): {said}", output.status).into());
     }
-    // A text that ends with its last token may end within a character.
+    // The output may end within a character, if the last token does.
     Ok(Some((String::from_utf8_lossy(&output.stdout).into_owned(), said)))
 }

@@ -18,7 +18,8 @@ const SEEDS: usize = 50;
 const PARALLEL: u32 = 8;
 const N_CTX: u32 = 1024;
 
-/// Templates that list tools; the templates of the two models do not. The model must use their call formats.
+/// Templates that list tools, because the templates of the two models do not. The model must use the call formats of
+/// these templates.
 const TOOL_TEMPLATES: [(&str, &str); 2] = [
     ("ChatML", include_str!("tools.jinja")),
     ("Llama 3", include_str!("../../../chat/tests/chat_templates/families/llama-3-tools.jinja")),
@@ -102,7 +103,7 @@ fn messages() -> Value {
     json!([{"role": "user", "content": "What is the weather in Paris, and how much is 12 and 30?"}])
 }
 
-/// Forces a call of each tool, and of any of them.
+/// Forces a call of each tool, and a call of any of them.
 pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     let tools = tools_to_call();
     let mut rows = Vec::new();
@@ -115,7 +116,7 @@ pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     let header = Header::open(&setting.path)?;
     let loaded = load(setting)?;
     for ((what, choice), (format, source)) in
-        choices.iter().flat_map(|it| TOOL_TEMPLATES.map(|template| (it, template)))
+        choices.iter().flat_map(|choice| TOOL_TEMPLATES.map(|template| (choice, template)))
     {
         let ask = json!({"messages": messages(), "tools": tools, "tool_choice": choice});
         let template = ChatTemplate::from_source(source, &header)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The read bandwidth of a memory, with the source of the figure.
 ///
-/// The figure is the peak on paper, of which programs reach most; [`MeasuredRates`](super::MeasuredRates) has the
+/// The figure is the theoretical peak, and programs reach most of it; [`MeasuredRates`](super::MeasuredRates) has the
 /// measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} {source}", PerSecond(*bytes_per_second))]
@@ -63,7 +63,7 @@ mod tests {
     use super::PerSecond;
 
     #[test]
-    fn under_ten_a_decimal_is_printed_and_nothing_overflows() {
+    fn numbers_below_ten_have_a_decimal_and_nothing_overflows() {
         for (bytes, text) in [
             (1_008_096_000_000, "1008 GB/s"),
             (7_876_923_077, "7.9 GB/s"),

@@ -17,9 +17,9 @@ pub const fn gib(n: u64) -> u64 {
 
 /// A byte count with a `Display` for people: `19.9 GiB`, `312 MiB`, `4.0 KiB`, `17 B`.
 ///
-/// GiB have one decimal and MiB none, except below 10 MiB, where the decimal tells sizes apart. Integer arithmetic
-/// rounds half up, so the output is the same on every machine. Width and alignment of the format string apply
-/// (`{:>9}`).
+/// GiB have one decimal. MiB have none, except below 10 MiB, where a decimal is needed to distinguish sizes. Integer
+/// arithmetic rounds half up, so the output is the same on every machine. Width and alignment of the format string
+/// apply (`{:>9}`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn a_text_that_is_not_a_size_is_refused() {
         let wrong = "GiB -1 -1GiB +1G 1e9 1.5 1. .5G 1.5.5G 0x10 1GiBs NaN five 1,5G ٣G 1.12345678901234éG";
         for text in wrong.split(' ').chain([""]) {
             assert!(size(text).is_err(), "{text}");

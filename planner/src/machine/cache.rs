@@ -1,5 +1,5 @@
-//! Measurements, cached on disk: one JSON file for each device, and for each model's file, in the user's cache folder.
-//! A home directory may serve several machines, so the file's name depends on the device or the machine.
+//! Measurements cached on disk, in the user's cache folder: one JSON file for each device and for each model file. A
+//! home directory may serve several machines, so the file's name depends on the device or the machine.
 //!
 //! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored with a
 //! debug message to `tracing`, because measuring again is cheap.
@@ -90,8 +90,8 @@ impl MeasurementCache {
         self.get(RATES, &host_key(host, build))
     }
 
-    /// Stores all rates measured on this machine with this build. Earlier rates of other operations are kept; on the
-    /// host only if they were measured with the same number of threads and the same setting of weight repacking.
+    /// Stores all rates measured on this machine with this build. Earlier rates of other operations are kept. On the
+    /// host they are kept only if the number of threads and the setting of weight repacking are the same.
     pub fn put_rates(&self, machine: &Machine, build: &str) {
         let host = (Some(host_key(&machine.host, build)), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
@@ -124,7 +124,7 @@ impl MeasurementCache {
         }
     }
 
-    /// How soon texts of this model's file, of `bytes` bytes, use experts again.
+    /// The observed reuse of experts in texts of this model's file, of `bytes` bytes.
     pub fn expert_use(&self, (file, bytes): (&Path, u64)) -> Option<ExpertUse> {
         self.get(EXPERTS, &file_key(file, bytes))
     }
@@ -188,8 +188,8 @@ fn host_key(host: &Host, build: &str) -> String {
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
 }
 
-/// The identity of a machine, a model's file and a build; `None` with a GPU of another machine, because the link to it
-/// is shared with others.
+/// The identity of a machine, a model's file and a build. `None` if a GPU belongs to another machine, because others
+/// share the link to it.
 fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<String> {
     let gpus = machine.gpus.iter().map(|gpu| gpu_key(gpu, build)).collect::<Option<Vec<_>>>()?;
     let host = host_key(&machine.host, build);

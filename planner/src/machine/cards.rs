@@ -54,7 +54,7 @@ pub(super) fn card_alone(card: &NvidiaGpu) -> Gpu {
     gpu
 }
 
-/// Adds the properties of a GPU apart from its memory: from its card, and from the catalogue if no driver reports them.
+/// Sets a GPU's properties other than its memory: from its card, and from the catalogue if no driver reports them.
 pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     let is_discrete = gpu.kind == GpuKind::Discrete;
     if let Some(card) = card {
@@ -63,7 +63,7 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
         gpu.driver.clone_from(&card.driver);
         gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
-    // How the driver's clock relates to the host's memory (LPDDR) is unverified, so an integrated GPU uses the data
+    // The meaning of the driver's clock for the host's memory (LPDDR) is unverified, so an integrated GPU uses the data
     // sheet.
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);
@@ -75,8 +75,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     gpu.resident_threads = threads;
 }
 
-/// The share of a card's bandwidth that belongs to `total` of its `of` bytes: a slice of memory has its share of the
-/// bandwidth (NVIDIA Multi-Instance GPU User Guide, "GPU memory slice"). `None` if the card's total is unknown.
+/// The bandwidth of a slice with `total` of the card's `of` bytes, in proportion to its memory (NVIDIA Multi-Instance
+/// GPU User Guide, "GPU memory slice"). `None` if the card's total is unknown.
 fn share(peak: Bandwidth, total: u64, of: u64) -> Option<Bandwidth> {
     let share = u128::from(peak.bytes_per_second) * u128::from(total.min(of));
     let bytes_per_second = u64::try_from(share.checked_div(u128::from(of))?).ok()?;

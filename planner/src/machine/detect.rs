@@ -1,4 +1,4 @@
-//! Detection of this computer: the sources it asks, and where tests substitute their own.
+//! Detection of this computer, and the sources that it reads. Tests substitute their own sources.
 
 use std::path::{Path, PathBuf};
 
@@ -67,8 +67,8 @@ impl Detector {
         self
     }
 
-    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. They give the right
-    /// reason for a card that no backend lists.
+    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. Detection needs them to
+    /// state why no backend lists a card.
     pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.backends = names.into_iter().map(Into::into).collect();
         self
@@ -121,13 +121,12 @@ impl Detector {
         let nvml_answers = !cards.is_empty();
         about_cards.extend(self.cuda_visibility().apply(&mut cards));
         let mut machine = build(cards, host);
-        // The system's own reports: on the machine, and on cards whose driver does not answer.
+        // Linux itself reports on the machine, and on cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
             add_links(&mut machine, Tree(root));
         }
-        // Measurements with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
             for gpu in &mut machine.gpus {
                 gpu.learned = cache.headroom(gpu, build);

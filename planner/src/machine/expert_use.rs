@@ -1,23 +1,24 @@
-//! How soon texts of a model use experts again, as its cache of experts has shown. Generating flows in; later plans
-//! decide by it whether a cache pays.
+//! The observed reuse of experts: how soon a model's texts use the same expert again. The counts of a cache of experts
+//! flow in; later plans read them to decide whether a cache pays.
 
 use serde::{Deserialize, Serialize};
 
-/// Uses of experts that weigh against later ones at most, so that another kind of texts soon shows.
+/// The largest weight of earlier uses, in uses, so that a change in the kind of texts shows soon.
 const MAX_REMEMBERED: u64 = 1_000_000;
 
-/// How soon texts of one model's file use experts again. It depends on the model and its texts, and not on the machine.
+/// The observed reuse of experts in texts of one model's file. It depends on the model and its texts, not on the
+/// machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExpertUse {
     /// The locality of [`ExpertHits`](crate::plan::speed::ExpertHits), in hundredths.
     pub locality_hundredths: u64,
-    /// The uses of experts behind it.
+    /// The number of observed uses of experts.
     pub uses: u64,
 }
 
 impl ExpertUse {
-    /// A locality that `uses` uses of experts have shown.
+    /// A locality observed over `uses` uses of experts.
     pub fn new(locality: f64, uses: u64) -> Self {
         Self { locality_hundredths: (locality.max(0.0) * 100.0).round() as u64, uses }
     }
@@ -27,7 +28,7 @@ impl ExpertUse {
         self.locality_hundredths as f64 / 100.0
     }
 
-    /// Adds later uses: the mean, in which earlier ones count for a million at most.
+    /// The mean of both, weighted by their numbers of uses. Earlier uses count as a million at most.
     #[must_use]
     pub fn with_later(self, later: Self) -> Self {
         let before = self.uses.min(MAX_REMEMBERED);
@@ -45,7 +46,7 @@ mod tests {
     use super::ExpertUse;
 
     #[test]
-    fn later_uses_count_by_their_number_and_old_ones_for_a_million_at_most() {
+    fn later_uses_count_in_full_and_earlier_ones_as_a_million_at_most() {
         let known = ExpertUse::new(10.0, 3000).with_later(ExpertUse::new(20.0, 1000));
         assert_eq!((known.locality(), known.uses), (12.5, 4000));
         let long = ExpertUse::new(10.0, 50_000_000).with_later(ExpertUse::new(20.0, 1_000_000));

@@ -13,7 +13,7 @@ use crate::json;
 /// Increases when an older program would misread a file; new keys alone do not increase it.
 const VERSION: u64 = 1;
 
-/// A machine is invalid, or its file cannot be read, written or parsed.
+/// The error for an invalid machine, or for a machine file that cannot be read, written or parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_by_other_versions_too() {
+    fn a_written_machine_reads_back_also_in_other_versions() {
         let plain = serde_json::to_string(&machine()).unwrap();
         assert_eq!(Machine::from_json(&plain), Ok(machine()));
         // Keys of another version are ignored.

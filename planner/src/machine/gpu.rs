@@ -52,8 +52,8 @@ pub struct Gpu {
     /// The PCIe link, if known. An integrated GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all multiprocessors hold at once, if the name tells the number (NVIDIA's cards). CUDA reserves
-    /// memory for each of them.
+    /// Threads that all multiprocessors together can hold, if the catalogue lists the card (NVIDIA's cards). CUDA
+    /// reserves memory for each of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
     /// The driver's version, if reported: `550.54.14`.
@@ -68,8 +68,8 @@ pub struct Gpu {
     /// The slice, if this GPU is a slice of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
-    /// The other programs that have opened the card, the largest holder first. `None` if no source reports them, which
-    /// differs from an empty list.
+    /// The other programs that have opened the card, the largest holder first. `None` if no source reports them; an
+    /// empty list means that there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
     /// The unaltered reading of ggml's backend.
@@ -117,7 +117,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError`] if no card or more than one has this name, with similar names.
+    /// [`CatalogueError`] if no card has this name, or more than one. The message lists similar names.
     pub fn named(name: &str) -> Result<Self, CatalogueError> {
         catalogue::named(name)
     }
@@ -128,7 +128,7 @@ impl Gpu {
         catalogue::another(self)
     }
 
-    /// Sets the total bytes. All of them count as free unless [`free`](Self::free) says less.
+    /// Sets the total bytes. All of them count as free unless [`free`](Self::free) sets fewer.
     pub const fn total(mut self, bytes: u64) -> Self {
         if self.free == self.total || self.free > bytes {
             self.free = bytes;
@@ -210,8 +210,8 @@ impl Gpu {
         }
     }
 
-    /// How many of `bytes` placed on the GPU come from the host's memory: those beyond its own pool, in which
-    /// `headroom` bytes stay free.
+    /// The part of `bytes` placed on the GPU that comes from the host's memory: the bytes beyond the GPU's own pool, of
+    /// which `headroom` bytes stay free.
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => 0,
@@ -227,9 +227,9 @@ impl Gpu {
         }
     }
 
-    /// Whether `free` was read after the backend had opened the device, so that it already excludes the cost of opening
-    /// (a CUDA context: 107 to 555 MiB). False for hypothetical cards and cards known from NVML only, where that cost
-    /// is still to come.
+    /// Whether `free` was read after the backend had opened the device, and already excludes the cost of opening (a
+    /// CUDA context: 107 to 555 MiB). False for hypothetical cards and for cards known from NVML only: opening them
+    /// will still cost memory.
     pub fn free_is_after_opening(&self) -> bool {
         self.ggml.is_some()
     }
@@ -282,7 +282,7 @@ mod tests {
     use crate::machine::bytes::gib;
 
     #[test]
-    fn free_and_total_may_be_said_in_either_order_and_free_is_never_more() {
+    fn free_and_total_may_be_set_in_either_order_and_free_is_at_most_total() {
         let card = || Gpu::new("RTX 4090");
         let sizes = |gpu: Gpu| (gpu.free, gpu.total);
         assert_eq!(sizes(card().total(gib(24))), (gib(24), gib(24)));

@@ -27,7 +27,7 @@ impl GpuProcess {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets the name: the last part of a path such as drivers report, without control characters.
+    /// Sets the name. Of a path, only the last part is kept; control characters are removed.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));

@@ -57,14 +57,14 @@ pub struct SingleConditions {
     pub link: Option<RateConditions>,
 }
 
-/// A rate as real use has shown it, by generated texts or computed prompts on an undisturbed machine. It replaces the
+/// A rate corrected by real use: by generated texts or computed prompts on an undisturbed machine. It replaces the
 /// measured figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsedRate {
     /// The rate, in the unit of the figure that it corrects.
     pub per_second: u64,
-    /// Tokens behind the rate; only recent corrections count.
+    /// Tokens from which the rate was computed; only recent corrections count.
     pub tokens: u64,
     /// The time of the last correction, in seconds since 1970 (UTC).
     pub at: u64,
@@ -120,7 +120,7 @@ impl MeasuredRates {
         }
     }
 
-    /// The same figures with these conditions for every figure that has none yet.
+    /// Sets these conditions for every figure that has none yet.
     #[must_use]
     pub fn taken_under(mut self, conditions: &RateConditions) -> Self {
         let weights = self.weights.iter_mut().map(|rate| &mut rate.conditions);
@@ -197,7 +197,7 @@ pub struct WeightRate {
     /// Whether they are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// Elements of a row and rows of the matrix, if it is small: short rows are slower, and the start takes a larger
+    /// The matrix's elements per row and its rows, if it is small: short rows are slower, and the start takes a larger
     /// share of the time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
@@ -221,7 +221,7 @@ pub struct MatrixShape {
 }
 
 impl MatrixShape {
-    /// Rows of at least this many elements count as long, and at least this many rows as many.
+    /// A row of at least this many elements counts as long, and a matrix of at least this many rows as large.
     pub const LARGE: u32 = 2048;
 
     /// The shape of a matrix with `n_in` elements in a row and `n_out` rows.
@@ -323,7 +323,7 @@ pub struct PromptRate {
     /// Whether they are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// Elements of a row and rows of the matrix, if it is small.
+    /// The matrix's elements per row and its rows, if it is small.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// Tokens of one computation.
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_measurements_the_larger_parts_and_the_larger_work_stay() {
+    fn merging_keeps_the_larger_parts_and_the_larger_workload() {
         let small = learned(50, 40, (10, 10));
         let large = learned(40, 60, (20, 20));
         let both = learned(50, 60, (20, 20));

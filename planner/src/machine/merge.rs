@@ -1,5 +1,5 @@
-//! Merges the two descriptions of a machine: ggml's backends, which know the usable devices, and NVIDIA's driver, which
-//! knows whole cards.
+//! Merges the two descriptions of a machine: ggml's backends list the usable devices, and NVIDIA's driver lists whole
+//! cards.
 //!
 //! ggml's devices as plain data, NVIDIA's cards and the host flow in; a [`Machine`] flows out. These rules apply:
 //!
@@ -191,9 +191,8 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
-        // Some Vulkan drivers report no PCI address. If exactly one card has the device's name, it is that
-        // card; of two such cards, neither is taken.
-        // Devices of other backends, for example simulated ones, may have the name of a card that they do not use.
+        // Some Vulkan drivers report no PCI address. Then the card with the device's name is taken, if it is the only
+        // one. Devices of other backends, for example simulated ones, may have the name of a card that they do not use.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
@@ -224,7 +223,7 @@ impl Merge<'_> {
         self.machine.gpus.iter().find(is_twin)?.device.clone()
     }
 
-    /// The plausible number of free bytes.
+    /// The free bytes of a device, corrected by the rules above.
     fn free(&mut self, device: &GgmlDevice, gpu: &Gpu) -> u64 {
         let mut free = device.free;
         if free > i64::MAX as u64 {

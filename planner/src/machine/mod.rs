@@ -110,7 +110,7 @@ impl Machine {
         Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new(), backends: Vec::new() }
     }
 
-    /// The known reasons why there is no GPU for a layer: the backends of the build, and the cards that were seen.
+    /// The known reasons why layers have no GPU: the backends of the build, and the detected cards.
     pub(crate) fn why_no_gpu(&self) -> String {
         if self.backends.is_empty() && self.unused_gpus.is_empty() {
             return "there is no usable GPU".to_owned();
@@ -209,7 +209,7 @@ pub struct UnusedGpu {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum UnusedReason {
     /// No backend of this build can drive it: for example an NVIDIA card, with neither CUDA nor Vulkan in the build.
     #[error("this build has no backend for it")]

@@ -1,5 +1,5 @@
-//! The times that loads of one model's file, and moves of the running model, took on this machine. Loads and moves flow
-//! in; plans with two placements, and later moves, read it.
+//! Measured times of loading one model's file, and of moving the running model, on this machine. Loads and moves flow
+//! in; plans with two placements and later moves read the times.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct MoveRates {
 pub struct MoveFigure {
     /// Bytes per second, or nanoseconds.
     pub value: u64,
-    /// The day, and other work beside it.
+    /// The day of the measurement, and other work beside it.
     pub conditions: RateConditions,
 }
 
@@ -68,12 +68,12 @@ impl MoveRates {
         *self == Self::default()
     }
 
-    /// Extra seconds of a load whose file has this many bytes on the disk that the page cache does not hold; `None` if
-    /// no load from the disk was measured.
+    /// Extra seconds of a load if the page cache lacks this many bytes of the file; `None` if no load from the disk was
+    /// measured.
     pub fn cold_seconds(&self, uncached: u64) -> Option<f64> {
         let seconds = |figure: &MoveFigure| 1.0 / figure.value.max(1) as f64;
         let cold = self.cold_file.as_ref().map(seconds)?;
-        // A warm load copies and rearranges these bytes too.
+        // A warm load also copies and rearranges these bytes.
         let warm = self.warm_file.as_ref().map_or(0.0, seconds);
         Some(uncached as f64 * (cold - warm).max(0.0))
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_warm_load_would_not_take_is_extra_in_a_cold_one() {
+    fn the_extra_time_of_a_cold_load_excludes_that_of_a_warm_one() {
         let figure = |value| Some(MoveFigure::new(value, RateConditions::default()));
         let mut rates = MoveRates { warm_file: figure(4_000), ..MoveRates::default() };
         assert_eq!(rates.cold_seconds(8_000), None);

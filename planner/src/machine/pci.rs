@@ -82,7 +82,7 @@ mod tests {
     use super::PciId;
 
     #[test]
-    fn every_way_of_writing_one_address_is_one_address() {
+    fn all_notations_of_an_address_parse_to_the_same_address() {
         let expected = PciId::new(0, 0xc1, 0x1f, 0);
         let ways = "00000000:C1:1F.0 0000:c1:1f.0 c1:1f.0 0:C1:1f.0 0000:C1:1F 0000:c1:1f.0-v1";
         for text in ways.split(' ') {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_address_is_quoted_in_the_error() {
+    fn a_text_that_is_not_an_address_is_quoted_in_the_error() {
         let wrong = "|N/A|0000:01|0000:01:00.8|0000:01:20.0|1:0000:01:00.0|+1:01:00.0|00:100:00.0";
         for text in wrong.split('|') {
             let error = text.parse::<PciId>().unwrap_err().to_string();

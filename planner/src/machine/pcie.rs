@@ -51,7 +51,8 @@ impl PcieLink {
     /// The link of the card at a PCI address, from `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
     /// `None` if the card reports none.
     ///
-    /// The card may sit behind bridges, and may contain one. Each reports its own rate; the link has the lowest.
+    /// The card may sit behind bridges, and may contain one. Each device reports its own rate, and the lowest rate
+    /// applies.
     pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
         // The entry is a symbolic link into the tree of bridges.
         let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;

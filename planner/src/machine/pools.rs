@@ -62,7 +62,8 @@ impl Pools {
         let (own, shared) = (pool("vram")?, pool("gtt")?);
         match backend {
             "Vulkan" => Some(Self::new(own, shared)),
-            // Kernels before 6.10 keep ROCm in the carve-out whatever its size; the backend's total then shows it.
+            // Kernels before 6.10 always keep ROCm in the carve-out; then the backend's total is at most the
+            // carve-out's.
             "ROCm" if own.total >= shared.total || total <= own.total => Some(Self::new(own, Pool::default())),
             "ROCm" => Some(Self::new(Pool::default(), shared)),
             _ => None,

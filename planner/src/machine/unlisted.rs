@@ -16,8 +16,8 @@ const MIN_CARD_BYTES: u64 = gib(4);
 /// Drivers that pass a card through to a virtual machine, or reserve it for one.
 const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 
-/// Adds such cards to a machine. `backends` are the backends of this build. If NVIDIA's driver answers for any card, it
-/// covers all of NVIDIA's cards.
+/// Adds cards without a driver's report to the machine's unused GPUs. `backends` are the backends of this build. If
+/// NVIDIA's driver answers for any card, it covers all of NVIDIA's cards.
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
     let known: Vec<Option<PciId>> = known.filter(|gpu| gpu.kind != GpuKind::Remote).map(|gpu| gpu.pci_id).collect();
@@ -53,7 +53,7 @@ fn card(tree: Tree<'_>, backends: &[String], nvml_answers: bool, id: PciId) -> O
     let named = |maker: &str| {
         let name = format!("{maker} GPU {}", device.trim_start_matches("0x"));
         let mut gpu = Gpu::new(&name);
-        // Only the maker is known.
+        // The maker stays in the name, because nothing else is known.
         gpu.name = name;
         gpu
     };

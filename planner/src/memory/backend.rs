@@ -12,8 +12,8 @@ use crate::profile::ModelProfile;
 pub struct BackendRules {
     /// Each tensor begins at a multiple of this many bytes.
     pub alignment: u64,
-    /// Rows of quantised tensors are padded to a multiple of this many elements: the tensor gets the rest of one row on
-    /// top.
+    /// Rows of quantised tensors are padded to a multiple of this many elements: a tensor gets the padding of one row,
+    /// after its last row.
     pub row_padding: Option<u64>,
 }
 
@@ -21,15 +21,15 @@ impl BackendRules {
     /// The host's rules: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow them too.
     pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
-    /// The rules of a GPU, and whether they are exact; otherwise they are upper bounds.
+    /// The rules of a GPU, with a flag: `true` for exact rules, `false` for upper bounds.
     pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
         let (alignment, row_padding, exactly) = match Family::from_backend(&gpu.backend) {
             // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
             // `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
             Family::Cuda => (128, Some(512), true),
             // The device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
-            // `ggml_backend_vk_buffer_type_get_alignment`). The standard allows up to 256, which costs at most 255
-            // bytes per tensor too many.
+            // `ggml_backend_vk_buffer_type_get_alignment`). The standard allows up to 256, so this bound exceeds the
+            // real alignment by at most 255 bytes per tensor.
             Family::Vulkan => match gpu.alignment {
                 Some(alignment @ 1..) => (alignment, None, true),
                 _ => (256, None, false),
@@ -57,7 +57,7 @@ impl BackendRules {
 /// A family of backends that share their code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// CUDA, and ROCm and MUSA, which compile the same code.
+    /// CUDA. ROCm and MUSA compile the same code.
     Cuda,
     /// Vulkan.
     Vulkan,
@@ -83,8 +83,8 @@ impl Family {
 pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
-    // Minimum number of queries that share a key, over all blocks. With compressed keys, all queries of a block share
-    // one.
+    // The smallest number of queries that share a key, over all blocks. With compressed keys, all queries of a block
+    // share one key.
     let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
     let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min().unwrap_or(0);
     let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
@@ -125,7 +125,7 @@ mod tests {
     use crate::machine::Gpu;
 
     #[test]
-    fn an_unknown_backend_takes_the_most_of_all() {
+    fn an_unknown_backend_has_the_largest_bounds() {
         let of = |backend: &str| Rules::of_gpu(&Gpu::new("card").backend(backend)).0;
         let unknown = of("SomethingNew");
         for rules in ["CUDA", "Vulkan", "MTL"].map(of) {

@@ -37,7 +37,7 @@ pub enum FlashAttention {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextParams {
-    /// Tokens of context, above 0. llama.cpp's 0, for the training context, is resolved before.
+    /// Tokens of context, above 0. Callers resolve llama.cpp's 0, which means the training context.
     pub n_ctx: u32,
     /// Tokens that one call may submit.
     pub n_batch: u32,
@@ -60,7 +60,7 @@ pub struct ContextParams {
     pub op_offload: bool,
     /// Whether all sequences share one cache.
     pub kv_unified: bool,
-    /// Whether layers with a sliding window keep the whole context, so that a text can return to any earlier token.
+    /// Whether windowed layers keep the whole context, so that decoding can return to any earlier token of a text.
     pub swa_full: bool,
     /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, and `_MMAP` if every device can use it) or read.
     pub mmap: bool,
@@ -73,13 +73,13 @@ pub struct ContextParams {
     /// (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
-    /// Tokens that a recurrent model's state can be rolled back, up to 64. For each, every sequence keeps one more
-    /// state (llama-memory-recurrent.cpp, the constructor).
+    /// Tokens by which a recurrent model's state can be rolled back, up to 64. Every sequence keeps one more state for
+    /// each of these tokens (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
-    /// Bytes of GPU memory for recently used experts of layers on GPUs whose experts lie on the host, over all GPUs
-    /// together; 0 for none. llama.cpp divides them like the layers, and takes no more than there are such experts
-    /// (llama-moe-cache.cpp, the constructor).
+    /// Bytes of GPU memory, over all GPUs together, for recently used experts that lie on the host while their layers
+    /// are on GPUs; 0 for no such cache. llama.cpp divides the bytes like the layers, and uses no more bytes than these
+    /// experts have (llama-moe-cache.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub moe_cache_size: u64,
     /// How positions are scaled.
@@ -138,8 +138,8 @@ pub struct ContextSizes {
 }
 
 impl ContextParams {
-    /// Tokens of context of each sequence. llama.cpp rounds them up to a multiple of 256; plans count the requested
-    /// number.
+    /// Tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans count the
+    /// requested number.
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,
@@ -236,15 +236,15 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Whether the context's graphs compute logits: not those that combine the vectors of a text (llama-graph.cpp,
-    /// `build_logits`), except for T5 (llama-context.cpp, `output_reserve`).
+    /// Whether the context's graphs compute logits. A context that combines the vectors of a text computes none
+    /// (llama-graph.cpp, `build_logits`), except for T5 (llama-context.cpp, `output_reserve`).
     pub(super) fn computes_logits(&self, profile: &ModelProfile) -> bool {
         matches!(self.embeddings, None | Some(Pooling::None)) || profile.architecture == "t5"
     }
 
-    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With blocks that
-    /// predict further tokens it also holds the hidden states of a whole batch, and for each sequence the second
-    /// context's logits and hidden state.
+    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With prediction
+    /// blocks, the buffer also holds the hidden states of a whole batch, and the second context's logits and hidden
+    /// state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
@@ -252,7 +252,7 @@ impl ContextParams {
         let mut numbers = if self.computes_logits(profile) {
             row.saturating_mul(sizes.output_rows)
         } else {
-            // The first buffer, for one row of each sequence, is made before llama.cpp sees a graph without logits.
+            // llama.cpp makes the first buffer, for one row of each sequence, before it builds a graph without logits.
             row.saturating_mul(self.n_seq_max.into()).max(embedding.saturating_mul(sizes.output_rows))
         };
         if self.mtp {

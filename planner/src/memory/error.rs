@@ -2,10 +2,10 @@
 
 use super::KvType;
 
-/// The memory cannot be computed, or llama.cpp would reject the request.
+/// The error for memory that cannot be computed, or for a request that llama.cpp would reject.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// A parameter of the context is outside llama.cpp's range.
     #[error("{parameter} is {value}, but {limit}")]
@@ -19,7 +19,7 @@ pub enum Error {
     /// A model with compressed keys needs one type for keys and values (llama-context.cpp, `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer { type_k: KvType, type_v: KvType },
-    /// The proportions of the GPUs have no sum that layers could be split by.
+    /// The sum of the GPUs' proportions is negative or not finite, so layers cannot be split by it.
     #[error("the layers cannot be split by proportions whose sum is {sum}")]
     SplitSum { sum: String },
     /// A proportion that llama.cpp cannot use.

@@ -14,8 +14,8 @@ macro_rules! kv_types {
         /// A type for keys or values in the cache.
         ///
         /// llama.cpp writes the cache with `SET_ROWS`. The CPU writes every type that it can quantise to (ggml-cpu.cpp,
-        /// `ggml_backend_cpu_device_supports_op`), but CUDA only these nine (ggml-cuda.cu,
-        /// `ggml_backend_cuda_device_supports_op`), which llama.cpp's programs also offer (common/arg.cpp,
+        /// `ggml_backend_cpu_device_supports_op`). CUDA writes only these nine (ggml-cuda.cu,
+        /// `ggml_backend_cuda_device_supports_op`), which are also those of llama.cpp's programs (common/arg.cpp,
         /// `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types, missing_docs)] // `Q8_0` is the name by which everybody knows it.
@@ -94,7 +94,7 @@ mod tests {
     use super::KvType;
 
     #[test]
-    fn every_type_is_found_by_its_name_and_no_other_is() {
+    fn every_type_is_found_by_its_name_and_other_names_are_refused() {
         for ty in KvType::ALL {
             assert_eq!(ty.to_string().to_lowercase().parse(), Ok(ty));
         }

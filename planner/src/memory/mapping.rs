@@ -12,14 +12,14 @@ use super::backend::Family;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// The largest upload of ROCm from a mapped file that did not hang in published reports. Larger ones hung (ROCm's own
-/// #5952; llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
+/// The largest upload from a mapped file that ROCm completed in published reports. Larger ones hung (ROCm's own #5952;
+/// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
 /// Why a file is read although the request allows mapping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum NotMapped {
     /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
@@ -42,7 +42,7 @@ pub enum NotMapped {
 /// The properties of a file that decide whether it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFacts {
-    /// The alignment of the data, in bytes; of several shards the smallest.
+    /// The alignment of the data, in bytes; the smallest of all shards.
     pub alignment: u32,
     /// Bytes of all shards together.
     pub bytes: u64,
@@ -61,7 +61,7 @@ impl FileFacts {
 }
 
 impl NotMapped {
-    /// The reason against mapping that holds for any GPUs.
+    /// The reason against mapping the file, whatever GPUs hold the weights.
     pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
@@ -85,7 +85,7 @@ impl NotMapped {
 }
 
 impl ContextParams {
-    /// The same parameters, with `mmap` off if the file cannot be mapped for these GPUs.
+    /// The same parameters, but with `mmap` off if the file cannot be mapped for these GPUs.
     pub fn mapped_for(mut self, file: FileFacts, gpus: &[&Gpu]) -> Self {
         self.mmap = self.mmap && NotMapped::check(file, gpus).is_none();
         self

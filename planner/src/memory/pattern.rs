@@ -1,9 +1,9 @@
-//! The patterns of tensor overrides: regular expressions, which only `regex-lite` evaluates.
+//! The patterns of tensor overrides. They are regular expressions, and only `regex-lite` evaluates them.
 //!
 //! A pattern may come from another person's plan, and llama.cpp's `std::regex` backtracks: a dozen characters,
 //! `(.|.|.|..)+!`, take hours, and a long pattern overflows the stack. llama.cpp therefore never receives such a
-//! pattern. It receives [the names](by_name) that the pattern matches by `regex-lite`, whose time is at most the
-//! pattern's length times the name's: about a second for a thousand names.
+//! pattern. It receives [the names](by_name) that the pattern matches by `regex-lite`. The time of `regex-lite` is at
+//! most the pattern's length times the name's: about a second for a thousand names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,20 +17,20 @@ const MAX_PATTERN_BYTES: usize = 4 << 10;
 /// Maximum bytes of the names given to llama.cpp, which compiles them again for every tensor.
 const MAX_NAME_BYTES: usize = 8 << 10;
 
-/// Bytes of the compiled pattern allowed for each byte of its text: a character takes 32, a group or a class of a few
-/// ranges twice that. `(a{99}){99}` needs thousands.
+/// Bytes of compiled pattern allowed for each byte of its text. A character takes 32 bytes, and a group or a class of a
+/// few ranges twice that. `(a{99}){99}` needs thousands.
 const COMPILED_BYTES_PER_BYTE: usize = 64;
 
 /// A pattern that no name matches: its override moves nothing.
 pub(crate) const NOTHING: &str = "^$";
 
-/// Overrides with their patterns read, for lookup by a weight's name.
+/// Overrides with parsed patterns, for lookup by a weight's name.
 #[derive(Debug, Clone)]
 pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// The form that the search writes, `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. A regular expression would try every number
+    /// The form that the search writes: `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. A regular expression would try every number
     /// on each name, which took a sixth of the planning time for 80 blocks.
     Parts {
         blocks: BTreeSet<String>,
@@ -100,7 +100,7 @@ impl OverrideRules {
 
 /// Overrides whose patterns list the tensors that the given overrides move: `^blk\.(1|2)\.ffn_up\.weight$`.
 ///
-/// Blocks whose moved weights are the same share a pattern, so that a thousand names take some hundred bytes.
+/// Blocks with the same moved weights share a pattern, so that a thousand names take some hundred bytes.
 pub(super) fn by_name(
     overrides: &[TensorOverride],
     tensors: &mut dyn Iterator<Item = &str>,
@@ -142,13 +142,13 @@ pub(super) fn by_name(
     Ok(listed)
 }
 
-/// The characters of llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`). llama.cpp looks for no tensor with
-/// other characters.
+/// Whether this character occurs in llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`). llama.cpp looks for
+/// no tensor with other characters.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.')
 }
 
-/// Splits a name before and after its block number, if it has one.
+/// Splits a name before and after its block number, if there is one.
 fn at_number(name: &str) -> (&str, &str, &str) {
     let mut begin = 0;
     for part in name.split('.') {
@@ -161,7 +161,7 @@ fn at_number(name: &str) -> (&str, &str, &str) {
     ("", "", name)
 }
 
-/// A pattern for these sorted texts of plain characters. A common beginning or end occurs in the pattern once.
+/// A pattern for these sorted texts of plain characters. The pattern contains a common beginning or end once.
 ///
 /// llama.cpp compiles a pattern again for every tensor: a plain list of 48 blocks with three moved weights each took
 /// more than half of the load time of an 80-block model without its data.
@@ -190,7 +190,7 @@ fn any_of(texts: &[&str]) -> String {
     [any_of(&[begin]), middle, any_of(&[&rests[rests.len() - end..]])].concat()
 }
 
-/// The error for a pattern, of which it quotes at most 64 characters.
+/// The error for a pattern; it quotes at most 64 characters of the pattern.
 fn refused(pattern: &str, reason: String) -> Error {
     Error::Override { pattern: pattern.chars().take(64).collect(), reason }
 }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_has_what_its_names_share_once() {
+    fn a_pattern_contains_the_shared_parts_of_its_names_only_once() {
         let sorted = |numbers: std::ops::Range<u32>| {
             let mut numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
             numbers.sort_unstable();
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pattern_matches_its_names_alone(
+        fn a_pattern_matches_only_its_names(
             names in prop::collection::btree_set("[a1._]{0,5}", 1..20),
             others in prop::collection::vec("[a1._]{0,5}", 20),
         ) {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Scaling of positions, for contexts longer than in training. `None` keeps the model's own value. The fields are those
-/// of `llama_context_params`.
+/// Scaling of positions, for contexts longer than in training. A field of `None` keeps the model's own value. The
+/// fields are those of `llama_context_params`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
-    /// No scaling, even if the model states some.
+    /// No scaling, even if the model states a scaling.
     None,
     /// Scales all frequencies by the same factor.
     Linear,

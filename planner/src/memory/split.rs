@@ -14,7 +14,7 @@ pub struct Split {
     pub n_gpu_layers: u32,
     /// Proportion of these layers for each GPU, in the GPUs' order. Empty: in proportion to their free bytes.
     pub tensor_split: Vec<f32>,
-    /// Weights placed apart from their layer. The first matching pattern decides.
+    /// Weights placed apart from their layer. The first pattern that matches a name decides.
     pub overrides: Vec<TensorOverride>,
 }
 
@@ -59,8 +59,8 @@ impl Split {
         self
     }
 
-    /// The overrides in the form that llama.cpp should get: their patterns list the matching names among the model's
-    /// `tensors`. llama.cpp's `std::regex` backtracks and so never sees another person's pattern.
+    /// The overrides in the form for llama.cpp: their patterns list the matching names among the model's `tensors`.
+    /// llama.cpp's `std::regex` backtracks, so it must not get another person's pattern.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, PeakSize
 
 use super::{Depth, Error, Plan, Planner, Probe};
 
-/// Only the GPUs with the most free memory are candidates for a companion.
+/// Maximum number of GPUs that are candidates for companions: those with the most free memory.
 const MAX_COMPANION_GPUS: usize = 4;
 
 /// A planned companion.
@@ -18,31 +18,31 @@ const MAX_COMPANION_GPUS: usize = 4;
 pub struct PlannedCompanion {
     /// The companion's purpose.
     pub role: CompanionRole,
-    /// Its name for people.
+    /// The companion's name for people.
     pub name: String,
     /// The name of its GPU for people; `None` on the host.
     pub gpu: Option<String>,
-    /// The name of its GPU in ggml, which a load uses. This GPU may hold no part of the model and then has no
-    /// placement.
+    /// The name of its GPU in ggml, which a load uses. The plan has no placement for this GPU if no part of the model
+    /// is on it.
     #[serde(default)]
     pub device: Option<String>,
     /// Bytes that the companion takes.
     pub bytes: CompanionBytes,
-    /// The options of the draft; the defaults for another companion.
+    /// The options of a draft; for another companion, the defaults.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub draft: DraftOptions,
 }
 
-/// The GPU index of each companion; `None` is the host.
+/// For each companion the index of its GPU, or `None` for the host.
 type Spots = Vec<Option<usize>>;
 
-/// The machine after its companions have taken their memory.
+/// The machine after the companions have taken their memory.
 struct Arrangement {
     machine: Machine,
     placed: Vec<PlannedCompanion>,
-    /// Bytes that the companions take of each GPU, memory pools included.
+    /// Bytes that the companions take on each GPU, memory pools included.
     taken: Vec<u64>,
-    /// Bytes that the companions take of the host.
+    /// Bytes that the companions take on the host.
     taken_of_host: u64,
 }
 
@@ -58,11 +58,11 @@ impl Planner<'_> {
         let params = self.params();
         let mut request = self.request.clone();
         if request.depth == Depth::Follow {
-            // A companion keeps its place, and another placement may need that place.
+            // A companion stays on its device, and the model's other placement could need that memory.
             request.depth = Depth::All;
         }
         if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
-            // The companion's bytes were computed for a draft context as long as the model's.
+            // The companion's bytes were computed for a draft whose context is as long as the model's requested one.
             request = request.without_growth(&self.profile);
         }
         let mut best: Option<(Plan, Arrangement)> = None;
@@ -99,8 +99,8 @@ impl Planner<'_> {
         Ok(arrangement.on_whole_machine(found, &self.machine))
     }
 
-    /// The planner with an ubatch that holds the rows which a companion needs at once, and a note about it. `None` if
-    /// every ubatch of the request holds them.
+    /// The planner with an ubatch large enough for the rows that a companion needs at once, and a note about it. `None`
+    /// if every ubatch of the request is large enough.
     fn with_rows_at_once(&self) -> Option<(Self, String)> {
         let rows = self.companions.iter().filter_map(Companion::rows_at_once).max()?;
         let mut raised = self.clone();
@@ -151,7 +151,7 @@ impl Planner<'_> {
         Ok(gpus.iter().copied().map(Some).chain(host).collect())
     }
 
-    /// The machine that remains with the companions placed at `spots`; `None` if one does not fit.
+    /// The machine that remains with the companions at `spots`; `None` if a companion does not fit there.
     fn arrange(&self, spots: &Spots, params: &ContextParams) -> Result<Option<Arrangement>, Error> {
         let mut machine = Machine::clone(&self.machine);
         let mut taken = vec![0_u64; machine.gpus.len()];
@@ -231,7 +231,7 @@ fn on_host(spots: &Spots) -> usize {
     spots.iter().filter(|spot| spot.is_none()).count()
 }
 
-/// Whether `plan` is faster than `known`; for plans that embed, whether it has more layers on GPUs.
+/// Whether `plan` is faster than `known`. Plans that embed are compared by their layers on GPUs.
 fn is_better(plan: &Plan, known: &Plan) -> bool {
     match (&plan.speed, &known.speed) {
         (Some(plan), Some(known)) => plan.seconds() < known.seconds(),

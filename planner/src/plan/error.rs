@@ -22,21 +22,21 @@ pub struct Shortfall {
     pub needed: u64,
     /// Usable bytes: the free bytes minus the headroom.
     pub budget: u64,
-    /// Free bytes.
+    /// Free bytes of the device.
     pub free: u64,
     /// Missing bytes; 0 if this device has enough.
     pub missing: u64,
 }
 
-/// Why planning failed. Only errors that a user of a plan can act on are sent between processes.
+/// Why planning failed. Of these errors, only those that the user of a plan can act on are sent between processes.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
-    /// The model does not fit. The devices are those of the requested placement, or else of the candidate that lacks
-    /// the least. `layers` includes the output layer. A load adds [advice](Error::advice), whose cheapest change ends
-    /// the message.
+    /// The model does not fit. The devices are those of the requested placement; without one, those of the candidate
+    /// with the fewest missing bytes. `layers` includes the output layer. A load adds [advice](Error::advice), and the
+    /// cheapest change of the advice ends the message.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}{}",
         list(devices), cheapest(advice.as_deref())
@@ -64,7 +64,7 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     Memory(#[from] memory::Error),
-    /// The model cannot predict further tokens in such a context.
+    /// The model cannot predict further tokens in a context with the requested parameters.
     #[error(transparent)]
     #[serde(skip)]
     Mtp(#[from] profile::MtpError),
@@ -84,7 +84,7 @@ pub enum Error {
 crate::json::compiled_here!(Error);
 
 impl Error {
-    /// Changes with which the model fits, if they were [tried](super::Planner::advised).
+    /// Changes with which the model fits; `None` unless [`advised`](super::Planner::advised) has tried some.
     pub fn advice(&self) -> Option<&Advice> {
         match self {
             Self::DoesNotFit { advice, .. } => advice.as_deref(),
@@ -93,7 +93,7 @@ impl Error {
         }
     }
 
-    /// The advice of the error, for changing it; `None` for an error that has none.
+    /// The place for the advice of the error; `None` for an error that has no advice.
     pub(super) fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
         match self {
             Self::DoesNotFit { advice, .. } => Some(advice),
@@ -103,7 +103,7 @@ impl Error {
     }
 }
 
-/// The end of the message of a model that does not fit: the cheapest change.
+/// The cheapest change, for the end of the message of a model that does not fit.
 fn cheapest(advice: Option<&Advice>) -> String {
     match advice {
         None => String::new(),

@@ -17,7 +17,8 @@ pub(super) struct Room<'a> {
     pub(super) wsl: bool,
     /// Bytes of the host for stored prompts.
     pub(super) prompt_store: u64,
-    /// `Some` if the host's weights may exceed its memory: the bytes of them that must stay in memory nevertheless.
+    /// `Some` if the host's weights may exceed its memory: the bytes of these weights that must nevertheless stay in
+    /// memory.
     pub(super) unmapped_if_paging: Option<u64>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Level {
     pub(super) budget: u64,
     /// Needed bytes: the device's footprint; on the host, also the bytes that GPUs take of its memory.
     pub(super) needed: u64,
-    /// Bytes of mapped weights that do not fit on the host, left out of `needed`.
+    /// Bytes of mapped weights that do not fit on the host; `needed` excludes them.
     pub(super) paged: u64,
 }
 
@@ -40,7 +41,7 @@ impl Level {
         Self { footprint, headroom, free, budget, needed: footprint.total(), paged: 0 }
     }
 
-    /// Moves missing bytes from `needed` to `paged`, up to the mapped weights: all weights but `unmapped` bytes.
+    /// Moves missing bytes from `needed` to `paged`, up to the bytes of the mapped weights (all but `unmapped` bytes).
     fn page(&mut self, unmapped: u64) {
         self.paged = self.missing().min(self.footprint.weights.saturating_sub(unmapped));
         self.needed -= self.paged;
@@ -72,9 +73,9 @@ impl Levels {
         self.gpus.iter().chain([&self.host]).map(Level::missing).fold(0, u64::saturating_add)
     }
 
-    /// How far the placement is from fitting, for comparing candidates: whether bytes are missing on the GPUs and on
-    /// the host (0, 1 or 2 of them), then how many bytes. Bytes missing on one GPU may fit on another; those missing on
-    /// the host have no such way out.
+    /// How far the placement is from fitting, for the comparison of candidates. The first number counts the kinds of
+    /// devices with missing bytes: none, GPUs or host, or both. The second number is the missing bytes. Bytes missing
+    /// on one GPU may fit on another, but bytes missing on the host cannot go elsewhere.
     pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
@@ -92,7 +93,7 @@ impl Levels {
     }
 }
 
-/// A placement's gain by its cache of experts.
+/// The gain of a placement by its cache of experts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheGain {
     pub(super) speedup: f64,
@@ -100,11 +101,11 @@ pub(super) struct CacheGain {
     pub(super) token_without: f64,
 }
 
-/// A chosen placement, from which the plan is made.
+/// A chosen placement; the plan is made from it.
 pub(super) struct Chosen<'a> {
     pub(super) room: Room<'a>,
     pub(super) params: ContextParams,
-    /// The gain of the cache of experts, if it has one.
+    /// The gain of the cache of experts, if the placement has a cache.
     pub(super) cache: Option<CacheGain>,
     pub(super) split: Split,
     pub(super) assignment: Assignment,
@@ -113,14 +114,15 @@ pub(super) struct Chosen<'a> {
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// The reason for the choice, for people. The character, if any, joins the spare bytes of the GPUs to it.
+    /// The reason for the choice, for people. With a character, the text goes on with this character and the GPUs'
+    /// spare bytes.
     pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,
 }
 
 impl Chosen<'_> {
-    /// The reason for the choice, with the GPUs' spare bytes where they matter.
+    /// The reason for the choice, with the GPUs' spare bytes if `why` has a character for them.
     pub(super) fn reason(&self) -> String {
         let (why, before) = &self.why;
         let Some(before) = before else {

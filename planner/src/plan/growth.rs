@@ -1,4 +1,4 @@
-//! Growth of the context beyond the requested tokens, as far as it costs no layer.
+//! Growth of the context beyond the requested tokens, within limits that keep every layer in its place.
 
 use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty};
 use crate::profile::ModelProfile;
@@ -12,7 +12,7 @@ use super::{Error, Probe};
 /// Maximum number of probes for a longer context.
 const MAX_PROBES: usize = 3;
 
-/// The estimate of the chosen placement with other parameters.
+/// Estimates the chosen placement with other parameters.
 type Estimated<'e> = dyn Fn(&ContextParams) -> Result<(Footprints, Uncertainty), Error> + 'e;
 
 impl Chosen<'_> {
@@ -29,7 +29,7 @@ impl Chosen<'_> {
             let estimate = now.with_params(profile, gpus, params)?;
             Ok(estimate.with_uncertainty(assignment))
         };
-        // A longer context will also need the excess over the estimate that the accepted placement has.
+        // The accepted placement exceeds its estimate by some bytes. A longer context will need these bytes too.
         let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
         for _ in 0..MAX_PROBES {
             let Some((params, mut levels)) = self.longest(growth, &estimated, beyond.as_ref())? else {
@@ -51,8 +51,9 @@ impl Chosen<'_> {
         Ok(())
     }
 
-    /// The longest context for which the chosen layers fit by the estimate. The excess seen by probes is added; without
-    /// it the estimate's uncertainty stays free. `None` if the context cannot grow.
+    /// The longest context for which the chosen layers fit by the estimate. Without a probe, the estimate's uncertainty
+    /// stays free; with one, the bytes by which probes exceeded the estimate are added. `None` if the context cannot
+    /// grow.
     fn longest(
         &self,
         growth: Growth,
@@ -60,7 +61,7 @@ impl Chosen<'_> {
         beyond: Option<&Footprints>,
     ) -> Result<Option<(ContextParams, Levels)>, Error> {
         let (least, most) = (self.params.n_ctx, growth.most);
-        // Multiples of the step above the minimum, and as the last step the limit itself.
+        // The steps are multiples of `STEP` above the minimum, and the last step is the limit itself.
         let steps = if most > least { most.div_ceil(STEP) - least / STEP } else { 0 };
         let after = |step: u32| -> Result<_, Error> {
             let n_ctx = (least / STEP).saturating_add(step).saturating_mul(STEP).min(most);
@@ -75,7 +76,7 @@ impl Chosen<'_> {
             }
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
-        // A context whose estimate fails counts as short enough: the later estimate of it reports the error.
+        // A context whose estimate fails counts as short enough, because its later estimate reports the error.
         let is_too_long =
             |step| after(step).is_ok_and(|(_, levels)| !(levels.fit() && self.levels.leave(growth.share, &levels)));
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
@@ -85,7 +86,7 @@ impl Chosen<'_> {
     }
 }
 
-/// The bytes by which `levels` exceed the estimate, as `compute`.
+/// The bytes by which `levels` exceed the estimate, in the field `compute`.
 fn beyond_estimate(estimated: &Estimated<'_>, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
     let (estimate, _) = estimated(params)?;
     let beyond =

@@ -12,9 +12,9 @@ use crate::profile::ModelProfile;
 
 /// Which types the planner may choose for the keys and values.
 ///
-/// A smaller type leaves room for more layers on GPUs or for a longer context, and slightly changes the model's answers
-/// ([`KvType::perplexity_cost`]). The planner chooses one if the gain in speed is worth that loss, and notes the gain
-/// in the plan.
+/// A smaller type leaves memory for more layers on GPUs or for a longer context, and slightly changes the model's
+/// answers ([`KvType::perplexity_cost`]). The planner chooses a smaller type if the gain in speed is worth that loss,
+/// and notes the gain in the plan.
 ///
 /// ```
 /// use autoplace_planner::memory::KvType;
@@ -41,13 +41,13 @@ pub enum KvCache {
 /// (`GGML_CUDA_FA_ALL_QUANTS`), and measurements of their quality are published.
 const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// The minimum share of the time that a smaller type must save, whatever its quality: saved caches of the same text and
-/// other programs' plans use the wider type.
+/// The minimum share of the time that a smaller type must save, however good its quality is. The reason is that saved
+/// caches of the same text and other programs' plans use the wider type.
 const MIN_SAVING: f64 = 0.05;
 
-/// The share of the time that one share of perplexity is worth. People accept a perplexity 2.8 % higher with Q4_K_M
-/// instead of Q8_0 (LLaMA 3 8B, ggml-org/llama.cpp#6936) to read 4.83 instead of 8.5 bits for each weight: 1 % is worth
-/// ln(8.5 / 4.83) / 2.8 = 20 % of the time.
+/// The share of the time that is worth a given share of perplexity. People accept a perplexity 2.8 % higher with Q4_K_M
+/// instead of Q8_0 (LLaMA 3 8B, ggml-org/llama.cpp#6936) to read 4.83 instead of 8.5 bits for each weight. So 1 % of
+/// perplexity is worth ln(8.5 / 4.83) / 2.8 = 20 % of the time.
 const TIME_FOR_PERPLEXITY: f64 = 20.0;
 
 impl KvCache {
@@ -60,8 +60,8 @@ impl KvCache {
         }
     }
 
-    /// The parameters with each type that the search may choose: the given types first, then smaller ones. llama.cpp
-    /// accepts each of them for this model.
+    /// The parameters for each type that the search may choose: first the given types, then smaller ones. llama.cpp
+    /// accepts all of them for this model.
     pub(super) fn choices(self, profile: &ModelProfile, params: &ContextParams) -> Vec<ContextParams> {
         let mut all = vec![params.clone()];
         let Some(least) = self.least() else {
@@ -83,7 +83,7 @@ impl KvCache {
     }
 }
 
-/// The surcharge on the seconds of a plan whose cache has this type, as a share of them.
+/// The surcharge on the seconds of a plan with this type of cache, as a share of the seconds.
 pub(super) fn price(ty: KvType) -> f64 {
     MIN_SAVING + TIME_FOR_PERPLEXITY * ty.perplexity_cost().unwrap_or(0.0)
 }
@@ -125,7 +125,7 @@ mod tests {
     use crate::memory::KvType;
 
     #[test]
-    fn a_choice_is_read_as_it_is_written_and_nothing_else_is() {
+    fn a_choice_is_parsed_as_it_is_displayed_and_other_texts_are_refused() {
         for choice in [KvCache::Auto, KvCache::DownTo(KvType::Q4_0)] {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }

@@ -1,9 +1,9 @@
-//! Room 5: the choice of a placement. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: the layers
-//! on each GPU, the bytes that every device takes and keeps free, and the shortage that keeps the next layer off the
-//! GPUs.
+//! Room 5: the choice of a placement. A profile, a machine and a [`Request`] flow in. A [`Plan`] flows out, with the
+//! layers on each GPU, the bytes that every device takes and keeps free, and the shortage that keeps the next layer off
+//! the GPUs.
 //!
 //! The same header, machine and request always give the same plan. No native code is involved: the caller passes a
-//! [`Probe`], which asks llama.cpp by a `no_alloc` load.
+//! [`Probe`], which gets llama.cpp's bytes by a `no_alloc` load.
 
 mod advice;
 mod companions;
@@ -72,8 +72,8 @@ pub struct Plan {
     /// Blocks on GPUs that keep some of their weights on the host.
     #[serde(default, alias = "parted_blocks")]
     pub split_blocks: u32,
-    /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists the host alone; its load
-    /// must be given no devices, so that llama.cpp touches no GPU.
+    /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists only the host. Its load
+    /// must be given no devices, so that llama.cpp does not touch any GPU.
     pub placements: Vec<Placement>,
     /// The parameters of the load and its context, with every default resolved.
     pub context: ContextParams,
@@ -93,9 +93,9 @@ pub struct Plan {
     pub speed: Option<Speed>,
     /// Notes for people: the reason for the placement first, then changes to the request and open questions.
     pub notes: Vec<String>,
-    /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]); `None` if this placement is
-    /// best at every depth, or if moving would not pay. Of the two, this one is the faster one over a whole
-    /// conversation, for programs that do not move.
+    /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]). `None` if this placement is
+    /// best at every depth, or if moving would not pay. For programs that do not move, this placement is the faster one
+    /// of the two over a whole conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_depth: Option<Box<ByDepth>>,
 }
@@ -118,7 +118,7 @@ pub struct ModelSummary {
     pub file_bytes: u64,
     /// Number of blocks; the output layer is not counted.
     pub blocks: u32,
-    /// The context length in training, in tokens; 0 if the header does not say.
+    /// The context length in training, in tokens; 0 if the header states none.
     pub n_ctx_train: u32,
     /// Whether some layers attend to a sliding window only.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
@@ -134,14 +134,14 @@ pub enum Confidence {
     Probed,
     /// Weights and cache are exact. A formula gives the compute buffers, and its largest error stays free.
     Estimated,
-    /// As `Estimated`, for an architecture that the formula was not fitted on. The plan reserves twice the estimated
-    /// bytes of the compute buffers.
+    /// As `Estimated`, but the formula was not fitted on this architecture. The plan reserves twice the estimated bytes
+    /// of the compute buffers.
     Modelled,
 }
 
 impl Plan {
-    /// The context length in training, if each sequence has more tokens than that. Beyond it the model may write
-    /// nonsense, unless [`Rope`](crate::memory::Rope) scales the positions.
+    /// The context length in training, if each sequence has more tokens than that. Beyond this length the model may
+    /// write nonsense, unless [`Rope`](crate::memory::Rope) scales the positions.
     pub fn trained_on_fewer(&self) -> Option<u32> {
         let trained = self.model.n_ctx_train;
         (trained > 0 && self.context.n_ctx_seq() > trained).then_some(trained)

@@ -1,9 +1,9 @@
-//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in; the
-//! better one of that and of a placement with a cache flows out.
+//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in. The
+//! better one of it and of a placement with a cache flows out.
 //!
-//! Experts that stay on the host are computed there. With a cache, their layer's GPU computes with all of them, and the
-//! host uploads those that the cache lacks (llama-moe-cache.cpp). That is faster where texts use experts again soon and
-//! the link is fast, and much slower where it is not.
+//! Experts that stay on the host are computed there. With a cache, the GPU of their layer computes with all of them,
+//! and the host uploads the experts that the cache lacks (llama-moe-cache.cpp). This is faster if texts soon use the
+//! same experts again and the link is fast; otherwise it is much slower.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,11 +16,13 @@ use super::search::Placements;
 use super::speed::{ExpertHits, MAX_CACHED_TOKENS, SpeedModel};
 use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 
-/// A cache must make the workload faster by this factor: its gain rests on texts that use experts again.
+/// A cache must make the workload faster by this factor, because its gain depends on texts that use the same experts
+/// again.
 const MIN_SPEEDUP: f64 = 1.1;
-/// A cache may make prompts take this much longer: nine tenths of their speed.
+/// The factor by which a cache may lengthen prompts: they keep nine tenths of their speed.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
-/// Searches for a cache with which prompts are fast enough, and the share of the cache that each tries next at most.
+/// Maximum number of searches for a cache with which prompts are fast enough. Each search tries at most `NEXT_SHARE` of
+/// the previous cache.
 const MAX_SEARCHES: usize = 3;
 const NEXT_SHARE: f64 = 0.85;
 
@@ -28,18 +30,18 @@ const NEXT_SHARE: f64 = 0.85;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlannedMoeCache {
-    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. A footprint has the bytes of each GPU.
+    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. The footprints have the bytes of each GPU.
     pub bytes: u64,
-    /// The share of the experts on the host that it holds at once, 0 to 1.
+    /// The share of the experts on the host that the cache holds at once, 0 to 1.
     pub share: f64,
-    /// Experts that it holds at once, each of one layer, over all GPUs.
+    /// The number of experts that the cache holds at once over all GPUs. An expert belongs to one layer.
     #[serde(default)]
     pub slots: u64,
-    /// The share of the uses of these experts that it is expected to serve, 0 to 1.
+    /// The share of the uses of these experts that the cache is expected to serve, 0 to 1.
     pub hits: f64,
-    /// The share of uses below which generation would be faster without the cache; `None` if it never would.
+    /// The share of served uses below which generation would be faster without the cache; `None` if it never would.
     pub break_even: Option<f64>,
-    /// How many times as fast the workload is as in the best placement without a cache, as predicted.
+    /// The predicted speed-up of the workload, as a factor, over the best placement without a cache.
     pub speedup: f64,
 }
 
@@ -51,7 +53,7 @@ struct Seconds {
 }
 
 impl Planner<'_> {
-    /// The placement with the cache of experts that the request wants, or `chosen` if that is better.
+    /// The placement with the cache of experts that the request wants, or `chosen` if the cache would not be better.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ impl Planner<'_> {
         match self.request.asked_moe_cache() {
             MoeCache::Off => Ok(chosen),
             MoeCache::Auto => {
-                // Weights that are read from the disk for every token decide the speed.
+                // If weights are read from the disk for every token, the disk decides the speed.
                 let is_paged = chosen.levels.host.paged > 0;
                 if self.is_stated()
                     || is_paged
@@ -90,12 +92,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Tokens that are generated at once at most: one of each sequence, each with a draft.
+    /// Maximum number of tokens that are generated at once: one token of each sequence, and its drafts.
     fn tokens_at_once(&self) -> u32 {
         self.request.params.n_seq_max.saturating_mul(self.request.draft_max.saturating_add(1))
     }
 
-    /// Why a cache of experts is of no use beside this placement, if so.
+    /// The reason why a cache of experts would not help this placement, if there is one.
     fn why_no_cache(&self, chosen: &Chosen<'_>, policy: Policy) -> Option<&'static str> {
         let is_whole = policy == Policy::MostLayers || self.request.host_parts == HostParts::None;
         let on_host = || chosen.assignment.blocks.contains(&Place::Host) || chosen.split_blocks > 0;
@@ -124,15 +126,15 @@ impl Planner<'_> {
         })
     }
 
-    /// The fastest placement with a cache of experts beside which prompts are not much slower; `None` if none is faster
-    /// than this one by enough.
+    /// The fastest placement with a cache of experts, among those that do not slow prompts down much. `None` if no
+    /// placement is enough faster than `without`.
     fn best_with_cache<'s>(
         &'s self,
         without: &Chosen<'_>,
         model: &SpeedModel,
         probe: Option<&'s dyn Probe>,
     ) -> Result<Option<Chosen<'s>>, Error> {
-        // With several GPUs, the settings are those of the placement without a cache.
+        // With several GPUs, the search keeps the settings of the placement without a cache.
         let params = if self.machine.gpus.len() > 1 { without.params.clone() } else { self.params() };
         let (profile, machine) = (&*self.profile, &*self.machine);
         let then = self.seconds(without, model)?;
@@ -154,14 +156,14 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // A prompt copies what the cache holds, within the GPU's memory.
+            // Prompts copy the experts of the cache within the GPU's memory, so a smaller cache makes them faster.
             most = share * NEXT_SHARE;
         }
         Ok(None)
     }
 
-    /// The placement with the share of the host's experts that its cache holds; `None` if it holds none, because the
-    /// CPU rearranges them or because they are all elsewhere.
+    /// The placement, and the share of the host's experts that its cache holds. `None` if the share is 0, because the
+    /// CPU rearranges the experts or because all of them are elsewhere.
     fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
         let share = self.share_held(&chosen)?;
         Ok((share > 0.0).then_some((chosen, share)))
@@ -224,7 +226,7 @@ impl Planner<'_> {
         Ok(with)
     }
 
-    /// Refuses a size that holds the experts of one token in no layer, of which llama.cpp would make no context.
+    /// Rejects a size with which no layer can cache the experts of one token: llama.cpp would not create the context.
     fn check_holds_a_token(&self, params: &ContextParams) -> Result<(), Error> {
         let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
         let all = [TensorOverride::new("_exps", Place::Host)];
@@ -264,7 +266,7 @@ impl Planner<'_> {
         let hits = model.expected_hits(&chosen.assignment).unwrap_or(0.0);
         let depths = self.request.work(&self.profile).depths();
         let token = |model: &SpeedModel| model.mean_token_seconds(&chosen.assignment, depths);
-        // The time of a token is linear in the uses that miss.
+        // The time of a token is linear in the share of uses that miss the cache.
         let always_hit = token(&model.clone().expert_hits(ExpertHits::new(f64::INFINITY)));
         let missed = (token(&model) - always_hit) / (1.0 - hits);
         let break_even = 1.0 - (gain.token_without - always_hit) / missed;
@@ -286,7 +288,7 @@ impl PlannedMoeCache {
         let Self { bytes, share, hits, speedup, .. } = *self;
         let [share, hits] = [share, hits].map(|part| 100.0 * part);
         format!(
-            "a cache of {} for experts of the host: {share:.0} % of them fit, {hits:.0} % of their uses are expected to find them there; {speedup:.2} times as fast as without",
+            "a cache of {} holds {share:.0} % of the host's experts, and {hits:.0} % of their uses should hit it; {speedup:.2} times as fast as without",
             Bytes(bytes)
         )
     }

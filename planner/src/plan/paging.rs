@@ -12,10 +12,10 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 /// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
 /// is mapped: the system drops pages that do not fit and reads them again on use.
 ///
-/// The order of use decides how much a token reads. Linux drops the least recently used pages. Every token uses the
-/// dense weights in the same order, so if they do not all fit, each is dropped before its next use, and every token
+/// The order of use decides how much a token reads, because Linux drops the least recently used pages. Every token uses
+/// the dense weights in the same order. If they do not all fit, each is dropped before its next use, and every token
 /// reads all of them (benches/results: 400 MiB of a file in 360 MiB of memory are read whole in every pass). The use of
-/// experts is random: a token reads, of the experts that it uses, the share that does not fit.
+/// experts is random: of the experts that a token uses, it reads the share that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "{} of weights do not fit in memory and are read from disk again, {} for every token: {:.2} s with {disk}",
@@ -25,7 +25,7 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 pub struct Paging {
     /// Bytes of weights that do not fit.
     pub bytes: u64,
-    /// Bytes read for each generated token; of the experts, only those in use count.
+    /// Bytes read for each generated token. Only the experts in use count.
     pub bytes_per_token: u64,
     /// Bytes read for each computation of a prompt (one ubatch).
     pub bytes_per_batch: u64,
@@ -33,12 +33,13 @@ pub struct Paging {
     pub disk: DiskRate,
 }
 
-/// Bytes of the host's weights, by how a token uses them. The token embedding is left out: a token reads one row of it.
+/// Bytes of the host's weights, by how a token uses them. The token embedding is excluded, because a token reads only
+/// one row of it.
 #[derive(Debug, Clone, Copy, Default)]
 struct OnHost {
     /// Weights that every token uses.
     always: u64,
-    /// All experts, and the part of them that one token uses.
+    /// All experts, and the experts that one token uses.
     experts: u64,
     used: u64,
 }
@@ -69,7 +70,7 @@ impl Paging {
         bytes as f64 / self.disk.bytes_per_second.max(1) as f64
     }
 
-    /// The predicted speed, slowed by the time that the disk takes.
+    /// The predicted speed, reduced by the time of the disk.
     pub(super) fn slow_down(&self, mut speed: Speed, n_ubatch: u32) -> Speed {
         let slower = |speed: f64, tokens: f64, seconds: f64| (tokens * 1e4 / (tokens / speed + seconds)).round() / 1e4;
         let token = |speed: f64| slower(speed, 1.0, self.seconds_per_token());
@@ -83,7 +84,7 @@ impl Paging {
             let seconds = computations * self.seconds(self.bytes_per_batch);
             prompt.tokens_per_second = slower(prompt.tokens_per_second, f64::from(prompt.tokens), seconds);
         }
-        // The curve's points with other numbers of layers would read other bytes.
+        // Other points of the curve have other numbers of layers, and would read other bytes.
         speed.curve.clear();
         speed
     }
@@ -115,7 +116,8 @@ impl OnHost {
         Ok(sums)
     }
 
-    /// Bytes that a computation reads if it uses `used` bytes of experts and memory holds `room` bytes of weights.
+    /// Bytes that a computation reads if it uses `used` bytes of experts and memory has room for `room` bytes of
+    /// weights.
     fn read(&self, used: u64, room: u64) -> u64 {
         let in_order = self.always.saturating_add(used);
         if in_order > room {
@@ -139,7 +141,7 @@ mod tests {
         assert_eq!(dense.read(0, gib(24)), gib(40));
         assert_eq!(dense.read(0, gib(39)), gib(40));
         assert_eq!(dense.read(0, gib(40)), 0);
-        // A token uses 8 of 128 experts, and memory holds half of the experts beside the dense weights.
+        // A token uses 8 of 128 experts. Memory has room for the dense weights and half of the experts.
         let mixture = OnHost { always: gib(4), experts: gib(64), used: gib(4) };
         assert_eq!(mixture.read(mixture.used, gib(36)), gib(2));
         assert_eq!(mixture.read(mixture.used, gib(68)), 0);

@@ -32,11 +32,11 @@ pub struct Placement {
     pub kind: PlacementKind,
     /// Bytes of memory in total.
     pub total: u64,
-    /// Bytes that were free at planning; for the host, the bytes that this process may take.
+    /// Bytes that were free when the plan was made; for the host, the bytes that this process may take.
     pub free: u64,
     /// Layers on the device, the output layer included. The input layer is always on the host and is not counted.
     pub layers: u32,
-    /// Bytes that the model and its context take there.
+    /// Bytes that the model and its context take on the device.
     #[serde(flatten)]
     pub footprint: Footprint,
     /// Bytes of the footprint in the host's memory: for an integrated GPU, the bytes beyond its own pool.

@@ -1,4 +1,4 @@
-//! The planner: makes a plan from a profile, a machine and a request.
+//! The planner, which makes a plan from a profile, a machine and a request.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::search::Placements;
 use super::speed::{ExpertHits, Rates, Speed, SpeedModel};
 use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, PlannedMoeCache, Policy, Probe, Request, reasons};
 
-/// Makes plans of one model on one machine.
+/// Makes plans for one model on one machine.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::{Gpu, Host, Machine, gib}, plan::Planner, profile::ModelProfile};
@@ -54,52 +54,52 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// Sets the times that loads and moves of this model's file took on this machine. A plan with [two
-    /// placements](crate::plan::Plan::by_depth) predicts the time of a move from them; stated figures stand in for
-    /// missing ones.
+    /// Sets the measured times of loads and moves of this model's file on this machine. They predict the time of a move
+    /// in a plan with [two placements](crate::plan::Plan::by_depth). Without them, the prediction uses stated figures.
     pub fn move_rates(mut self, moves: MoveRates) -> Self {
         self.moves = moves;
         self
     }
 
-    /// Sets how often a cache of experts holds the expert that a token uses, as texts of this model have shown. The
+    /// Sets how often a cache of experts holds the expert that a token uses, as observed with texts of this model. The
     /// default is a published curve.
     pub const fn expert_hits(mut self, hits: ExpertHits) -> Self {
         self.hits = hits;
         self
     }
 
-    /// Leaves memory for a file loaded beside the model, such as an mmproj or a draft. It goes to a GPU if one has
-    /// room.
+    /// Leaves memory for a file loaded beside the model, such as an mmproj or a draft. The file goes to a GPU if one
+    /// has room.
     pub fn beside(mut self, companion: Companion) -> Self {
         self.companions.push(companion);
         self
     }
 
-    /// Plans by the estimate alone: the fastest placement that fits, or the best by the request's [`Policy`].
+    /// Plans by the estimate alone. The plan is the fastest placement that fits, or the best one by the request's
+    /// [`Policy`].
     ///
     /// # Errors
     ///
     /// [`Error::DoesNotFit`] if no placement fits, with the bytes missing on each device; [`Error::Unknown`] if only a
-    /// probe can tell the model's memory.
+    /// probe can measure the model's memory.
     pub fn plan(&self) -> Result<Plan, Error> {
         self.plan_by(None)
     }
 
     /// Plans with llama.cpp's own numbers: the estimate proposes placements, and the probe accepts or rejects them.
-    /// llama.cpp has confirmed the accepted placement. It has also rejected the next better one, unless the corrected
-    /// estimate alone excludes that.
+    /// llama.cpp has confirmed the resulting placement. It has also rejected the next better one, unless the corrected
+    /// estimate already excludes that.
     ///
     /// The plan takes at most 6 probes on one GPU and 12 on several. If none of these fits, the search for the most
-    /// layers takes that many again; a longer context takes up to 3 more. With more than two GPUs, no probe is spent on
-    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]) or place
-    /// ([`KvPlace`](super::KvPlace)), or a smaller ubatch ([`Request::min_ubatch`]), each combination may take that
-    /// many probes.
+    /// layers takes the same number again. A longer context takes up to 3 more. With more than two GPUs, no probe is
+    /// spent on a gain below half a percent. If the planner may choose the type of the cache ([`KvCache`]), its place
+    /// ([`KvPlace`](super::KvPlace)) or a smaller ubatch ([`Request::min_ubatch`]), each combination may take the same
+    /// number of probes.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] if the probe fails on a GPU and no other
-    /// GPU will do.
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]. [`Error::Probe`] if the probe fails on a GPU and no other
+    /// GPU can take its place.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         self.plan_by(Some(probe))
     }
@@ -133,8 +133,8 @@ impl<'a> Planner<'a> {
         }
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
-            // Without a memory model of the architecture the estimate cannot rank placements by speed. For a context
-            // that predicts further tokens, the estimate lacks only the compute buffers, which the probes correct.
+            // The estimate cannot rank placements by speed if it does not model the architecture. For a context that
+            // predicts further tokens, it lacks only the compute buffers, and probes correct those.
             (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
             // A request for an exact number of layers gets whole layers, not another split of the same number.
             _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
         if let Some(growth) = self.request.growth(&self.profile) {
             chosen.grow(&self.profile, growth, probe)?;
         }
-        // The other placement holds the context that this one has grown to.
+        // The other placement gets the context to which this one has grown.
         let by_depth = match policy {
             Policy::Fastest => self.by_depth(&mut chosen, &model, probe)?,
             Policy::MostLayers => None,
@@ -231,19 +231,19 @@ impl<'a> Planner<'a> {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(&self.profile);
         params.mtp = self.profile.predicts();
-        // The search adds it where it is of use.
+        // The search adds a cache of experts if the cache is of use.
         params.moe_cache_size = 0;
         params.n_rs_seq = if self.profile.goes_back_by_states() {
-            // A computation holds two tokens beside the drafts (llama-batch.cpp, `split_equal`).
+            // A computation has two tokens more than the drafts (llama-batch.cpp, `split_equal`).
             let most = params.computed().min(params.n_ctx).saturating_sub(2);
             self.request.drafts(&self.profile).min(most).min(MAX_ROLLBACK_TOKENS)
         } else {
             0
         };
         if self.request.embeds() {
-            // llama.cpp pools the tokens of a text within one computation; with separate caches it would compute texts
-            // in pieces. For mean pooling it can only reserve equally many tokens for each text (llama-context.cpp,
-            // `graph_reserve`).
+            // llama.cpp pools the tokens of a text within one computation, and would compute texts in pieces with
+            // separate caches. For mean pooling it can only reserve the same number of tokens for each text
+            // (llama-context.cpp, `graph_reserve`).
             params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
             params.n_ctx = params.n_ctx.div_ceil(params.n_seq_max).saturating_mul(params.n_seq_max);
             (params.n_batch, params.n_ubatch) = (params.n_ctx, params.n_ctx);
@@ -252,7 +252,7 @@ impl<'a> Planner<'a> {
         }
         if params.n_outputs_max > 0 {
             // One token of every sequence, and each of its drafts, may request logits in one batch. llama.cpp aborts
-            // the process if more tokens do than were stated.
+            // the process if more tokens request logits than `n_outputs_max`.
             let each = self.request.drafts(&self.profile).saturating_add(1);
             let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
@@ -260,7 +260,8 @@ impl<'a> Planner<'a> {
         params
     }
 
-    /// Why the estimate does not cover this model or context, if so. Only a probe can plan it then.
+    /// The reason why the estimate does not cover this model or context, if there is one. Then only a probe can plan
+    /// it.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "we have no model of the graph that a context for embeddings computes (llama-graph.cpp, build_pooling)"
@@ -298,8 +299,8 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
-        // A card that this build cannot drive is the most common reason for a slow model. A second entry of the
-        // same hardware is not worth a note.
+        // The most common reason for a slow model is a card that this build cannot drive. A second entry of the same
+        // hardware is not worth a note.
         let is_lost = |unused: &&UnusedGpu| !matches!(unused.reason, UnusedReason::SameAs { .. });
         notes.extend(self.machine.unused_gpus.iter().filter(is_lost).map(ToString::to_string));
         let windows = profile.state.windows();

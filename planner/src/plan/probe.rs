@@ -1,22 +1,23 @@
-//! The interface by which the planner asks llama.cpp.
+//! The interface through which the planner gets llama.cpp's bytes of a placement.
 
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
 
-/// Asks llama.cpp how much memory a placement takes, without loading the model.
+/// Returns the memory of a placement by llama.cpp, without loading the model.
 ///
-/// The planner calls it for a handful of placements. The load room implements it; without a probe the estimate decides.
+/// The planner calls a probe for a handful of placements. The load room implements it. Without a probe, the planner
+/// uses the estimate.
 pub trait Probe {
-    /// Bytes that the model takes on each device, split over these GPUs as `split` says. Without GPUs, the model is on
-    /// the host.
+    /// Bytes that the model takes on each device with this split over these GPUs. Without GPUs, the model is on the
+    /// host.
     ///
-    /// The answer may leave `output` at 0: the planner then adds the buffer of logits, which llama.cpp's breakdown does
-    /// not count, to the host's `compute`.
+    /// The answer may leave `output` at 0. The planner then adds the buffer of logits to the host's `compute`, because
+    /// llama.cpp's breakdown does not count it.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] if a device lacks memory for an allocation that the probe itself makes; the planner takes this as a
-    /// placement that does not fit. Any other error means that llama.cpp gave no answer; the planner then leaves these
+    /// [`NoRoom`] if a device lacks memory for an allocation of the probe itself; the planner then treats the placement
+    /// as one that does not fit. Any other error means that llama.cpp gave no answer; the planner then leaves these
     /// devices out.
     fn footprints(
         &self,

@@ -13,7 +13,7 @@ pub(super) fn counted(n: u32, what: &str) -> String {
     format!("{n} {what}{plural}")
 }
 
-/// The weights that each load sends to other machines, and how long that takes.
+/// Notes on the weights that each load sends to other machines, with the time of the transfer.
 pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Iterator<Item = String> {
     machine.gpus.iter().filter(|gpu| gpu.kind == GpuKind::Remote && gpu.device.is_some()).filter_map(|gpu| {
         let placement = placements.iter().find(|placement| placement.device == gpu.device)?;
@@ -27,7 +27,7 @@ pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Itera
     })
 }
 
-/// A note for a request that the plan could not follow to the letter.
+/// A note for a request that the plan follows only in part.
 pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
     let layers = profile.full_offload();
     match request.gpu_layers {
@@ -52,7 +52,7 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
 }
 
 /// The gain of a smaller cache type than `given`: layers on GPUs and speed, compared with the best placement for the
-/// `given` type (`wider`), if one fits at all.
+/// `given` type (`wider`). Without such a placement, there is nothing to compare with.
 pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&Chosen<'_>, f64)>) -> String {
     let ty = chosen.params.type_k;
     let mut bought = Vec::new();

@@ -44,8 +44,7 @@ impl Context {
         matches!(self, Self::Default | Self::AtLeast(_) | Self::Auto)
     }
 
-    /// The number of tokens for this model and one sequence. If the context [may grow](Self::may_grow), this is its
-    /// minimum.
+    /// The number of tokens for this model and one sequence; the minimum if the context [may grow](Self::may_grow).
     pub fn tokens(self, profile: &ModelProfile) -> u32 {
         let trained = profile.hparams.n_ctx_train;
         match self {
@@ -72,14 +71,14 @@ pub(super) struct Growth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// The number of layers that fits with the headroom kept and gives the fastest plan.
+    /// The number of layers of the fastest plan that fits and keeps the headroom free.
     #[default]
     Auto,
-    /// As `Auto`, with at most this many layers. They are counted from the output layer on: 1 is the output layer
-    /// alone. A plain number converts to this variant.
+    /// As `Auto`, with at most this many layers, counted from the output layer on: 1 is the output layer alone. A plain
+    /// number converts to this variant.
     AtMost(u32),
-    /// Exactly this many layers, counted likewise; a larger number than the model has means all of them. A request that
-    /// does not fit fails instead of shrinking.
+    /// Exactly this many layers, counted from the output layer on. A number above that of the model's layers means all.
+    /// A request that does not fit fails instead of shrinking.
     Exactly(u32),
     /// All layers. A request that does not fit fails.
     All,
@@ -96,7 +95,7 @@ impl GpuLayers {
         }
     }
 
-    /// Whether the request allows one number only.
+    /// Whether the request allows only one number.
     pub(super) const fn is_exact(self) -> bool {
         matches!(self, Self::Exactly(_) | Self::All)
     }
@@ -114,42 +113,44 @@ impl From<u32> for GpuLayers {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// More predicted tokens per second: layers go to the GPU that reads fastest, and experts that do not fit stay on
-    /// the host.
+    /// The placement with the most predicted tokens per second. Layers go to the GPU that reads fastest, and experts
+    /// that do not fit stay on the host.
     #[default]
     Fastest,
-    /// More layers on GPUs: the largest `n_gpu_layers` that fits, whole layers only, on as few GPUs as can hold them.
+    /// The placement with the most layers on GPUs: the largest `n_gpu_layers` that fits, with whole layers, on as few
+    /// GPUs as possible.
     MostLayers,
 }
 
-/// Where the cache of a layer on a GPU may lie.
+/// The place of the caches of layers on GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KvPlace {
-    /// As [`ContextParams::offload_kqv`] says: by default with the layer.
+    /// The place by [`ContextParams::offload_kqv`]: by default with the layer.
     #[default]
     Given,
-    /// With the layer, or the caches of all layers on the host where that is faster: the room that they leave on a GPU
-    /// holds more layers. Each token then waits for the keys and values of its whole context, so this pays only in
-    /// short contexts; a prompt counts as the [`Workload`] says.
+    /// With the layer, or all caches on the host if that is faster because the freed GPU memory holds more layers. Each
+    /// token then waits for the keys and values of its whole context, so this pays only in short contexts. A prompt
+    /// counts as in the [`Workload`].
     Auto,
 }
 
-/// Whether a cache on the GPUs holds recently used experts of those that stay on the host.
+/// Whether GPUs cache recently used experts whose weights stay on the host.
 ///
-/// llama.cpp then computes with experts on the GPU, in batches of up to 32 tokens, and uploads those that the cache
-/// lacks. The cache takes memory that whole blocks could use, and every expert that it lacks passes the link.
+/// With a cache, llama.cpp computes with these experts on the GPU, in batches of up to 32 tokens, and uploads the
+/// experts that the cache lacks. The cache takes memory that whole blocks could use, and every missing expert passes
+/// the link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MoeCache {
-    /// A cache, as large as is best, if the workload takes a tenth less time with it.
+    /// A cache of the best size, if it reduces the time of the workload by a tenth.
     #[default]
     Auto,
     /// No cache: the host computes with its experts.
     Off,
-    /// A cache of this many bytes over all GPUs together, where experts stay on the host.
+    /// A cache of this many bytes over all GPUs together, if experts stay on the host.
     Bytes(u64),
 }
 
@@ -158,16 +159,16 @@ pub enum MoeCache {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; in a model without experts, the feed-forward matrices. Attention, keys and values go to the GPU first,
-    /// which speeds up a partly offloaded dense model more the longer the context is.
+    /// Experts; in a model without experts, the feed-forward matrices. Attention, keys and values then go to the GPU
+    /// first. A partly offloaded dense model gains more by this in a longer context.
     ///
-    /// llama.cpp's first computation can then need slightly more memory than it reserved. The headroom covers the
-    /// difference; without headroom the load's warm-up may fail and trigger a new plan.
+    /// llama.cpp's first computation can then need slightly more memory than it has reserved. The headroom covers the
+    /// difference. Without headroom the load's warm-up may fail and trigger a new plan.
     #[default]
     Auto,
     /// No parts: layers stay whole.
     None,
-    /// Experts: a token reads only a few of them, so on the host they free many bytes at a low cost.
+    /// Experts: a token reads only a few of them, so moving them to the host frees many bytes at a low cost.
     Experts,
     /// Experts and dense feed-forward matrices; attention goes to the GPU first.
     FeedForward,
@@ -196,27 +197,27 @@ pub struct Request {
     /// Allowed types for the keys and values.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub kv_cache: KvCache,
-    /// Where caches may lie.
+    /// Where caches may lie: with the layer or on the host.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
-    /// Whether a cache on the GPUs holds experts of the host.
+    /// Whether GPUs cache experts whose weights stay on the host.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub moe_cache: MoeCache,
-    /// The largest ubatch, in tokens, that the planner may choose to make the plan faster. It doubles `params.n_ubatch`
-    /// up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
+    /// The largest ubatch, in tokens, that the planner may choose to make the plan faster. The planner doubles
+    /// `params.n_ubatch` up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
     #[serde(default)]
     pub max_ubatch: Option<u32>,
-    /// The smallest ubatch, in tokens, that the planner may choose. It halves `params.n_ubatch` down to this value if
-    /// that makes the plan faster or lets the model fit. `None` keeps `params.n_ubatch`.
+    /// The smallest ubatch, in tokens, that the planner may choose. The planner halves `params.n_ubatch` down to this
+    /// value if that makes the plan faster or lets the model fit. `None` keeps `params.n_ubatch`.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub min_ubatch: Option<u32>,
-    /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`], a conversation that grows to the
-    /// whole context.
+    /// The prompt and reply whose time the plan minimises. `None` is [`Workload::typical`], a conversation that grows
+    /// to the whole context.
     #[serde(default)]
     pub workload: Option<Workload>,
-    /// The depths that the plan is made for, in live tokens. [`Depth::Fixed`] moves the workload's reply to that depth.
+    /// The depths that the plan is made for, in live tokens. [`Depth::Fixed`] moves the workload's reply to its depth.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub depth: Depth,
     /// Context depths, in tokens, at which the plan predicts its speed. Empty: near the beginning, half way, and the
@@ -224,18 +225,18 @@ pub struct Request {
     #[serde(default)]
     pub at: Vec<u32>,
     /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
-    /// last token. The context reserves an output for each, and its logits take memory. 0 means no drafts, or 3 for a
-    /// model [with a block that predicts further tokens](ModelProfile::with_mtp).
+    /// last token. The context reserves an output for each of them, and its logits take memory. 0 means no drafts, or 3
+    /// for a model [with a block that predicts further tokens](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
     /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub allow_paging: bool,
-    /// Bytes of host memory to keep free for computed prompts that are kept for later ones.
+    /// Bytes of host memory to keep free for the prompt store, which keeps computed prompts for later requests.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub prompt_store: u64,
-    /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern found
-    /// in a weight's name decides. GPUs are numbered in the machine's order.
+    /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern that
+    /// matches a weight's name decides. GPUs are numbered in the machine's order.
     ///
     /// Overrides or a [`tensor_split`](Self::tensor_split) fix the placement: the planner then chooses only the number
     /// of layers, and only if [`gpu_layers`](Self::gpu_layers) leaves it open. Empty: the planner chooses the
@@ -243,11 +244,11 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<TensorOverride>,
     /// Proportions in which the machine's GPUs share the layers, in the machine's order; missing entries are 0. Empty:
-    /// the planner chooses, or beside `overrides` the free bytes decide, as in llama.cpp.
+    /// the planner chooses. If there are overrides, the free bytes decide instead, as in llama.cpp.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_split: Vec<f32>,
-    /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Another number
-    /// counts as [`Context::Tokens`], and conflicts with any other `context`.
+    /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Any other
+    /// `n_ctx` counts as [`Context::Tokens`], and is an error beside another `context`.
     pub params: ContextParams,
 }
 
@@ -318,7 +319,7 @@ impl Request {
         self
     }
 
-    /// Sets whether a cache on the GPUs holds experts of the host (default: [`MoeCache::Auto`]).
+    /// Sets whether GPUs cache experts whose weights stay on the host (default: [`MoeCache::Auto`]).
     #[doc(alias = "moe_cache_size")]
     pub fn moe_cache(mut self, cache: MoeCache) -> Self {
         self.moe_cache = cache;
@@ -332,14 +333,13 @@ impl Request {
         self
     }
 
-    /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model
-    /// fit.
+    /// Sets the smallest ubatch that the planner may choose, to make the plan faster or to let the model fit.
     pub fn min_ubatch(mut self, tokens: u32) -> Self {
         self.min_ubatch = Some(tokens);
         self
     }
 
-    /// Sets the prompt and reply whose time is minimised.
+    /// Sets the prompt and reply whose time the plan minimises.
     pub fn workload(mut self, workload: Workload) -> Self {
         self.workload = Some(workload);
         self
@@ -377,19 +377,19 @@ impl Request {
         self
     }
 
-    /// Sets whether all sequences share one cache, instead of having a part of it each (`false`).
+    /// Sets whether all sequences share one cache (`true`) or each has a part of it (`false`).
     pub fn kv_unified(mut self, unified: bool) -> Self {
         self.params.kv_unified = unified;
         self
     }
 
-    /// Sets whether a GPU computes long prompts with the weights that the host keeps (llama.cpp: `true`).
+    /// Sets whether a GPU computes long prompts with weights that lie on the host (llama.cpp: `true`).
     pub fn op_offload(mut self, offload: bool) -> Self {
         self.params.op_offload = offload;
         self
     }
 
-    /// Sets whether the file is mapped, where every device can, or read (llama.cpp: `true`).
+    /// Sets whether the file is mapped, if every device can use a mapped file, or read (llama.cpp: `true`).
     pub fn mmap(mut self, map: bool) -> Self {
         self.params.mmap = map;
         self
@@ -407,8 +407,8 @@ impl Request {
         self
     }
 
-    /// Sets the sequences that the context holds at once (default: 1). By default each has at least 4096 tokens of
-    /// the context. A stated number of tokens ([`n_ctx`](Self::n_ctx)) is for all of them together.
+    /// Sets the number of sequences that the context holds at once (default: 1). By default each of them has at least
+    /// 4096 tokens of context. A stated number of tokens ([`n_ctx`](Self::n_ctx)) is shared by all sequences.
     pub fn n_seq_max(mut self, sequences: u32) -> Self {
         self.params.n_seq_max = sequences;
         self
@@ -427,8 +427,8 @@ impl Request {
         self
     }
 
-    /// Sets whether to plan a model that does not fit in the GPUs and the host together (default: `false`, an
-    /// error).
+    /// Sets whether a model that does not fit in the GPUs and the host together may be planned with paging. The default
+    /// is `false`: such a model is an error.
     ///
     /// A model that fits is planned as usual. For a larger one the plan maps the file and does not rearrange the
     /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from
@@ -513,15 +513,16 @@ impl Request {
         all
     }
 
-    /// Asks for a context that embeds texts instead of generating. `pooling` says how the vectors of a text's tokens
-    /// are combined.
+    /// Requests a context that embeds texts instead of generating. `pooling` determines how the vectors of a text's
+    /// tokens are combined.
     ///
     /// One computation holds whole texts, so the batch, the ubatch and the outputs are as long as the context,
     /// rounded up to a multiple of the number of texts. The default context is 2048 tokens, or the training context if
     /// that is shorter.
-    /// Up to 16 texts share a computation unless [`n_seq_max`](Self::n_seq_max) is set higher, or afterwards lower.
-    /// Only llama.cpp can tell the memory of such a context, so its plan needs a [probe](super::Planner::plan_probed),
-    /// and keeps layers whole.
+    ///
+    /// Up to 16 texts share a computation. [`n_seq_max`](Self::n_seq_max), set before, can raise this number; set
+    /// afterwards, it can also lower it. Only llama.cpp knows the memory of a context for embeddings, so its plan needs
+    /// a [probe](super::Planner::plan_probed) and keeps layers whole.
     pub const fn embeddings(mut self, pooling: Pooling) -> Self {
         const TEXTS: u32 = 16;
         self.params.embeddings = Some(pooling);
@@ -531,7 +532,7 @@ impl Request {
         self
     }
 
-    /// The workload whose time is minimised.
+    /// The workload whose time the plan minimises.
     pub(super) fn work(&self, profile: &ModelProfile) -> Workload {
         let workload = self.workload.unwrap_or_else(|| Workload::typical(self.tokens(profile)));
         match self.depth {
@@ -575,7 +576,8 @@ impl Request {
         }
     }
 
-    /// Bytes of the host's weights outside any mapped file, if paging is allowed beside these GPUs.
+    /// Bytes of the host's weights that are in no mapped file, if the request allows paging and these GPUs can use a
+    /// mapped file.
     pub(super) fn unmapped_if_paging(&self, profile: &ModelProfile, gpus: &[&Gpu]) -> Option<u64> {
         let may =
             self.allow_paging && self.params.mmap && NotMapped::check(FileFacts::from_profile(profile), gpus).is_none();
@@ -630,8 +632,8 @@ impl Request {
         })
     }
 
-    /// Number of sequences by which the default context is multiplied. A stated number of tokens is for all sequences
-    /// together.
+    /// The factor for the default context: the number of sequences, or 1 for a stated number of tokens, which all
+    /// sequences share.
     fn default_sequences(&self) -> u32 {
         match self.asked_context().unwrap_or(self.context) {
             Context::Default | Context::Auto => self.params.n_seq_max.max(1),
@@ -646,7 +648,7 @@ impl Request {
 
     /// The minimum tokens of context for this model.
     pub(super) fn tokens(&self, profile: &ModelProfile) -> u32 {
-        /// The default of llama-embedding.
+        /// The default context of llama-embedding.
         const MAX_TEXT_TOKENS: u32 = 2048;
         let context = self.asked_context().unwrap_or(self.context);
         let tokens = context.tokens(profile);

@@ -1,5 +1,5 @@
-//! The workload that a plan is optimised for: a prompt and its reply, at one depth or along a conversation that grows;
-//! and the depths that it is made for.
+//! The workload that a plan is optimised for: a prompt and its reply, at one depth or along a growing conversation.
+//! Also the depths that the plan is made for.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,16 +13,16 @@ use crate::machine::ParseError;
 /// A prompt and its reply, whose total time a plan minimises. Its `Display` is the syntax of `autoplace plan
 /// --workload`: `4096+512`.
 ///
-/// A **reply** follows its prompt: its tokens count at the depth of its middle. A **conversation**
-/// ([`growing_to`](Self::growing_to)) begins with its prompt and grows: the reply's tokens are spread evenly over its
-/// depths. With `P` tokens before the first reply, `N` tokens at the end and `t(d)` seconds of a token with `d` tokens
-/// before it ([`SpeedModel::token_seconds`](super::speed::SpeedModel::token_seconds)), a conversation takes
+/// The tokens of a **reply** count at the depth of the reply's middle, after the prompt. A **conversation**
+/// ([`growing_to`](Self::growing_to)) begins with its prompt and grows, and the reply's tokens are spread evenly over
+/// its depths. With `P` tokens before the first reply, `N` tokens at the end and `t(d)` seconds of a token with `d`
+/// tokens before it ([`SpeedModel::token_seconds`](super::speed::SpeedModel::token_seconds)), a conversation takes
 ///
 /// ```text
 /// seconds of the prompt + reply / (N - P) * integral of t(d) from d = P to d = N
 /// ```
 ///
-/// so the prompt weighs as much beside the reply as it does without growth.
+/// The weights of prompt and reply are thus the same as without growth.
 ///
 /// ```
 /// use autoplace_planner::plan::Workload;
@@ -59,14 +59,14 @@ impl Workload {
         self
     }
 
-    /// Spreads the reply over a conversation that grows to this many tokens. A number within the prompt and its reply
-    /// changes nothing.
+    /// Spreads the reply over a conversation that grows to this many tokens. A number that the prompt and its reply
+    /// already reach has no effect.
     pub const fn growing_to(mut self, tokens: u32) -> Self {
         self.grows_to = if tokens > self.end() { tokens } else { 0 };
         self
     }
 
-    /// The same prompt and reply, the middle of the reply at this depth. A depth within them shortens them.
+    /// The same prompt and reply, with the middle of the reply at this depth. A depth within them shortens them.
     pub fn at_depth(mut self, depth: u32) -> Self {
         self.grows_to = 0;
         self.reply = self.reply.min(depth.saturating_mul(2).max(1));
@@ -104,13 +104,13 @@ impl Workload {
         self.before.saturating_add(self.prompt / 2)
     }
 
-    /// The tokens of context, prompt and reply together; of a conversation, the tokens that it grows to.
+    /// The tokens of context, prompt and reply together. A conversation has the tokens that it grows to.
     pub const fn tokens(&self) -> u32 {
         let end = self.end();
         if self.grows_to > end { self.grows_to } else { end }
     }
 
-    /// The tokens of context, prompt and reply without growth.
+    /// The sum of the tokens of context, prompt and reply, without growth.
     const fn end(&self) -> u32 {
         self.before.saturating_add(self.prompt).saturating_add(self.reply)
     }
@@ -129,7 +129,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// The depths that a plan is made for. A depth is a number of live tokens: of all sequences together.
+/// The depths that a plan is made for. A depth is the number of live tokens of all sequences together.
 ///
 /// ```
 /// use autoplace_planner::plan::Depth;
@@ -143,11 +143,12 @@ pub enum Depth {
     /// The placement follows the depth of the conversation. If two placements cross within the context and moving pays,
     /// the plan has both ([`Plan::by_depth`](super::Plan::by_depth)), and a loaded model moves between them.
     ///
-    /// A plan has one placement nevertheless if the request states a [workload](super::Request::workload), an exact
-    /// number of layers, overrides or proportions, if files are loaded beside the model, and if weights are paged.
+    /// A plan nevertheless has only one placement in these cases: the request states a
+    /// [workload](super::Request::workload), an exact number of layers, overrides or proportions; files are loaded
+    /// beside the model; or weights are paged.
     #[default]
     Follow,
-    /// One placement for all depths: the fastest over the whole conversation.
+    /// One placement for all depths, the fastest over the whole conversation.
     All,
     /// One placement, the fastest at this depth.
     Fixed(u32),
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_at_a_depth_has_its_replys_middle_there_and_grows_no_more() {
+    fn a_workload_at_a_depth_has_the_middle_of_its_reply_there_and_does_not_grow() {
         let deep = Workload::typical(32_768).at_depth(16_384);
         assert_eq!((deep.depth(), deep.grows_to), (16_384, 0));
         for depth in [0, 1, 64, 127, 500, 1152, 20_000] {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depth_is_read_as_it_is_written_and_nothing_else_is() {
+    fn a_depth_is_parsed_as_it_is_displayed_and_other_texts_are_refused() {
         for depth in [Depth::Follow, Depth::All, Depth::Fixed(0), Depth::Fixed(5200)] {
             assert_eq!(depth.to_string().parse(), Ok(depth));
         }

@@ -8,13 +8,13 @@ use crate::gguf::{self, Header, Tensor, TensorType};
 
 use super::{Group, ModelProfile, Weight, WeightRole};
 
-/// An adapter's addition to one weight: `scale * b * a`. Both factors have the weight's name.
+/// An adapter's addition to one weight: `scale * b * a`. Both factors are named after the weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoraPair {
-    /// `lora_a`, from the weight's inputs to the rank; for an embedding, from the rank to its rows.
+    /// `lora_a`: the weight's inputs by the rank. For an embedding, the rank by the embedding's rows.
     pub a: Weight,
-    /// `lora_b`, from the rank to the weight's outputs.
+    /// `lora_b`: the rank by the weight's outputs.
     pub b: Weight,
 }
 
@@ -89,8 +89,8 @@ impl Lora {
         Ok(Self { name: header.title().unwrap_or_else(|| file.clone()), architecture, pairs, file })
     }
 
-    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and the asserts of the
-    /// product).
+    /// Checks the shapes of one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and the
+    /// asserts of ggml's matrix product).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
@@ -114,8 +114,8 @@ impl Lora {
     }
 }
 
-/// One of the two factors of an addition, under its weight's name. Its type must be one that backends multiply by
-/// (ggml-cpu.c, `type_traits_cpu`: those with a `vec_dot`).
+/// Reads one of the two factors of an addition and names it after its weight. Rejects types that no backend can
+/// multiply by (ggml-cpu.c, `type_traits_cpu`: types without a `vec_dot`).
 fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
     use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
     let ty = tensor.ty();
@@ -168,7 +168,7 @@ impl ModelProfile {
             };
             lora.fits(pair, weight)?;
             if weights.tied_output && &*pair.a.name == "token_embd.weight" {
-                // As the output matrix, it would be multiplied with the factors of a lookup (llama-graph.cpp,
+                // llama.cpp would multiply the output matrix by factors whose shapes suit a lookup (llama-graph.cpp,
                 // `build_lora_mm`).
                 let reason = format!("changes the token embedding, which is also the output matrix of {}", self.name);
                 return Err(unfit(reason));
@@ -187,8 +187,9 @@ impl ModelProfile {
         self
     }
 
-    /// The blocks with a part of the control vector, and one such part. llama.cpp allocates a part for every block but
-    /// the first, even if no direction is added there (llama-adapter.cpp, `llama_adapter_cvec::init`).
+    /// The blocks that hold a direction of the control vector, and the weight of one direction. llama.cpp allocates a
+    /// direction for every block but the first, even if the vector has none there (llama-adapter.cpp,
+    /// `llama_adapter_cvec::init`).
     pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {
         let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
         let width = u64::from(self.hparams.n_embd);
@@ -197,11 +198,11 @@ impl ModelProfile {
     }
 }
 
-/// A problem of an adapter's file, by itself or for its model. Each message names the file, the expected value and the
-/// found one.
+/// A problem with an adapter's file, or with its use for this model. Each message names the file, the expected value
+/// and the found one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum AdapterError {
     /// The header could not be read.
     #[error(transparent)]
@@ -212,7 +213,7 @@ pub enum AdapterError {
     /// The file is not an adapter or is for another model, or llama.cpp would abort on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// A tensor is neither half of a pair nor a layer's direction, or does not fit its weight.
+    /// A tensor is neither a factor of a pair nor a layer's direction, or its shape does not fit its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// The scale is not a finite number.

@@ -1,15 +1,16 @@
 //! The KV layout of each architecture.
 //!
-//! `llama_model::create_memory` (llama-model.cpp) creates a plain `llama_kv_cache` for an architecture unless its
-//! switch names it, it is recurrent or hybrid (llama-arch.cpp, `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), its
-//! `load_arch_hparams` sets a `swa_type`, or it reuses layers. This list was made by reading that function and the
-//! `load_arch_hparams` of each file in models/. `tests/load/architectures.rs` compares every entry with llama.cpp; an
-//! architecture that was not compared equal is listed as unknown.
+//! `llama_model::create_memory` (llama-model.cpp) creates a plain `llama_kv_cache` for an architecture, with four
+//! exceptions: its `switch` names the architecture, the architecture is recurrent or hybrid (llama-arch.cpp,
+//! `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), its `load_arch_hparams` sets a `swa_type`, or it reuses layers. The
+//! list was made by reading that function and the `load_arch_hparams` of each file in models/.
+//! `tests/load/architectures.rs` compares every entry with llama.cpp. An architecture without such a comparison is
+//! listed as unknown.
 
 /// The rule by which an architecture's header determines the state of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LayoutRule {
-    /// No block keeps anything: a text is computed at once.
+    /// No block keeps anything: each text is computed in one batch.
     Nothing,
     /// Every block keeps every token.
     Full,
@@ -20,21 +21,21 @@ pub(super) enum LayoutRule {
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// As `Windowed`, or a window of compressed keys in every block; models with hyper-connections are unknown
+    /// As `Windowed`; with compressed keys, every block has a window. Models with hyper-connections are unknown
     /// (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
     /// Windowed with 64 blocks, otherwise full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
-    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`). Without a
-    /// number, the header says how many of the last blocks do.
+    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`). With `None`,
+    /// the header states how many of the last blocks do so.
     Reused(Window, Option<u32>),
     /// Full, unless the header states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
-    /// A cache, and index keys that select among its keys.
+    /// Each block has a cache; some also have index keys that select among the cached keys.
     Indexed(Indexer),
-    /// Every block keeps a state.
+    /// Every block keeps a recurrent state.
     Recurrent(Mixer),
-    /// Some blocks keep a state and the others tokens, or all of them both.
+    /// Some blocks keep a recurrent state and the others tokens, or every block keeps both.
     Hybrid(Hybrid),
 }
 
@@ -77,9 +78,9 @@ pub(super) enum Pattern {
 /// The kind of state of a recurrent block (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mixer {
-    /// State space of one group: the convolution covers only the inner width.
+    /// A state space with one group. Its convolution covers only the inner width.
     Mamba,
-    /// State space of several groups, or the delta rule, whose sizes have the same names.
+    /// A state space with several groups, or the delta rule, whose sizes have the same names.
     Mamba2,
     /// Receptance-weighted keys and values.
     Rwkv,
@@ -116,14 +117,14 @@ pub(super) enum Recurring {
     AllButEvery(u32),
 }
 
-/// The state of a hybrid model's other blocks: every token, with these exceptions.
+/// The state of a hybrid model's attention blocks. They keep every token, with these exceptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Attention {
-    /// Keys are compressed.
+    /// Whether keys are compressed.
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// The blocks also keep an index, which pools this many rows.
+    /// The number of rows that each block's index pools; `None` without an index.
     pub(super) indexed: Option<u32>,
 }
 
@@ -142,34 +143,35 @@ pub(super) enum Windowed {
 /// The state of a hybrid model's blocks that predict further tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Predicting {
-    /// Unknown: no loader that we have read has such blocks.
+    /// Unknown: none of the loaders that we have read has such blocks.
     Unread,
-    /// Nothing: the filters exclude them.
+    /// They keep nothing: llama.cpp's filters exclude them.
     Nothing,
-    /// The same as other blocks: the filters only test for recurrence.
+    /// They keep the same as other blocks: llama.cpp's filters only test for recurrence.
     AsOthers,
 }
 
-/// The blocks with an index, and the cache beside it.
+/// The blocks with an index, and the kind of cache beside the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
-    /// Every block; compressed keys.
+    /// Every block has an index, beside compressed keys.
     Every,
-    /// The blocks that the header lists, or else every block, or from this training context on the blocks of GLM 5.2;
-    /// compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists, beside compressed keys (models/glm-dsa.cpp, `load_arch_hparams`). Without a
+    /// list: the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise every block.
     Glm(u32),
-    /// The blocks that the header lists, if it states how many keys to select; compressed keys.
+    /// The blocks that the header lists, beside compressed keys, if the header states how many keys to select.
     ListedIfChoosing,
-    /// The blocks that the header lists; the others attend to a window; compressed keys.
+    /// The blocks that the header lists; the others attend to a window. All keys are compressed.
     ListedBesideWindows,
-    /// The blocks that are not dense; keys and values.
+    /// The blocks that are not dense, beside keys and values.
     AfterDense,
-    /// The blocks that the header lists, or else every block; compressed keys, which other blocks may use again
-    /// (models/mistral-large4.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists, or every block without a list, beside compressed keys. Other blocks may use
+    /// these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
     ListedAndReused,
-    /// A window, and compressed caches of the tokens before it.
+    /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,
-    /// As `Distilled`, with the compressed cache of an earlier block (models/deepseek41.cpp, `load_arch_hparams`).
+    /// As `Distilled`, but a block may use the compressed cache of an earlier block (models/deepseek41.cpp,
+    /// `load_arch_hparams`).
     DistilledAndReused,
 }
 
@@ -245,12 +247,12 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
         "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
         "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),
-        // A key, a gate and the pooled row.
+        // The index pools three rows: a key, a gate and the pooled row.
         "glm5-next" => hybrid(Kda, WithoutKeyHeads, Attention { indexed: Some(3), ..compressed }, Nothing),
         "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, full, AsOthers),
         "falcon-h1" => hybrid(Mamba2, Every, full, Unread),
         "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), full, Nothing),
-        // A key and the pooled row.
+        // The index pools two rows: a key and the pooled row.
         "qwen4exp" => hybrid(Mamba2, AllButEvery(4), Attention { indexed: Some(2), ..full }, Nothing),
         "minimax-01" => hybrid(Lightning, AllButEvery(8), full, Unread),
         _ => return None,

@@ -7,7 +7,7 @@ use crate::gguf::{self, Header, Value};
 /// A problem in a model's header. Each message names the file, the value found there, and the limit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum Error {
     /// The header could not be read, or lacks a key that llama.cpp requires.
     #[error(transparent)]
@@ -29,7 +29,7 @@ pub(crate) const MAX_LAYERS: u32 = 512;
 /// `LLAMA_MAX_EXPERTS` (llama-hparams.h).
 const MAX_EXPERTS: u32 = 1024;
 
-/// The function that checks most of these values.
+/// The function of llama.cpp that checks most of these values.
 const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 
 /// The numbers of a model that determine its memory (`llama_model_base::load_hparams`, llama-model.cpp).
@@ -58,11 +58,11 @@ pub struct Hyperparameters {
     pub head_dim_k: u32,
     /// Elements of a value head.
     pub head_dim_v: u32,
-    /// Elements of a key head of a block with a sliding window, which may differ.
+    /// Elements of a key head in blocks with a sliding window.
     pub head_dim_k_swa: u32,
-    /// Elements of a value head of a block with a sliding window.
+    /// Elements of a value head in blocks with a sliding window.
     pub head_dim_v_swa: u32,
-    /// Width of the dense feed-forward step of each block, in elements; 0 if the header does not say.
+    /// Width of the dense feed-forward step of each block, in elements; 0 if the header states none.
     pub n_ff_of: Vec<u32>,
     /// Width of the widest dense feed-forward step, in elements.
     pub n_ff: u32,
@@ -73,9 +73,9 @@ pub struct Hyperparameters {
     pub pooling: Option<u32>,
     /// Whether queries are multiplied by a number per token (`attention.temperature_scale`).
     pub(super) has_temperature: bool,
-    /// Parts of an input beyond its own width, added after later blocks (deepstack).
+    /// Number of deepstack parts: slices of an input embedding beyond `n_embd`, added after later blocks.
     pub(crate) n_deepstack_layers: u32,
-    /// Elements of the keys and values that compressed keys represent; 0 if the header does not say.
+    /// Elements of the keys and values that compressed keys represent; 0 if the header states none.
     pub(super) mla: (u32, u32),
 }
 
@@ -85,7 +85,7 @@ pub struct Hyperparameters {
 pub struct Experts {
     /// Experts in each block.
     pub count: u32,
-    /// Most experts that a token uses.
+    /// The highest number of experts per token of all blocks.
     pub used: u32,
     /// Width of an expert's feed-forward step, in elements.
     pub n_ff: u32,
@@ -102,8 +102,8 @@ impl Hyperparameters {
         let limit = format_args!("there are {n_layer} blocks {LOAD}");
         let holds = n_layer_nextn <= n_layer;
         keys.check(holds, "nextn_predict_layers", &n_layer_nextn, &limit)?;
-        // Without the weights of its prediction blocks, the other blocks are the whole model (models/deepseek4.cpp,
-        // `load_arch_hparams`).
+        // In a file without the weights of its prediction blocks, the other blocks are the whole model
+        // (models/deepseek4.cpp, `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if matches!(architecture, "deepseek4" | "deepseek41") && header.tensor(&first).is_none() {
             n_layer_nextn = 0;
@@ -137,7 +137,7 @@ impl Hyperparameters {
         }
         let head_dim_k_swa = keys.or("attention.key_length_swa", head_dim_k)?;
         let head_dim_v_swa = keys.or("attention.value_length_swa", head_dim_v)?;
-        // The values are the compressed keys (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
+        // The compressed keys serve as values (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
         }
@@ -298,7 +298,7 @@ impl Keys<'_> {
         Ok(self.header.bool(&self.key("attention.causal"))? != Some(false))
     }
 
-    /// `load_hparams` in llama-model.cpp aborts the process for any other name.
+    /// Rejects unknown names: `load_hparams` (llama-model.cpp) would abort the process.
     fn rope_scaling(&self) -> Result<(), Error> {
         let suffix = "rope.scaling.type";
         let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
@@ -307,7 +307,7 @@ impl Keys<'_> {
         self.check(holds, suffix, &format_args!("{name:?}"), &limit)
     }
 
-    /// `load_hparams` in llama-model.cpp aborts the process for any other name.
+    /// Rejects unknown names: `load_hparams` (llama-model.cpp) would abort the process.
     fn classifier(&self) -> Result<(), Error> {
         let suffix = "classifier.activation";
         let Some(name) = self.header.str(&self.key(suffix))? else {
@@ -317,7 +317,7 @@ impl Keys<'_> {
         self.check(matches!(name, "gelu" | "silu" | "tanh"), suffix, &format_args!("{name:?}"), &limit)
     }
 
-    /// models/k2-horizon.cpp, `load_arch_hparams`, aborts the process for inconsistent counts.
+    /// Rejects inconsistent counts: `load_arch_hparams` (models/k2-horizon.cpp) would abort the process.
     fn value_experts(&self) -> Result<(), Error> {
         const LOAD: &str = "(models/k2-horizon.cpp, `load_arch_hparams`)";
         let count = self.or("attention.value_expert_count", 0)?;
@@ -329,7 +329,7 @@ impl Keys<'_> {
         self.check(holds, "attention.value_expert_used_count", &used, &limit)
     }
 
-    /// `load_hparams` in llama-model.cpp aborts the process for inconsistent counts.
+    /// Rejects inconsistent counts: `load_hparams` (llama-model.cpp) would abort the process.
     fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
         let mut count = self.or("expert_count", 0)?;
         let used = self.per_layer("expert_used_count", n_layer as usize)?;
@@ -376,7 +376,7 @@ impl Keys<'_> {
         Ok(bytes.as_chunks().0.iter().filter(|part| i32::from_le_bytes(**part) >= 0).count() as u32)
     }
 
-    /// The width of the output: llama-model.cpp, `load_hparams`.
+    /// The width of the output (llama-model.cpp, `load_hparams`).
     fn n_embd_out(&self, n_embd: u32) -> Result<u32, Error> {
         match self.architecture {
             "wavtokenizer-dec" => return self.or("embedding_length", n_embd),

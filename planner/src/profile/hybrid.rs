@@ -89,17 +89,18 @@ impl Hybrid {
     }
 }
 
-/// The index (llama-memory-hybrid-idx.cpp, the constructor). Returns the number of elements of its
-/// keys (times `rows` if keys are pooled), and for each block whether it has an index if it has attention.
+/// The index of a hybrid model (llama-memory-hybrid-idx.cpp, the constructor). Returns the elements of a key (times
+/// `rows` if keys are pooled) and, for each block, whether it has an index; the flag matters only for blocks with
+/// attention.
 fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLayout> {
     let key = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;
-    // Such blocks would also keep the past of a convolution (llama-hparams.cpp, `ple_conv_state`).
+    // Blocks with these embeddings would also keep the past of a convolution (llama-hparams.cpp, `ple_conv_state`).
     if keys.get("ple.layers").is_some() {
         return unknown("with embeddings of word parts");
     }
     let (pools, blocks) = if keys.architecture == "qwen4exp" {
-        // Blocks pool by their compression ratios (models/qwen4exp.cpp, `load_arch_hparams`).
+        // A block with a compression ratio pools its keys (models/qwen4exp.cpp, `load_arch_hparams`).
         let ratios = keys.flags("attention.compress_ratios", hparams.n_layer)?;
         let pools = ratios.is_some_and(|ratios| ratios.contains(&true));
         (pools, vec![true; n_layer])
@@ -126,7 +127,8 @@ impl Mixer {
         Ok(facts.hparams.each_block(|_| state.clone()))
     }
 
-    /// llama-hparams.cpp, `n_embd_r`, `n_embd_s`, in 32 bits. Unknown if these overflow or if nothing is kept.
+    /// The recurrent state of a block, in 32-bit arithmetic (llama-hparams.cpp, `n_embd_r`, `n_embd_s`). The layout is
+    /// unknown if a number overflows or the state is empty.
     fn state(self, Facts { keys, hparams }: Facts<'_>) -> Result<BlockState, NoLayout> {
         let n_embd = hparams.n_embd;
         let first_heads = hparams.n_head[0];

@@ -7,8 +7,8 @@ use super::{BlockState, Part, Rows};
 const TYPES: &str = "attention.indexer.types";
 const RATIOS: &str = "attention.compress_ratios";
 
-/// llama.cpp looks for the width of the rotation matrix of these caches by a loop that divides by zero if a cache has
-/// no blocks (llama-kv-cache.cpp, the constructor).
+/// The reason to reject a model in which no block has an index. llama.cpp computes the width of the rotation matrix in
+/// a loop that divides by zero if a cache has no blocks (llama-kv-cache.cpp, the constructor).
 const EMPTY: &str = "llama.cpp ends the process if no block has an index (llama-kv-cache.cpp, the constructor)";
 
 /// `DSV4_CSA_RATIO` and `DSV4_HCA_RATIO` (llama-kv-cache-dsv4.h).
@@ -23,7 +23,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayou
     if !compressed && !own_widths {
         return unknown("without the widths of compressed keys");
     }
-    // For these, no filter excludes prediction blocks (llama-model.cpp, `create_memory`).
+    // For these kinds of index, no filter excludes prediction blocks (llama-model.cpp, `create_memory`).
     let unfiltered = matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing | Indexer::ListedAndReused);
     if unfiltered && hparams.n_layer_nextn > 0 {
         return unknown(PREDICTS);
@@ -73,7 +73,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayou
             return BlockState::new(indexed[il].then_some((Part::IndexKeys, index_k, Rows::Tokens)));
         }
         match (indexed[il], v) {
-            // Values of one head of the cache's width (llama-kv-cache-msa.cpp, the constructor).
+            // The values have one head of the cache's width (llama-kv-cache-msa.cpp, the constructor).
             (true, v) => BlockState::indexed(k, v, index_k, v.map(|_| hparams.head_dim_v)),
             (false, None) => BlockState::compressed(k, Rows::Tokens),
             (false, Some(_)) => hparams.full(il),
@@ -90,7 +90,7 @@ fn sources(Facts { keys, hparams }: Facts<'_>, indexed: &[bool]) -> Result<Vec<u
         None => (0..trunk as usize).collect::<Vec<_>>(),
     };
     let rotates = keys.flags("attention.rope_pattern", trunk)?.unwrap_or_else(|| vec![true; trunk as usize]);
-    // llama.cpp rejects a file for these.
+    // llama.cpp rejects such a file.
     if !indexed[0] {
         return unknown("without an indexer in its first block");
     }
@@ -102,8 +102,8 @@ fn sources(Facts { keys, hparams }: Facts<'_>, indexed: &[bool]) -> Result<Vec<u
     Ok(sources)
 }
 
-/// Compressed keys, in some blocks of a window; the others have an index (llama-kv-cache-dsa-iswa.cpp, the
-/// constructor).
+/// Every block has compressed keys: some blocks keep a window of them, the others have an index
+/// (llama-kv-cache-dsa-iswa.cpp, the constructor).
 fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let window = Window { unstated: Unstated::Refused, fixed: None, pattern: Pattern::Listed };
@@ -112,7 +112,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     };
     let n_layer = hparams.n_layer as usize;
     let trunk = hparams.n_layer_trunk() as usize;
-    // The list covers all blocks or only those that compute a token; blocks that predict are not looked up.
+    // The list covers all blocks or only those that compute a token. llama.cpp looks up no prediction block in it.
     let types = match keys.list(TYPES)? {
         Some(types) if types.len() == trunk || types.len() == n_layer => types,
         _ => return unknown("without a list of its indexers"),
@@ -133,8 +133,8 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, Some(windows)))
 }
 
-/// A window in every block, including those that predict, and the tokens before it compressed at two ratios
-/// (llama-kv-cache-dsv4.cpp, the constructor).
+/// Every block keeps a window, including the blocks that predict, and the tokens before the window, compressed at two
+/// ratios (llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let hparams = facts.hparams;
     let index = facts.keys.required("attention.indexer.key_length")?;
@@ -144,12 +144,12 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     }
     let trunk = hparams.n_layer_trunk() as usize;
     facts.keys.check(ratios[..trunk].contains(&CLOSE), RATIOS, &"without a ratio of 4", &EMPTY)?;
-    // The cache of blocks without a window has no blocks.
+    // llama.cpp creates a cache for blocks without a window, and such blocks do not exist.
     let limit = "llama.cpp ends the process if keys have the same width (llama-kv-cache.cpp, the constructor)";
     facts.keys.check(hparams.head_dim_k != index, "attention.indexer.key_length", &index, &limit)?;
     let compressed = |il: usize| {
         let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
-        // Overlapping ratios have two groups. The state holds the pending tokens and their weights.
+        // At the close ratio groups overlap, so two are pending. The state holds their tokens and weights.
         let groups = if close { 2 } else { 1 };
         let pending = |width: u32| width.saturating_mul(groups).saturating_mul(groups * ratio);
         let keys = [Some(hparams.windowed_state(il).0), close.then_some(index)].into_iter().flatten();
@@ -161,9 +161,9 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     beside_own_windows(facts, |il| if ratios[il] == 0 { BlockState::default() } else { compressed(il) })
 }
 
-/// As [`distilled`], at the ratios 1 and 2, with index keys in the same row. Only some blocks keep compressed keys;
-/// each other block with a ratio reads those of the last such block before it (models/deepseek41.cpp,
-/// `load_arch_hparams`; llama-kv-cache-dsv4.cpp, the constructor).
+/// As [`distilled`], at the ratios 1 and 2, with index keys in the same row. Only some blocks keep compressed keys.
+/// Each other block with a ratio reads the compressed keys of the last block before it that keeps some
+/// (models/deepseek41.cpp, `load_arch_hparams`; llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let index = keys.required("attention.indexer.key_length")?;
@@ -183,7 +183,7 @@ fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
         if ratios[il] == 0 {
             continue;
         }
-        // llama.cpp rejects a file for these.
+        // llama.cpp rejects a file whose sources are missing or have another ratio.
         let fits = |of: Option<usize>| of.is_some_and(|of| ratios[of] == ratios[il]);
         if ratios[il] > 2 || !fits(last) || !fits(chooser) || chooser < last {
             return unknown("with a block that reads compressed keys of no earlier block");
@@ -212,7 +212,8 @@ fn ratios(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<u32>, NoLayout> {
         Some(ratios) if ratios.len() >= n_layer => ratios,
         _ => return unknown("without a ratio for each block"),
     };
-    // llama.cpp looks such a block up in a list of the blocks before it (llama-kv-cache-dsv4.cpp, `is_comp_owner`).
+    // llama.cpp looks up a prediction block with a ratio in a list of the blocks before it (llama-kv-cache-dsv4.cpp,
+    // `is_comp_owner`).
     for &ratio in &ratios[hparams.n_layer_trunk() as usize..n_layer] {
         let limit = "llama.cpp reads beyond a list if a block that predicts further tokens compresses tokens";
         keys.check(ratio == 0, RATIOS, &ratio, &limit)?;
@@ -220,7 +221,8 @@ fn ratios(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<u32>, NoLayout> {
     Ok(ratios)
 }
 
-/// A window of keys in every block, separately for each sequence, beside what `also` returns for the block.
+/// The state of models in which every block keeps a window of keys for each sequence, and also the tensors that `also`
+/// returns for the block.
 fn beside_own_windows(
     Facts { keys, hparams }: Facts<'_>,
     also: impl Fn(usize) -> BlockState,

@@ -46,7 +46,7 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 pub(super) struct Windows {
     /// Tokens of each window.
     pub(super) tokens: u32,
-    /// For each block, including those that predict, whether it has a window.
+    /// For each block, including the blocks that predict further tokens (MTP), whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 
@@ -74,7 +74,7 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     if trunk == 0 {
         return unknown("of nothing but blocks that predict further tokens");
     }
-    // Causal attention limits the batch by the context, and thereby a window's cache (llama-context.cpp, the
+    // With causal attention, the context limits the batch and thereby a window's cache (llama-context.cpp, the
     // constructor).
     let is_causal = keys.is_causal()?;
     if !is_causal && decides(keys)? {
@@ -112,7 +112,7 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, None))
 }
 
-/// Whether a model without causal attention reads a whole text in one batch and keeps nothing (llama-model.cpp,
+/// Whether a model without causal attention computes a whole text in one batch and keeps nothing (llama-model.cpp,
 /// `create_memory`).
 fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     match keys.architecture {
@@ -134,7 +134,7 @@ fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     keys.check(holds, "attention.head_count", &hparams.n_head[0], &limit)
 }
 
-/// Compressed keys in every block, of a window that reaches one token further than stated (models/dflash.cpp,
+/// Every block keeps compressed keys of a window that is one token longer than the header states (models/dflash.cpp,
 /// `load_arch_hparams`).
 fn drafting(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
@@ -161,7 +161,7 @@ fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLayout> {
     Ok((blocks, windows))
 }
 
-/// models/deepseek2.cpp: if both widths are stated, all heads share one key (`is_mla`, llama-hparams.cpp).
+/// If the header states both widths, all heads share one key (models/deepseek2.cpp; `is_mla`, llama-hparams.cpp).
 fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> {
     match hparams.mla {
         (0, 0) => Ok(hparams.every_block_in_full()),
@@ -170,7 +170,7 @@ fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> 
     }
 }
 
-/// From some block on, blocks use the cache of the last windowed or of the last full block before them
+/// From block `from` on, a block uses the cache of the last windowed or the last full block before it, by its own kind
 /// (llama-model.cpp, `create_memory`).
 fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
@@ -194,7 +194,7 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
             from
         }
     };
-    // llama.cpp aborts if there is no such block (llama-kv-cache.cpp, the constructor).
+    // llama.cpp aborts if there is no earlier block of the same kind (llama-kv-cache.cpp, the constructor).
     let first = from as usize;
     let fits = from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
     if !fits {
@@ -206,7 +206,8 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
     Ok((blocks, Some(windows)))
 }
 
-/// The windows, `None` without any (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
+/// The windows; `None` for a model without windows (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the
+/// constructor).
 pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLayout> {
     let keys = facts.keys;
     if keys.header.uint(&keys.key(WINDOW)).is_err() {

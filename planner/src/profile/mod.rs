@@ -48,7 +48,7 @@ pub struct ModelProfile {
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
-    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards the smallest.
+    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); the smallest of all shards.
     pub alignment: u32,
     /// The numbers that determine memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
@@ -60,8 +60,8 @@ pub struct ModelProfile {
     pub adapters: Adapters,
     /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp).
     mtp: bool,
-    /// Whether llama.cpp makes matrices that transform the inputs of weights (`prism.hadamard`), which the file does
-    /// not hold.
+    /// Whether llama.cpp creates matrices that are not in the file, to transform the inputs of weights
+    /// (`prism.hadamard`).
     pub(crate) transforms_inputs: bool,
 }
 
@@ -141,16 +141,17 @@ impl ModelProfile {
         self.hparams.n_layer + 1
     }
 
-    /// A weight of a layer that stays on the host wherever the layer is.
+    /// The first weight of a layer that stays on the host even if the layer is on a GPU.
     fn kept_on_host(&self) -> Option<&Weight> {
         let on_layers = self.weights.grouped().filter(|(group, _)| *group != Group::Input);
         let mut weights = on_layers.map(|(_, weight)| weight).chain(self.weights.output_matrix());
         weights.find(|weight| weight.stays_on_host())
     }
 
-    /// The reason why an estimate of this model's memory may be too low, if there is one; then only llama.cpp knows the
-    /// memory. The first of: an unknown KV layout, a graph without a model, further matrices, weights of a type that no
-    /// GPU multiplies by, weights in no known layer.
+    /// The first reason why an estimate of this model's memory may be too low, or `None`. If there is a reason, only a
+    /// probe of llama.cpp gives the memory. The reasons, in order: an unknown KV layout, a graph that the estimate does
+    /// not model, matrices that are not in the file, weights of a type that no GPU multiplies by, weights in no known
+    /// layer.
     pub fn unmodelled(&self) -> Option<String> {
         if let KvLayout::Unknown { reason } = &self.state {
             return Some(reason.clone());

@@ -7,15 +7,15 @@ use super::{Hyperparameters, ModelProfile};
 /// Why a model's blocks cannot predict further tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum MtpError {
-    /// The model has no such blocks.
+    /// The model has no blocks that predict further tokens.
     #[error("{model} has no blocks that predict further tokens: {reason}")]
     NoHeads { model: String, reason: String },
-    /// llama.cpp has no graph for them, or one whose draft tokens could not be rolled back.
+    /// llama.cpp cannot compute with this architecture's prediction blocks, or cannot roll back their draft tokens.
     #[error("{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}")]
     Architecture { model: String, architecture: String, reason: &'static str },
-    /// The model has several, one for each further token; only a single one is supported.
+    /// The model has several prediction blocks, one for each further token; only a single block is supported.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
     Several { model: String, heads: u32 },
     /// A part of the model's memory is recurrent. llama.cpp can roll back the states of several sequences only if all
@@ -32,8 +32,9 @@ pub enum MtpError {
 /// Weights that models/*.cpp assert in every prediction block, by the middle of their names.
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
-/// The further weights of a prediction block, for architectures whose memory can drop single tokens and whose
-/// prediction blocks llama.cpp computes (models/*.cpp, `graph_mtp`); or why the block cannot be used.
+/// The weights that a prediction block of this architecture needs beside [`ALWAYS`] (models/*.cpp, `graph_mtp`). The
+/// error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's memory cannot drop
+/// single tokens.
 fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),
@@ -44,7 +45,7 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
         "deepseek2" if !hparams.is_mla() => Err("llama.cpp does not compute with them where keys are not compressed"),
         "deepseek2" => Ok("attn_q_a attn_q_a_norm attn_q_b ffn_gate_inp ffn_gate_shexp"),
         "hy_v3" | "qwen35" | "step35" => Ok(""),
-        // The files of mimo2 have three such blocks, and no model with one has been tried.
+        // The files of mimo2 have three prediction blocks, and no model with a single one was tried.
         "mellum" | "mimo2" => Err("it has not been tried"),
         "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
             Err("a part of its memory is recurrent, so that a rejected draft token could not be taken back")
@@ -97,13 +98,13 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether rejected draft tokens are rolled back to an earlier state (llama-arch.cpp,
-    /// `llm_arch_supports_rs_rollback`), which must be kept.
+    /// Whether llama.cpp keeps earlier states, to which it returns when draft tokens are rejected (llama-arch.cpp,
+    /// `llm_arch_supports_rs_rollback`).
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
     }
 
-    /// Checks that further tokens can be predicted in such a context.
+    /// Checks that further tokens can be predicted in a context for `n_seq_max` sequences.
     pub(crate) fn check_predicting(&self, n_seq_max: u32, embeds: bool) -> Result<(), MtpError> {
         let model = self.name.clone();
         if self.mtp && embeds {

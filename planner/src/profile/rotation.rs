@@ -8,7 +8,7 @@
 
 use super::{BlockState, Hyperparameters, KeptTensor, Part, Rotation, Rows};
 
-/// The width of the matrix for values, and the least width for keys (llama-kv-cache.cpp, the constructor).
+/// The width of the matrix for values, and the smallest width for keys (llama-kv-cache.cpp, the constructor).
 const LEAST: u32 = 64;
 
 /// Architectures whose index keys are always rotated (llama-kv-cache.cpp, the constructor).
@@ -27,7 +27,7 @@ pub(super) fn set(
         Some(true) => (hparams.head_dim_k_swa, hparams.head_dim_v_swa),
         _ => (hparams.head_dim_k, hparams.head_dim_v),
     };
-    // The first block's heads decide for all, even if it has another cache.
+    // The heads of the first block decide for all blocks, even for blocks in another cache.
     let (first_k, first_v) = heads(0);
     let always = |head: u32| head == index_k && index_k > 0 && ALWAYS.split(' ').any(|listed| listed == architecture);
     for (il, block) in blocks.iter_mut().enumerate() {
@@ -38,9 +38,10 @@ pub(super) fn set(
                 (Part::State, _) => Rotation::Never,
                 (Part::Keys, _) => of_keys(k, first_k, always(hparams.head_dim_k)),
                 (Part::Values, _) => of_values(v, first_v),
-                // Compressed keys with the index keys in the same row.
+                // A row holds compressed keys and index keys.
                 (Part::IndexKeys, Rows::Groups(_)) if architecture == "deepseek41" => of_keys(kept.n, kept.n, false),
-                // The first keys of a group are compressed, and the second ones select among those of the first.
+                // The first tensor of groups holds compressed keys. The second one holds the index keys that select
+                // among them.
                 (Part::IndexKeys, Rows::Groups(_)) if compresses => {
                     compresses = false;
                     of_keys(k, first_k, always(hparams.head_dim_k))
@@ -52,8 +53,9 @@ pub(super) fn set(
     }
 }
 
-/// Elements of the first block's key in a cache of index keys: a window keeps its own width (llama-kv-cache-dsa.cpp,
-/// the constructor), except where each block has one (llama-kv-cache-dsv4.cpp, the constructor).
+/// The number of elements of the first block's key, in the cache that holds the index keys of `kept`. In
+/// llama-kv-cache-dsa.cpp (the constructor) a window has its own width of keys. In llama-kv-cache-dsv4.cpp every block
+/// has a window, so its keys have one width.
 fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameters) -> u32 {
     match (kept.rows, windowed.first()) {
         (Rows::Tokens, Some(true)) => hparams.head_dim_k_swa,
@@ -61,9 +63,9 @@ fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameter
     }
 }
 
-/// The matrix for keys of heads of this many elements.
+/// The matrix for keys, given the elements of a head in this block and in the first one.
 const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
-    // The largest power of two, at least 64, that divides the head.
+    // The largest power of two, at least 64, that divides the elements of the head.
     let mut width = LEAST;
     while head > 0 && width <= u32::MAX / 2 && head.is_multiple_of(2 * width) {
         width *= 2;
@@ -76,7 +78,7 @@ const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     }
 }
 
-/// The matrix for values of heads of this many elements.
+/// The matrix for values, given the elements of a head in this block and in the first one.
 const fn of_values(head: u32, first: u32) -> Rotation {
     if head > 0 && first.is_multiple_of(LEAST) { Rotation::IfQuantised(LEAST) } else { Rotation::Never }
 }

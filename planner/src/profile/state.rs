@@ -15,7 +15,7 @@ pub enum KvLayout {
         /// none does.
         windowed: Vec<bool>,
     },
-    /// The layout of this architecture is unknown: only a probe can tell the context's memory.
+    /// The layout of this architecture is unknown: only a probe measures the context's memory.
     Unknown {
         /// The reason.
         reason: String,
@@ -28,8 +28,8 @@ pub enum KvLayout {
 pub struct BlockState {
     /// The tensors.
     pub kept: Vec<KeptTensor>,
-    /// An earlier block whose compressed keys this block reads. The first such block on a device other than the earlier
-    /// block's keeps a copy for all of them on its device (llama-kv-cache-dsv4.cpp, the constructor).
+    /// An earlier block whose compressed keys this block reads. If it is on another device than the earlier block, that
+    /// device gets one copy of the keys for all its readers (llama-kv-cache-dsv4.cpp, the constructor).
     pub reads: Option<usize>,
 }
 
@@ -73,7 +73,7 @@ pub enum Part {
     /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values beside index keys, which nothing reads.
+    /// Values that are stored with index keys and never read.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
     /// (`n_embd_s`), or tokens that are still to be compressed.
@@ -122,7 +122,7 @@ impl BlockState {
         Self::new(parts.into_iter().filter_map(|(part, n)| Some((part, n?, Rows::Tokens))))
     }
 
-    /// The past and the state of each sequence.
+    /// The convolution's past and the recurrent state of each sequence.
     pub(super) fn recurrent(r: u32, s: u32) -> Self {
         Self::new([r, s].map(|n| (Part::State, n, Rows::States)))
     }
@@ -138,7 +138,8 @@ impl BlockState {
         self.kept.iter().find(|kept| kept.part == part)
     }
 
-    /// Elements of the past and the state of each sequence, independent of its length; 0 without a state.
+    /// Elements of a sequence's recurrent state and of its convolution's past; they do not depend on its length. 0
+    /// without such a state.
     pub fn recurrent_elements(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }
@@ -150,7 +151,7 @@ impl BlockState {
 }
 
 impl KvLayout {
-    /// Whether keys are compressed: then values are a part of them, and both have one type.
+    /// Whether keys are compressed. If they are, values are a part of the keys and have the same type.
     pub fn is_compressed(&self) -> bool {
         self.blocks().unwrap_or_default().iter().any(BlockState::is_compressed)
     }

@@ -95,7 +95,7 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
 
 #[test]
 fn reasons_for_an_unknown_model_are_named() {
-    // The cache of a window is as long as a batch, which the context limits only with causal attention.
+    // A window's cache is as long as a batch. The context limits the batch only with causal attention.
     let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
@@ -173,7 +173,7 @@ fn values_that_would_abort_the_process_are_refused() {
     assert!(error.ends_with("the key 'llama.context_length' is missing"), "{error}");
 }
 
-/// The tensors that each block keeps, and the earlier block whose keys it reads.
+/// The tensors that each block keeps, and the earlier block that it reads keys from.
 type Layout = Vec<(Vec<(Part, u32, Rows)>, Option<usize>)>;
 
 fn layout(builder: &Builder) -> Layout {
@@ -193,7 +193,8 @@ fn blocks_read_the_compressed_keys_of_the_last_block_that_keeps_some() {
         attention.indexer.key_length=16 attention.compress_ratios=0,2,2,1,1,0 attention.kv_source_layers=1,3 \
         attention.indexer.source_layers=1,3";
     let window = (Keys, 32, Rows::OwnWindow(100));
-    // A key of 32 elements and an index key of 16 for each group, and the tokens of a group with their weights.
+    // Each group has a key of 32 elements and an index key of 16; the pending tensors hold the tokens of a group and
+    // their weights.
     let distilled = |ratio: u32| {
         let pending = (State, 32 * ratio, Rows::Pending);
         vec![window, (IndexKeys, 32 + 16, Rows::Groups(ratio)), pending, pending]
@@ -227,10 +228,10 @@ fn blocks_use_the_compressed_keys_of_the_block_that_the_header_names() {
     let own = of([&[all, index], &[all], &[all, index], &[all]]);
     assert_eq!(layout(&model("mistral-large4", &keys("0,1,2,3"))), own);
     assert_eq!(layout(&model("mistral-large4", &keys("0,0,2,2"))), of([&[all, index], &[], &[all, index], &[]]));
-    // An indexer has its own keys where the block uses those of another block.
+    // A block that uses another block's keys still has an indexer with keys of its own.
     let first = keys("0,0,0,0").replace("rope_pattern=1,1,0,0", "rope_pattern=1,1,1,1");
     assert_eq!(layout(&model("mistral-large4", &first)), of([&[all, index], &[], &[index], &[]]));
-    // Keys of a later block, of a block that keeps none, and of a block with another rotation.
+    // The sources are a later block, a block without keys, and a block with another rotation.
     for wrong in ["0,2,2,2", "0,0,1,3", "0,0,0,3"] {
         let reason = profile(&model("mistral-large4", &keys(wrong))).unmodelled().unwrap();
         assert!(reason.contains("uses keys that no earlier block keeps"), "{wrong}: {reason}");

@@ -100,8 +100,8 @@ pub struct WeightBytes {
     /// Weights that the file contains but llama.cpp does not load: those of blocks that predict further tokens (without
     /// `load_mtp`), and unused ones.
     pub skipped: Vec<Weight>,
-    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. They count with the output
-    /// layer, and the plan notes them.
+    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. Their bytes count with the
+    /// output layer, and the plan's notes name them.
     pub unplaced: Vec<Weight>,
     /// Whether the token embedding computes the logits: there is no `output.weight`, and llama.cpp makes a second copy
     /// of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
@@ -207,14 +207,14 @@ impl WeightBytes {
     }
 }
 
-/// For each block, whether it uses rope frequencies. Most do, except those that predict further tokens or repeat
+/// For each block, whether it uses rope frequencies. Most blocks do, except those that predict further tokens or repeat
 /// others. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), nor do lfm3's windowed and
-/// recurrent ones (models/lfm3.cpp, `load_arch_tensors`), and step35's prediction blocks do (models/step35.cpp,
+/// recurrent ones (models/lfm3.cpp, `load_arch_tensors`). step35's prediction blocks do (models/step35.cpp,
 /// `load_arch_tensors`).
 fn rope_blocks(keys: &Keys<'_>, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
     let architecture = keys.architecture;
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
-    // Without causal attention, a windowed block keeps nothing and is windowed still.
+    // A windowed block that keeps nothing, because attention is not causal, still counts as windowed.
     let listed = || keys.flags("attention.sliding_window_pattern", hparams.n_layer).ok().flatten();
     let listed = (architecture == "lfm3").then(listed).flatten().unwrap_or_default();
     let windows = if listed.is_empty() { state.windows().unwrap_or_default() } else { &listed };

@@ -29,12 +29,12 @@ pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
     prop_oneof![Just(HostParts::None), Just(HostParts::Experts), Just(HostParts::FeedForward)]
 }
 
-/// Types of the KV cache; in half of the cases the type that the request gives.
+/// Types of the KV cache; in half of the cases the planner may not choose another type.
 pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
     prop_oneof![2 => Just(KvCache::Given), 1 => Just(KvCache::Auto), 1 => Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
-/// A card with 4 GiB, a part of which is free, or an integrated GPU of the same size, perhaps with a carve-out.
+/// A card with 4 GiB, partly free, or an integrated GPU of the same size, perhaps with a carve-out.
 pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];
@@ -52,13 +52,13 @@ pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     })
 }
 
-/// One GPU of any kind, or up to three cards with so little free that small models do not fit on one of them.
+/// One GPU of any kind, or up to three cards with so few free bytes that a small model does not fit on one of them.
 pub(crate) fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     let card = (mib(1)..gib(1)).prop_map(|free| Gpu::new("card").total(gib(24)).free(free).backend("CUDA"));
     prop_oneof![gpu().prop_map(|gpu| vec![gpu]), prop::collection::vec(card, 1..4)]
 }
 
-/// A request for as many layers as are safe and a context of up to 20000 tokens.
+/// A request for the number of layers that is safe, and for a context of up to 20000 tokens.
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     let headroom = prop_oneof![
         Just(Headroom::Default),

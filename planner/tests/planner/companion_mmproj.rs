@@ -1,5 +1,5 @@
-//! Memory of an mmproj beside the main model: weights to the byte, and a compute buffer that is never less than what
-//! clip.cpp reserves for the largest image.
+//! Memory of an mmproj beside the main model: exact bytes of weights, and a compute buffer that is never smaller than
+//! clip.cpp's reservation for the largest image.
 
 use autoplace_planner::gguf::{Builder, Tensor, TensorType};
 use autoplace_planner::machine::{Gpu, gib, mib};
@@ -11,8 +11,8 @@ use test_support::shapes::{Shape, TINY};
 use test_support::synthetic::mmproj;
 use test_support::table::rows;
 
-/// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for its largest image, in a
-/// load that allocates nothing (`clip_context_params::no_alloc`) on a card that `llama_sys::sim` simulates.
+/// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for its largest image. The load
+/// allocated nothing (`clip_context_params::no_alloc`), on a card that `llama_sys::sim` simulates.
 /// `benches/clip-buffers` repeats the measurement. Columns: file, image, bytes of weights, bytes of the device's
 /// compute buffer with fused attention, the same without fused attention, bytes of the host's buffer.
 const RESERVED: &str = "\
@@ -43,7 +43,7 @@ fn on_cuda(companion: &Companion, flash: FlashAttention) -> CompanionBytes {
 }
 
 #[test]
-fn weights_equal_clips_and_compute_buffers_are_within_bounds_above_clips() {
+fn weights_equal_clip_cpps_and_compute_buffers_slightly_exceed_them() {
     for [name, _, bytes @ ..] in rows::<6>(RESERVED) {
         let [weights, fused, plain, host] = bytes.map(|text| text.parse::<u64>().unwrap());
         let companion = companion(match name.strip_prefix("Gemma 3 before ") {
@@ -62,20 +62,20 @@ fn weights_equal_clips_and_compute_buffers_are_within_bounds_above_clips() {
 }
 
 #[test]
-fn without_a_gpu_all_of_it_is_on_the_host_and_attention_is_fused() {
+fn without_a_gpu_the_mmproj_is_on_the_host_and_attention_is_fused() {
     let gemma = companion(mmproj::gemma3(2560));
     let bytes = gemma.bytes(None, &ContextParams::default()).unwrap();
-    // With the CPU's alignment of 32 bytes; clip.cpp gave this number like the others.
+    // The CPU aligns tensors to 32 bytes. The number comes from clip.cpp, like those in the table.
     assert_eq!(bytes.host.weights, 849_871_296);
     assert!(bytes.host.compute >= 127_139_840 && bytes.host.compute < 241_000_000);
     assert_eq!((bytes.gpu.total(), bytes.gpu_uncertainty), (0, 0));
 }
 
 #[test]
-fn a_backend_that_does_not_fuse_attention_holds_all_scores() {
+fn a_backend_that_does_not_fuse_attention_needs_memory_for_all_scores() {
     let gemma = companion(mmproj::gemma3(2560));
     let compute = |backend| on(backend, &gemma).gpu.compute;
-    // All backends that we know fuse heads of 72 elements.
+    // All known backends fuse heads of 72 elements.
     for backend in ["CUDA", "Vulkan", "MTL"] {
         assert!(compute(backend) < mib(230), "{backend}");
     }
@@ -84,18 +84,19 @@ fn a_backend_that_does_not_fuse_attention_holds_all_scores() {
 }
 
 #[test]
-fn every_tensor_of_a_quantised_file_is_padded_as_its_backend_does() {
+fn every_tensor_of_a_quantised_file_is_padded_by_the_rules_of_its_backend() {
     let plain = || mmproj::named("LLaVA 1.5");
     let odd = || plain().tensor("mm.odd.weight", TensorType::Q8_0, &[96, 10]);
     let weights = |file, backend| on(backend, &companion(file)).gpu.weights;
     let extra = |backend| weights(odd(), backend) - weights(plain(), backend);
-    // 10 rows of 3 blocks of 34 bytes; CUDA fills the last row up to 512 elements, which is 13 blocks more.
+    // A tensor has 10 rows of 3 blocks of 34 bytes. CUDA fills the last row up to 512 elements, which is 13 blocks
+    // more.
     assert_eq!(extra("MTL"), 1024);
     assert_eq!(extra("CUDA"), (1020_u64 + 13 * 34).div_ceil(128) * 128);
 }
 
 #[test]
-fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
+fn image_tokens_may_be_limited_if_a_projector_takes_any_number() {
     let compute = |file: &str, projector: &str, pixels: u32, limit: u32| {
         let mut file = mmproj::named(file).str("clip.projector_type", projector);
         if pixels > 0 {
@@ -113,6 +114,9 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
         assert_eq!(stated(projector, 100), stated(projector, 0), "{projector}");
     }
     assert_eq!(unstated("hunyuanvl", 0), unstated("qwen2vl_merger", 16384));
+    let named = |name: &str, limit| on("CUDA", &companion(mmproj::named(name)).max_image_tokens(limit)).gpu.compute;
+    assert!(named("Small Youtu-VL", 0) == named("Small Youtu-VL", 4096));
+    assert!(named("Small Youtu-VL", 4096) < named("Small Youtu-VL", 62_500) / 10);
     // Gemma's images have one size.
     let gemma = |limit| compute("Gemma 3", "gemma3", 0, limit);
     assert_eq!(gemma(8), gemma(0));
@@ -120,7 +124,7 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
 
 proptest! {
     #[test]
-    fn a_larger_image_never_takes_less_and_nothing_less_than_the_weights(
+    fn a_larger_image_never_needs_less_memory_and_never_less_than_the_weights(
         side in 4u32..64,
         more in 1u32..16,
         fused: bool,
@@ -135,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn more_image_tokens_never_take_less(tokens in 1u32..5000, more in 1u32..1000) {
+    fn more_image_tokens_never_need_less_memory(tokens in 1u32..5000, more in 1u32..1000) {
         for file in ["Qwen2.5-VL 7B", "Qwen3-VL 8B", "Pixtral 12B"] {
             for flash in [FlashAttention::Auto, FlashAttention::Off] {
                 let limited = |n| on_cuda(&companion(mmproj::named(file)).max_image_tokens(n), flash);
@@ -148,7 +152,7 @@ proptest! {
 }
 
 #[test]
-fn what_no_projector_is_or_none_that_we_know_is_refused_with_one_line() {
+fn files_that_are_not_known_projectors_are_refused_with_one_line() {
     let mmproj = |builder: Builder| Companion::mmproj(&builder.header().unwrap()).unwrap_err();
     let text = mmproj(Builder::new("llama"));
     assert!(matches!(text, Error::WrongKind { .. }));
@@ -176,7 +180,7 @@ fn sizes_beyond_all_reason_saturate() {
 }
 
 #[test]
-fn an_mmproj_of_another_width_does_not_go_with_a_model() {
+fn an_mmproj_of_another_width_does_not_fit_a_model() {
     let main = |n_embd| Shape { arch: "gemma3", n_embd, ..TINY }.header();
     let gemma = companion(mmproj::gemma3(2560));
     gemma.compatible_with(&main(2560)).unwrap();
@@ -185,7 +189,7 @@ fn an_mmproj_of_another_width_does_not_go_with_a_model() {
 }
 
 #[test]
-fn its_pools_hold_the_widest_step_of_the_largest_image() {
+fn the_pools_of_an_mmproj_suffice_for_the_widest_step_of_the_largest_image() {
     let gemma = companion(mmproj::gemma3(2560)).peak_sizes(&ContextParams::default()).unwrap();
     // 4096 patches and a class token, each 4304 wide; the largest matrix belongs to the feed-forward step.
     assert_eq!(gemma.activations, 4 * 4304 * 4097);
@@ -194,7 +198,7 @@ fn its_pools_hold_the_widest_step_of_the_largest_image() {
 }
 
 #[test]
-fn a_companion_says_what_it_is_and_its_bytes_are_plain_data() {
+fn a_companion_is_displayed_by_kind_and_its_bytes_are_plain_data() {
     let gemma = companion(mmproj::gemma3(2560).str("general.name", "Gemma 3 4B It"));
     assert_eq!((gemma.role(), gemma.to_string().as_str()), (CompanionRole::Mmproj, "Gemma 3 4B It (mmproj)"));
     assert!(gemma.draft_context(&ContextParams::default()).unwrap().is_none());

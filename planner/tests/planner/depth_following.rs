@@ -1,8 +1,8 @@
-//! Placements by depth in virtual time: machines of the ledger, dense models of 32B and 70B, and four traces. Prints
-//! the table of `benches/results/2026-11-29-virtual`.
+//! Placements by depth in virtual time: machines of the ledger, dense models of 32B and 70B, and four traces. The test
+//! prints the table of `benches/results/2026-11-29-virtual`.
 //!
-//! The speeds are the speed model's, so the test judges the rule and the choice of placements. The ledger judges the
-//! speed model.
+//! The speeds come from the speed model, so the test judges the rule and the choice of placements. The ledger judges
+//! the speed model.
 
 use std::cell::Cell;
 
@@ -57,7 +57,7 @@ fn by_data_sheet(card: &str, host: &str) -> Machine {
     Machine::new(Host::named(host, 64 << 30).unwrap()).with_gpu(Gpu::named(card).unwrap())
 }
 
-/// The times of a placement of a dense model without windows, which are linear in the depth.
+/// The times of a placement of a dense model without windows. They are linear in the depth.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     token: [f64; 2],
@@ -81,12 +81,12 @@ impl Times {
     }
 }
 
-/// Texts, each a list of turns: tokens of a prompt, and of its reply.
+/// Texts, each a list of turns. A turn has the tokens of a prompt and of its reply.
 type Texts = Vec<Vec<(u32, u32)>>;
 
 /// The four traces.
 fn traces() -> [(&'static str, Texts); 4] {
-    // Numbers of a linear congruential generator, as reproducible as a file.
+    // A linear congruential generator gives the same numbers in every run.
     let mut state = 20_261_129_u64;
     let mut random = move |from: u32, to: u32| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -110,7 +110,7 @@ fn traces() -> [(&'static str, Texts); 4] {
     ]
 }
 
-/// The steps of a text. The first step of a prompt has the tokens of the whole prompt beside it.
+/// The steps of a text. The first step of a prompt comes with a second value, for the whole prompt.
 fn steps(turns: &[(u32, u32)]) -> Vec<(DepthWork, Option<DepthWork>)> {
     let (mut depth, mut steps) = (0, Vec::new());
     for &(prompt, reply) in turns {
@@ -149,7 +149,7 @@ fn fixed(times: Times, trace: &Texts) -> f64 {
     trace.iter().flat_map(|turns| steps(turns)).map(|(work, _)| times.seconds(work)).sum()
 }
 
-/// The minimum time over all series of moves, with the whole trace known, and from either placement.
+/// The minimum time over all series of moves, from either placement, if the whole trace is known.
 fn clairvoyant(times: [Times; 2], moving: f64, trace: &Texts) -> f64 {
     let mut best = [0.0, 0.0];
     for (work, _) in trace.iter().flat_map(|turns| steps(turns)) {
@@ -160,7 +160,7 @@ fn clairvoyant(times: [Times; 2], moving: f64, trace: &Texts) -> f64 {
 }
 
 #[test]
-fn following_the_depth_is_never_far_behind_the_better_placement_and_ahead_of_the_worse() {
+fn following_the_depth_is_close_to_the_better_placement_and_beats_the_worse() {
     let cases = [
         ("llama Llama 3.3 70B", "RTX 6000 Ada, 37 GiB free", None),
         ("llama Llama 3.3 70B", "RTX 4090", Some(("RTX 4090", "Ryzen 9 7950X"))),
@@ -177,7 +177,7 @@ fn following_the_depth_is_never_far_behind_the_better_placement_and_ahead_of_the
         let plan = plan_for(Request::new());
         let words = plan.by_depth_in_words().unwrap_or_else(|| panic!("{title}, {name}: one placement\n{plan}"));
         println!("| {title}, {name} | {words} | | | | | | |");
-        // One placement by default, for programs that do not move.
+        // A request for all depths gives one placement, for programs that do not move.
         let one = plan_for(Request::new().depth(Depth::All));
         assert_eq!((&one.overrides, one.n_gpu_layers), (&plan.overrides, plan.n_gpu_layers));
         let (shallow, deep) = (plan.clone().for_depth(0), plan.clone().for_depth(N_CTX));
@@ -213,11 +213,11 @@ fn following_the_depth_is_never_far_behind_the_better_placement_and_ahead_of_the
     }
 }
 
-/// Plans of random dense models on random fleets: both placements of a plan hold the memory contract. At least a
-/// twelfth of the plans must have two.
+/// Plans random dense models on random fleets, and checks that both placements of a plan fit. At least a twelfth of the
+/// plans must have two placements.
 fn both_placements_fit(cases: u32) {
     let profiles: [ModelProfile; 2] = [LLAMA_8B.profile(), LLAMA_70B.profile()];
-    // The same fleets in every run.
+    // The fleets are the same in every run.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::with_cases(cases), rng);
     let case = (0_usize..2, prop::collection::vec((3_u64..26, 200_u64..2000), 1..4), 4_u32..64, 32_u64..96);
@@ -246,23 +246,23 @@ fn both_placements_fit(cases: u32) {
 }
 
 #[test]
-fn both_placements_of_random_fleets_fit_into_what_is_free() {
+fn both_placements_of_random_fleets_fit_into_the_free_memory() {
     both_placements_fit(60);
 }
 
 #[test]
 #[ignore = "minutes: 1,000 fleets"]
-fn both_placements_of_1000_random_fleets_fit_into_what_is_free() {
+fn both_placements_of_1000_random_fleets_fit_into_the_free_memory() {
     both_placements_fit(1000);
 }
 
 #[test]
-fn where_one_placement_is_best_at_every_depth_no_word_is_said() {
+fn a_plan_that_is_best_at_every_depth_names_no_other_placement() {
     let profile = profile("qwen3 Qwen3 32B");
     let request = || Request::new().n_ctx(N_CTX);
     let planned =
         |machine: &Machine, request: Request| Planner::new(&profile, machine).request(request).plan().unwrap();
-    // All on the card, and all on the host.
+    // The model fits on the card, or the machine has only a host.
     for machine in [by_data_sheet("RTX 6000 Ada", "Core i5-12400"), Machine::new(Host::new(64 << 30))] {
         let plan = planned(&machine, request());
         assert_eq!(plan.by_depth, None);
@@ -285,14 +285,14 @@ fn where_one_placement_is_best_at_every_depth_no_word_is_said() {
 }
 
 #[test]
-fn a_stated_depth_is_planned_for_and_one_beyond_the_context_is_refused() {
+fn a_plan_follows_a_stated_depth_and_refuses_one_beyond_the_context() {
     let profile = profile("qwen3 Qwen3 32B");
     let machine = by_data_sheet("RTX 5060 Ti 16GB", "Ryzen 7 5800X");
     let planned = |depth| Planner::new(&profile, &machine).request(Request::new().n_ctx(N_CTX).depth(depth)).plan();
     let follows = planned(Depth::Follow).unwrap();
     for (depth, tokens) in [(Depth::Fixed(0), 0), (Depth::Fixed(N_CTX), N_CTX)] {
         let plan = planned(depth).unwrap();
-        // A plan for a fixed depth is at least as fast there as the better one of two placements by depth.
+        // A plan for a fixed depth is at least as fast there as the better placement of a plan with two.
         let [fixed, of_two] =
             [&plan, &follows.clone().for_depth(tokens)].map(|plan| Times::new(&profile, &machine, plan));
         let at = |times: Times| times.seconds(DepthWork::token(tokens));
@@ -303,7 +303,7 @@ fn a_stated_depth_is_planned_for_and_one_beyond_the_context_is_refused() {
 }
 
 #[test]
-fn a_plan_says_what_moving_has_taken_on_this_machine_and_has_one_placement_where_that_does_not_pay() {
+fn a_plan_states_the_measured_time_of_a_move_and_has_one_placement_if_too_long() {
     let profile = profile("qwen3 Qwen3 32B");
     let machine = by_data_sheet("RTX 5060 Ti 16GB", "Ryzen 7 5800X");
     let planned = |moves: MoveRates| {
@@ -321,7 +321,7 @@ fn a_plan_says_what_moving_has_taken_on_this_machine_and_has_one_placement_where
     let stated = planned(MoveRates::default());
     let by_depth = |plan: &Plan| plan.by_depth.as_deref().unwrap().clone();
     assert_eq!(by_depth(&stated).moving_measured, None);
-    // Figures of a load without the time of its rest predict nothing.
+    // Figures of a load predict nothing if the time of the load's rest is missing.
     let mut part = of_load(4_000_000_000);
     part.rest_ns = None;
     assert_eq!(planned(part), stated);
@@ -337,10 +337,11 @@ fn a_plan_says_what_moving_has_taken_on_this_machine_and_has_one_placement_where
         line.ends_with("(as measured 2027-01-15, beside other work (its threads waited for a core 60 % of the time))"),
         "{line}"
     );
-    // The copies of the state, once a move was measured: from the other placement back, for as many tokens.
+    // Once a move was measured, the copies of the state count: back from the other placement, for the same number of
+    // tokens.
     let mut moves = of_load(4_000_000_000);
     moves.state = figure(1_000_000);
     assert!(by_depth(&stated.clone().with_move_rates(&moves)).moving_seconds > seconds + 60.0);
-    // A file that takes a day to read.
+    // Reading the file takes a day.
     assert_eq!(planned(of_load(200_000)).by_depth, None);
 }

@@ -1,5 +1,5 @@
-//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them. Also devices as
-//! ggml's backends list them.
+//! A Linux machine in a folder. A test writes its `/proc` and `/sys`, and detection reads them. Also devices as ggml's
+//! backends list them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl Fake {
         self.root.path().join(path.trim_start_matches('/'))
     }
 
-    /// Processors `(number, package, core)`.
+    /// Adds processors, given as `(number, package, core)`.
     pub(crate) fn processors(mut self, processors: &[(u32, u32, u32)]) -> Self {
         for (cpu, package, core) in processors {
             let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");

@@ -1,4 +1,4 @@
-//! Properties of every headroom, and how much of a small or crowded card each leaves.
+//! Properties of every headroom, and the memory that each headroom leaves for a model on a small or crowded card.
 
 use autoplace_planner::machine::{Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
 use autoplace_planner::memory::{Headroom, PeakSizes};
@@ -10,7 +10,7 @@ use test_support::shapes::{QWEN3_8B, Shape};
 
 const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
 
-/// Any card: of any backend and size, with or without a measured headroom, read before or after ggml opened it.
+/// A card of any backend and size, with or without a measured headroom, read before or after ggml opened it.
 fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop::sample::select(&["CUDA", "ROCm", "Vulkan", "MTL", "Other"]);
     let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>())
@@ -42,7 +42,7 @@ fn any_headroom() -> impl Strategy<Value = Headroom> {
 
 proptest! {
     #[test]
-    fn presets_keep_their_order_and_their_uncertainty_and_cautious_15_percent(
+    fn presets_keep_their_order_and_uncertainty_and_cautious_keeps_15_percent(
         gpu in gpu(),
         workload in workload(),
         unsure in prop_oneof![0..gib(2), any::<u64>()],
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn more_free_may_be_taken_and_more_work_and_windows_around_it_leave_no_less(
+    fn more_free_bytes_more_work_and_windows_never_leave_less_free(
         gpu in gpu(),
         headroom in any_headroom(),
         workload in workload(),
@@ -91,9 +91,9 @@ fn plan(gpu: Gpu, headroom: Headroom, wsl: bool) -> Plan {
     crate::plan(&QWEN3_600M.profile(), &machine, &request).unwrap()
 }
 
-/// A card of 8 GiB, 7 GiB of which other programs hold. A fixed margin of 1 GiB would leave nothing for the model.
+/// A card of 8 GiB on which other programs use 7 GiB. A fixed margin of 1 GiB would leave nothing for the model.
 #[test]
-fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
+fn a_small_model_that_fits_into_1_gib_of_free_memory_is_on_the_gpu() {
     let gpu = Gpu::named("RTX 4060").unwrap().free(gib(1));
     for headroom in [Headroom::Tight, Headroom::Default] {
         let plan = plan(gpu.clone(), headroom, false);
@@ -102,7 +102,7 @@ fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
         let needed = taken.footprint.total() + taken.headroom.driver + taken.headroom.growth;
         assert!(needed > mib(600) && needed < gib(1), "{plan}");
     }
-    // `Cautious` keeps 15 % of the total free on a card that other programs use: 1.2 GiB, more than the card has free.
+    // `Cautious` keeps 15 % of the total free: 1.2 GiB, which is more than the card has free beside other programs.
     assert_eq!(plan(gpu, Headroom::Cautious, false).n_gpu_layers, 0);
     // A card without a known name has the margin of a large driver's context.
     let unknown = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default, false);
@@ -110,7 +110,7 @@ fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
 }
 
 #[test]
-fn a_plan_inside_of_windows_leaves_more() {
+fn a_plan_under_wsl_leaves_more_memory_free() {
     let gpu = || Gpu::named("RTX 4060").unwrap();
     let [margin, inside] =
         [false, true].map(|wsl| plan(gpu(), Headroom::Default, wsl).gpus().next().unwrap().headroom.margin);
@@ -118,7 +118,7 @@ fn a_plan_inside_of_windows_leaves_more() {
 }
 
 #[test]
-fn what_a_prompt_store_may_take_stays_free_on_the_host() {
+fn the_bytes_of_a_prompt_store_stay_free_on_the_host() {
     let with = |host: u64, store: u64| {
         let mut request = Request::new().n_ctx(2048);
         request.prompt_store = store;
@@ -129,7 +129,8 @@ fn what_a_prompt_store_may_take_stays_free_on_the_host() {
     assert_eq!(host.headroom.prompt_store, gib(1));
     assert!(host.footprint.total() + host.headroom.total() <= gib(2), "{plan}");
     assert!(plan.to_string().contains("kept free for stored prompts"), "{plan}");
-    // Half of the host would hold the model; with the store it lacks room, and the error counts that.
+    // The model fits in half of the host's memory without the store. With the store it does not fit, and the error
+    // counts the store.
     assert!(with(gib(1), 0).is_ok());
     assert!(with(gib(1), gib(1) / 2).is_err());
 }

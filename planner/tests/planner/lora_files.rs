@@ -1,4 +1,4 @@
-//! Files of adapters and control vectors: the model that each one belongs to, and the errors of invalid files. None of
+//! Files of adapters and control vectors: the models that they belong to, and the errors of invalid files. None of
 //! these tests calls llama.cpp.
 
 use autoplace_planner::gguf::{Builder, Header, TensorType};
@@ -26,7 +26,7 @@ fn refused(adapter: &Adapter) -> String {
 }
 
 #[test]
-fn an_adapter_is_what_its_header_says() {
+fn an_adapter_is_read_from_its_header() {
     let lora = Lora::from_header(&keys().header()).unwrap();
     assert_eq!(lora.architecture, "llama");
     let [pair] = &lora.pairs[..] else { panic!("{lora:?}") };
@@ -35,13 +35,13 @@ fn an_adapter_is_what_its_header_says() {
     let profile = MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap();
     assert_eq!(profile.adapters.lora, ["<builder>"]);
     assert_eq!(profile.adapters.bytes(), 4 * (64 * 4 + 4 * 32));
-    // A norm is ignored, as llama.cpp ignores it.
+    // A norm is ignored, as in llama.cpp.
     let normed = keys().tensor("blk.0.attn_norm.weight", F32, &[64]);
     assert_eq!(Lora::from_header(&normed.header()).unwrap().pairs, lora.pairs);
 }
 
 #[test]
-fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
+fn a_file_of_another_kind_is_refused_with_the_key_that_shows_it() {
     let error = Lora::from_header(&MODEL.header()).unwrap_err();
     assert!(error.to_string().contains("`general.type` is missing instead of `adapter`"), "{error}");
     let other = Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
@@ -50,13 +50,13 @@ fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
         error.to_string(),
         "<builder> is not a LoRA adapter: `adapter.type` is `control_vector` instead of `lora`"
     );
-    let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
+    let activated = keys().with(|builder| builder.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
     assert!(refused(&Adapter::new("llama")).contains("no tensor"));
 }
 
 #[test]
-fn every_tensor_is_held_against_its_weight_and_its_other_half() {
+fn every_tensor_is_checked_against_its_weight_and_its_other_half() {
     let pair = |arch: &str, weight: &str, high, ty| Adapter::new(arch).pair(weight, [64, high, 1, 1], 4, ty);
     let half = |suffix: &str, shape: &[u64]| {
         Adapter::new("llama").tensor(&format!("blk.1.attn_k.weight.{suffix}"), F32, shape)
@@ -82,7 +82,7 @@ fn every_tensor_is_held_against_its_weight_and_its_other_half() {
 }
 
 #[test]
-fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
+fn the_factors_of_an_embedding_swap_roles_and_a_tied_embedding_is_refused() {
     let embedding = |a: &[u64], b: &[u64]| {
         Adapter::new("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
     };
@@ -95,7 +95,7 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
 }
 
 #[test]
-fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
+fn an_adapter_lies_with_the_weights_that_it_changes() {
     let gpu = Gpu::new("card").backend("CUDA").total(gib(24)).free(gib(22));
     let lora = Lora::from_header(&keys().header()).unwrap();
     let weights = |profile: &ModelProfile, layers| {
@@ -103,7 +103,7 @@ fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
         (footprints.gpus[0].weights, footprints.host.weights)
     };
     let (plain, with) = (MODEL.profile::<ModelProfile>(), MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap());
-    // The first block is the last that goes to a GPU. The tensors have 1024 and 512 bytes: whole multiples of any
+    // The first block is the last one to move to a GPU. The tensors have 1024 and 512 bytes, which are multiples of any
     // alignment.
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));
@@ -113,7 +113,7 @@ fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
 }
 
 #[test]
-fn a_control_vector_has_a_direction_for_layers_that_there_are() {
+fn a_control_vector_has_directions_only_for_existing_layers() {
     let file = |name: &str, ty, shape: &[u64]| {
         let builder = Builder::new("controlvector").tensor(name, ty, shape);
         ControlVector::from_header(&builder.header().unwrap(), &MODEL.profile())
@@ -138,14 +138,15 @@ fn a_control_vector_has_a_direction_for_layers_that_there_are() {
 }
 
 #[test]
-fn a_control_vector_lies_on_its_layers_devices_whatever_is_overridden() {
+fn a_control_vector_lies_on_the_devices_of_its_layers_despite_overrides() {
     let gpu = Gpu::new("card").backend("CUDA").total(gib(24)).free(gib(22));
     let weights = |profile: &ModelProfile, layers| {
         let estimate = Estimate::new(profile, &[&gpu], &ContextParams::default()).unwrap();
         let footprints = estimate.footprints(layers);
         (footprints.gpus[0].weights, footprints.host.weights)
     };
-    // Of the two blocks, only the second has a direction, of 64 floats. It goes to a GPU right after the output layer.
+    // Of the two blocks, only the second one has a direction, of 64 floats. It moves to a GPU directly after the output
+    // layer.
     let (plain, with) = (MODEL.profile::<ModelProfile>(), MODEL.profile::<ModelProfile>().with_control_vector());
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));

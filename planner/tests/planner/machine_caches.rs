@@ -1,5 +1,5 @@
-//! The measurements of a machine (rates of its devices, headroom of its GPUs) are kept in files. Only the same machine
-//! with the same driver and build finds them again.
+//! The measurements of a machine (rates of its devices, headroom of its GPUs) are kept in files. They are found again
+//! only on the same machine, with the same driver and build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn the_largest_headroom_is_found_only_by_the_same_device_driver_backend_and_buil
     let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(20), mib(30))));
-    // Neither the card's free memory nor the name of its device matters.
+    // The card's free memory and the name of its device do not matter.
     let crowded = card().free(gib(1)).device("CUDA3");
     assert!(cache.headroom(&crowded, BUILD).is_some());
     let (mut newer, mut unknown, mut slice) = (card(), card(), card());
@@ -72,10 +72,10 @@ fn the_largest_headroom_is_found_only_by_the_same_device_driver_backend_and_buil
         assert_eq!(cache.headroom(&other, BUILD), None, "{other:?}");
     }
     assert_eq!(cache.headroom(&card(), "autoplace 0.2.0"), None);
-    // The largest measured bytes stay, and the folder holds no other file.
+    // The largest measured bytes are kept, and the folder has no other file.
     cache.put_headroom(&card(), BUILD, learned(mib(40), mib(10)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(40), mib(30))));
-    // The larger of two works stays too. Where neither work is larger in both parts, the later one stays.
+    // The larger of two workloads is also kept. If neither is larger in both parts, the later one is kept.
     for (work, stays) in [((mib(10), mib(10)), (mib(28), mib(112))), ((mib(30), mib(5)), (mib(30), mib(5)))] {
         cache.put_headroom(&card(), BUILD, LearnedHeadroom::new(0, 0).work(work.0, work.1));
         let most = LearnedHeadroom::new(mib(40), mib(30)).work(stays.0, stays.1);
@@ -90,14 +90,14 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let host = Host::new(gib(64)).physical_cores(8);
     assert_eq!(cache.host_rates(&host, BUILD), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
-    // The later of two rates for the same type stays.
+    // Of two rates for the same type, the later one is kept.
     let both = [(TensorType::Q4_K, 12), (TensorType::Q6_K, 11)];
     put_rates(&cache, &host, rates(Some(8), &both));
     assert_eq!(cache.host_rates(&host, BUILD), Some(rates(Some(8), &both)));
-    // Rates of another number of threads are kept apart.
+    // Rates with another number of threads replace the earlier ones.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
-    // The machine stays the same if a newer kernel reserves some more of the memory.
+    // The machine counts as the same if a newer kernel reserves more of the memory.
     let booted = Host::new(gib(64) - mib(100)).physical_cores(8);
     assert_eq!([&host, &booted].map(|host| cache.host_rates(host, BUILD)), [Some(one.clone()), Some(one)]);
     assert_eq!(cache.host_rates(&host, "another build"), None);
@@ -112,9 +112,9 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
 }
 
 #[test]
-fn what_is_of_another_machine_is_not_kept() {
+fn measurements_of_another_machine_are_not_kept() {
     let (_folder, path, cache) = empty();
-    // A remote GPU's driver is unknown.
+    // The driver of a remote GPU is unknown.
     let mut remote = card().kind(GpuKind::Remote);
     remote.rates = Some(rates(None, &[(TensorType::Q4_K, 900)]));
     cache.put_headroom(&remote, BUILD, learned(20, 30));
@@ -125,7 +125,7 @@ fn what_is_of_another_machine_is_not_kept() {
 }
 
 #[test]
-fn the_file_has_its_version_and_what_it_is_of() {
+fn a_cache_file_states_its_version_and_its_device() {
     let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(20, 30));
     let file: serde_json::Value = serde_json::from_slice(&fs::read(only(&path)).unwrap()).unwrap();
@@ -135,8 +135,8 @@ fn the_file_has_its_version_and_what_it_is_of() {
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
-/// Damages the file that a cache wrote in each of these ways. Checks that the cache reads nothing from it and writes it
-/// again.
+/// Damages the file that a cache wrote, in each of these ways. Checks that the cache reads nothing from the file and
+/// writes it again.
 fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache) -> bool, wrong: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let cache = MeasurementCache::at(folder.path());
@@ -160,7 +160,7 @@ fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache
 }
 
 #[test]
-fn a_file_that_is_no_cache_is_ignored_and_replaced() {
+fn a_file_that_is_not_a_cache_is_ignored_and_replaced() {
     let host = Host::new(gib(64));
     let kept = || rates(Some(8), &[(TensorType::Q4_K, 10)]);
     replaced(
@@ -178,7 +178,7 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_no_error() {
+fn a_folder_that_cannot_be_written_causes_no_error() {
     let (_folder, path, _) = empty();
     fs::write(&path, "").unwrap();
     let cache = MeasurementCache::at(path.join("below"));
@@ -187,7 +187,7 @@ fn a_folder_that_cannot_be_written_is_no_error() {
 }
 
 #[test]
-fn threads_that_keep_something_at_once_lose_nothing_and_leave_whole_files() {
+fn threads_that_write_at_once_lose_nothing_and_leave_whole_files() {
     let (_folder, _path, cache) = empty();
     let cards: Vec<Gpu> = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0))).collect();
     std::thread::scope(|scope| {
@@ -222,7 +222,10 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
 
 proptest! {
     #[test]
-    fn no_file_makes_it_panic_or_say_more_than_the_card_has(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
+    fn no_cache_file_causes_a_panic_or_a_figure_above_the_cards_total(
+        text in any::<Vec<u8>>(),
+        tail in "[0-9a-z \n-]{0,60}",
+    ) {
         let folder = tempfile::tempdir().unwrap();
         let cache = MeasurementCache::at(folder.path());
         cache.put_headroom(&card(), BUILD, learned(20, 30));
@@ -236,7 +239,7 @@ proptest! {
     }
 }
 
-/// Conditions of a measurement at this time. `others` is how much other programs used, in percent of a core.
+/// Conditions of a measurement at this time, in which other programs used `others` percent of a core.
 fn conditions(at: u64, others: u32) -> RateConditions {
     let mut conditions = RateConditions::default();
     (conditions.at, conditions.others) = (at, Some(others));
@@ -254,9 +257,9 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
         (rates.weights[0].bytes_per_second, rates.layer_ns)
     };
     for (taken, bytes, layer_ns, expected) in [
-        // The first measurement is kept even if it was disturbed, with the disturbance.
+        // The first measurement is kept with its disturbance, even if it was disturbed.
         (busy(1, 190), 10, 900, (10, 900)),
-        // Of two disturbed measurements the less disturbed one stays, and the later one where they are equal.
+        // Of two disturbed measurements, the less disturbed one is kept; at equal disturbance, the later one.
         (busy(2, 195), 9, 950, (10, 900)),
         (busy(3, 60), 30, 500, (30, 500)),
         (busy(4, 60), 32, 480, (32, 480)),
@@ -277,7 +280,7 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
 fn a_figure_without_conditions_is_read_and_replaced_by_any_quiet_measurement() {
     let (_folder, path, cache) = empty();
     let host = Host::new(gib(64));
-    // A file as an older release wrote it.
+    // The file is in the format of an older release.
     put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 10)]));
     let text = fs::read_to_string(only(&path)).unwrap();
     assert!(!text.contains("conditions") && !text.contains("shape") && !text.contains("used"), "{text}");
@@ -288,7 +291,7 @@ fn a_figure_without_conditions_is_read_and_replaced_by_any_quiet_measurement() {
 }
 
 #[test]
-fn what_real_use_has_shown_outlives_a_later_measurement() {
+fn corrections_from_real_use_survive_a_later_measurement() {
     let (_folder, _, cache) = empty();
     let host = Host::new(gib(64));
     let mut seen = rates(Some(2), &[(TensorType::Q4_K, 10)]);
@@ -301,7 +304,7 @@ fn what_real_use_has_shown_outlives_a_later_measurement() {
 }
 
 #[test]
-fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
+fn times_of_moves_are_found_only_for_the_same_file_on_the_same_machine() {
     let (folder, _path, cache) = empty();
     let file = folder.path().join("model.gguf");
     fs::write(&file, "GGUF").unwrap();
@@ -312,7 +315,7 @@ fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
     cache.put_move_rates(&machine, (&file, 4), BUILD, rates.clone());
     let known = |machine: &Machine, file: &Path, bytes| cache.move_rates(machine, (file, bytes), BUILD);
     assert_eq!(known(&machine, &file, 4), Some(rates.clone()));
-    // Under another name of the same file, and however much of the card is free.
+    // The file is found under another name, and the card's free memory does not matter.
     let link = folder.path().join("link.gguf");
     #[cfg(unix)]
     std::os::unix::fs::symlink(&file, &link).unwrap();
@@ -320,7 +323,7 @@ fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
     assert_eq!(known(&machine, &link, 4), Some(rates.clone()));
     let crowded = Machine::new(Host::new(gib(64))).with_gpu(card().free(gib(1)));
     assert_eq!(known(&crowded, &file, 4), Some(rates.clone()));
-    // Other figures are added.
+    // Other figures are added to the known ones.
     let mut later = MoveRates::default();
     later.rest_ns = figure(3_000_000_000);
     cache.put_move_rates(&machine, (&file, 4), BUILD, later.clone());
@@ -343,7 +346,7 @@ fn what_moving_takes_is_found_for_the_same_file_on_the_same_machine_only() {
 }
 
 #[test]
-fn how_soon_experts_are_used_again_is_kept_for_the_file_on_any_machine() {
+fn the_reuse_of_experts_is_kept_for_the_file_on_any_machine() {
     let (folder, _path, cache) = empty();
     let file = folder.path().join("model.gguf");
     fs::write(&file, "GGUF").unwrap();

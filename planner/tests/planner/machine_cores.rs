@@ -1,10 +1,10 @@
-//! Processors and kernels of Linux machines, read from folders that stand for them.
+//! Processors and kernels of Linux machines, read from folders.
 
 use crate::folder::Fake;
 
 #[test]
-fn cores_that_the_process_may_not_run_on_are_not_usable() {
-    // Four cores with two threads each, the second ones numbered from 4.
+fn cores_outside_the_affinity_of_the_process_are_not_usable() {
+    // Four cores have two threads each; the second threads have numbers from 4 on.
     let all: Vec<(u32, u32, u32)> = (0..8).map(|cpu| (cpu, 0, cpu % 4)).collect();
     for (allowed, usable) in [("0-7", 4), ("0-3", 4), ("0,4", 1), ("1-2,5", 2), ("6", 1), ("0-4294967295", 4)] {
         let host = Fake::new()
@@ -14,7 +14,8 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
         let cores = (host.physical_cores, host.usable_cores);
         assert_eq!(cores, (Some(4), Some(usable)), "{allowed}");
     }
-    // Five threads in two packages. Two pairs of them share a core, unless one of the threads is in another cluster.
+    // Five threads in two packages. Two pairs of threads share a core, unless one thread of a pair is in another
+    // cluster.
     let two = Fake::new().processors(&[(0, 0, 0), (1, 0, 1), (2, 0, 0), (3, 0, 1), (4, 1, 0)]);
     assert_eq!(two.host().physical_cores, Some(3));
     assert_eq!(two.file("/sys/devices/system/cpu/cpu3/topology/cluster_id", "1\n").host().physical_cores, Some(4));
@@ -24,8 +25,8 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
 }
 
 #[test]
-fn of_two_kinds_of_cores_the_performance_cores_compute_unless_there_are_none() {
-    // Two cores with two threads each and four cores with one, numbered as Intel numbers them.
+fn performance_cores_compute_unless_the_processor_has_only_one_kind() {
+    // Two cores have two threads each and four cores have one thread, numbered as on Intel's processors.
     let all = [(0, 0, 0), (1, 0, 0), (2, 0, 4), (3, 0, 4), (4, 0, 8), (5, 0, 9), (6, 0, 10), (7, 0, 11)];
     for (allowed, usable) in [("0-7", 2), ("0-1,4-7", 1), ("4-6", 3)] {
         let host = Fake::new()
@@ -50,7 +51,7 @@ fn the_processor_is_named_without_its_spaces() {
 }
 
 #[test]
-fn a_linux_inside_of_windows_says_so_in_its_kernels_release_or_version() {
+fn wsl_is_detected_by_the_release_or_version_of_the_kernel() {
     for (file, text, wsl) in [
         ("sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n", true),
         ("sys/kernel/osrelease", "4.4.0-19041-Microsoft\n", true),

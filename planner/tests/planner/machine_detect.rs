@@ -1,5 +1,5 @@
 //! Detection of a machine from ggml's backends and NVIDIA's driver: which entries are the same card, whose figure
-//! counts, and which cards stay unused.
+//! counts, and which cards remain unused.
 
 use crate::folder::{Fake, device};
 use crate::nvml::{ScriptedNvml, card, rtx_4090};
@@ -8,8 +8,8 @@ use autoplace_planner::plan::{GpuLayers, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use test_support::table::{parts, rows};
 
-/// The machine that is detected where NVIDIA's driver follows this script and llama.cpp lists these devices. Without a
-/// script there is no driver; without devices there is no llama.cpp.
+/// The machine that is detected with this script for NVIDIA's driver and these devices of llama.cpp. Without a script
+/// there is no driver, and without devices there is no llama.cpp.
 fn detected(detector: Detector, script: &str, devices: &'static str) -> Machine {
     let nvml = (!script.is_empty()).then(|| ScriptedNvml::new(script));
     let detector = match &nvml {
@@ -20,7 +20,7 @@ fn detected(detector: Detector, script: &str, devices: &'static str) -> Machine 
     if devices.is_empty() { detector.detect() } else { detector.detect_with(&devices) }
 }
 
-/// Reads a card from `RTX 4090@01 24 22`, perhaps with ` mig`.
+/// Parses a card from `RTX 4090@01 24 22`, optionally with ` mig`.
 fn card_of(text: &str) -> String {
     let (name, rest) = text.split_once('@').expect(text);
     let words: Vec<&str> = rest.split(' ').collect();
@@ -30,7 +30,7 @@ fn card_of(text: &str) -> String {
 }
 
 #[test]
-fn each_gpu_is_found_once_with_the_figure_that_holds() {
+fn each_gpu_is_found_once_with_the_right_figure() {
     for row in rows(include_str!("machine_detect.txt")) {
         let [what, cards, devices, settings, gpus, unused, notes] = row;
         let fake = Fake::new();
@@ -59,7 +59,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
 }
 
 #[test]
-fn where_there_is_no_gpu_the_plan_names_the_backends_of_the_build_and_the_cards_that_were_seen() {
+fn without_a_gpu_the_plan_names_the_backends_and_the_detected_cards() {
     let fake = Fake::new();
     let profile = test_support::shapes::LLAMA_1B.profile();
     let card = card_of("RTX 4090@01 24 22");
@@ -80,7 +80,7 @@ fn where_there_is_no_gpu_the_plan_names_the_backends_of_the_build_and_the_cards_
     }
 }
 
-/// Everything that is known of the GPUs in use and of the unused ones, with the reasons.
+/// All known facts about the GPUs in use, and about the unused GPUs with the reasons.
 fn known(machine: &Machine) -> String {
     let json = |gpu: &Gpu| serde_json::to_string(gpu).unwrap();
     let mut text = String::new();
@@ -97,7 +97,7 @@ fn known(machine: &Machine) -> String {
     text
 }
 
-/// The script's lines for an H100 in MIG mode on this bus, and for its slices.
+/// The script's lines for an H100 in MIG mode on this bus, with these slices.
 fn h100_with(bus: &str, slices: &str) -> String {
     let card = card("H100 80GB HBM3", bus, [gib(80), gib(70), 0]);
     format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
@@ -143,7 +143,7 @@ fn cards_and_slices_have_every_fact_of_the_driver_or_a_data_sheet() {
 }
 
 #[test]
-fn a_hypothetical_machine_is_written_down_in_a_line() {
+fn a_hypothetical_machine_is_displayed_in_a_line() {
     let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22)).bandwidth(900_000_000_000);
     let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000)).with_gpu(card);
     assert_eq!(machine.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB\nhost: 64.0 GiB free of 64.0 GiB");
@@ -163,7 +163,7 @@ fn ggml_device() -> impl Strategy<Value = GgmlDevice> {
 }
 
 #[test]
-fn no_gpu_has_more_free_than_it_has_or_than_its_card() {
+fn no_gpu_has_more_free_bytes_than_its_total_or_its_card() {
     let script = rtx_4090() + &card("GeForce RTX 3060", "02", [gib(12), gib(9), 0]);
     let nvml = ScriptedNvml::new(&script);
     let fake = Fake::new();
@@ -194,7 +194,7 @@ fn a_gpu_is_found_by_its_device_then_by_its_name_then_by_its_number() {
         gpu
     };
     let machine = |gpus: [Gpu; 2]| gpus.into_iter().fold(Machine::new(Host::new(0)), Machine::with_gpu);
-    // CUDA0 is not usable, so no other card is meant by its name.
+    // `CUDA0` is not usable, so its name matches no other card.
     let listed = machine([gpu("RTX 4090", Some("CUDA1")), gpu("RTX 3060", Some("CUDA2"))]);
     assert_eq!(listed.gpu_named("cuda1"), Ok(0));
     assert_eq!(listed.gpu_named("rtx 3060"), Ok(1));

@@ -14,7 +14,7 @@ fn with_files(fake: Fake, word: &str) -> Fake {
     let (kind, rest) = word.split_once(':').expect(word);
     if kind == "file" {
         let (path, text) = rest.split_once('=').expect(word);
-        // Names of files contain underscores. In names of folders, an underscore stands for a space.
+        // In a file's name, an underscore stands for itself. In a folder's name, it stands for a space.
         let (folder, name) = path.rsplit_once('/').unwrap();
         let path = format!("{}/{name}", folder.replace('_', " ").replace('^', "\t"));
         return fake.file(&path, text.replace("limit_", "limit "));
@@ -38,7 +38,7 @@ fn with_files(fake: Fake, word: &str) -> Fake {
 }
 
 #[test]
-fn the_group_that_leaves_the_least_decides() {
+fn the_group_with_the_fewest_remaining_bytes_decides() {
     for row in rows(include_str!("machine_host.txt")) {
         let [what, groups, mounts, files, left, decides, said] = row;
         let lines = |text: &str| text.replace(';', "\n") + "\n";
@@ -66,7 +66,7 @@ fn the_group_that_leaves_the_least_decides() {
 }
 
 #[test]
-fn a_host_says_what_it_has_and_what_limits_it() {
+fn a_host_states_its_memory_and_its_limit() {
     let host = Fake::new().host();
     assert_eq!((host.total, host.limit), (gib(64), HostLimit::System));
     assert_eq!(Fake::new().host().to_string(), "host: 48.0 GiB free of 64.0 GiB");
@@ -79,7 +79,7 @@ fn a_host_says_what_it_has_and_what_limits_it() {
 }
 
 #[test]
-fn an_old_kernel_without_memavailable_is_taken_as_free_and_cache_less_shared_memory() {
+fn without_memavailable_free_memory_and_cache_minus_shared_memory_count() {
     let fake = Fake::new().file("/proc/meminfo", "MemTotal: 1000 kB\nMemFree: 300 kB\nCached: 200 kB\nShmem: 50 kB\n");
     let (host, notes) = Host::detect_under(&fake.path("/"));
     assert_eq!(host.available, 450 * 1024);
@@ -88,7 +88,7 @@ fn an_old_kernel_without_memavailable_is_taken_as_free_and_cache_less_shared_mem
 }
 
 #[test]
-fn a_machine_that_says_nothing_promises_nothing() {
+fn a_machine_without_reports_has_no_available_memory() {
     for text in ["", "MemTotal: lots\n", "\u{0}\u{1}garbage"] {
         let fake = Fake::new().file("/proc/meminfo", text);
         let (host, notes) = Host::detect_under(&fake.path("/"));
@@ -100,7 +100,7 @@ fn a_machine_that_says_nothing_promises_nothing() {
 }
 
 #[test]
-fn a_limit_of_the_process_leaves_what_is_not_taken_yet() {
+fn a_limit_of_the_process_leaves_the_bytes_that_are_not_yet_taken() {
     let bytes = gib(20);
     for (limited, other, [size, taken], left, limit) in [
         ("Max address space", "Max data size", [gib(2), 5 << 10], 18, HostLimit::AddressSpace { bytes }),
@@ -117,14 +117,14 @@ fn a_limit_of_the_process_leaves_what_is_not_taken_yet() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn this_very_machine_has_memory_and_cores() {
+fn this_computer_has_memory_and_cores() {
     let (host, _) = Host::detect();
     assert!(host.total > mib(256) && host.available > 0, "{host}");
     assert!(host.available <= host.system_available, "{host}");
     assert!(host.system_available <= host.total, "{host}");
 }
 
-/// The files of one control group: limits, use, cache. Any of them may be absent or nonsense.
+/// The files of one control group: limits, use, cache. Any of them may be missing or invalid.
 fn group() -> impl Strategy<Value = [Option<String>; 4]> {
     let number = || {
         let bytes = prop_oneof![0..gib(128), any::<u64>()].prop_map(|bytes| bytes.to_string());
@@ -153,7 +153,7 @@ fn nested(groups: &[[Option<String>; 4]]) -> Fake {
 }
 
 proptest! {
-    // Few cases, because each writes a machine's files.
+    // Each case writes the files of a machine, so there are only a few.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]

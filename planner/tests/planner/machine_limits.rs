@@ -1,4 +1,4 @@
-//! Limits on the processors of this process: on machines that are folders, and in a control group of this computer.
+//! Limits on the processors of this process, on machines in folders and in a control group of this computer.
 
 use crate::folder::Fake;
 use crate::real_group::RealGroup;
@@ -23,14 +23,14 @@ fn within(group: &str, files: &[(&str, &str)]) -> Fake {
 }
 
 #[test]
-fn the_group_that_leaves_the_least_time_on_processors_decides() {
+fn the_group_with_the_least_processor_time_decides() {
     let limit = |quota, period, file: &str| Some(CpuLimit::new(format!("/sys/fs/cgroup/{file}"), quota, period));
     for (group, files, expected, threads) in [
         ("/job", &[("job/cpu.max", "50000 100000\n")][..], limit(50_000, 100_000, "job/cpu.max"), 1),
         ("/job", &[("job/cpu.max", "150000 100000\n")], limit(150_000, 100_000, "job/cpu.max"), 2),
         ("/job", &[("job/cpu.max", "max 100000\n")], None, 8),
         ("/job", &[("job/cpu.max", "300000\n")], limit(300_000, 100_000, "job/cpu.max"), 3),
-        // A container sees its own group as the root.
+        // A container's own group appears as the root.
         ("/", &[("cpu.max", "250000 100000\n")], limit(250_000, 100_000, "cpu.max"), 3),
         // A quota of more cores than the machine has does not limit the threads.
         ("/job", &[("job/cpu.max", "1600000 100000\n")], limit(1_600_000, 100_000, "job/cpu.max"), 8),
@@ -69,7 +69,7 @@ fn version_1_has_its_quota_and_its_period_in_two_files() {
 }
 
 #[test]
-fn a_limit_that_is_no_number_is_said_and_not_counted() {
+fn a_limit_that_is_not_a_number_is_noted_and_ignored() {
     for text in ["plenty 100000", "50000 soon", "-5 100000", "0 100000", "50000 0"] {
         let fake = within("/job", &[("job/cpu.max", text)]);
         let (host, notes) = Host::detect_under(&fake.path("/"));
@@ -80,11 +80,11 @@ fn a_limit_that_is_no_number_is_said_and_not_counted() {
 }
 
 #[test]
-fn a_set_of_processors_of_any_group_leaves_its_cores_alone() {
+fn a_cpuset_of_any_group_leaves_only_its_own_cores() {
     for (files, usable) in [
         (&[("a/b/cpuset.cpus.effective", "0-2\n")][..], 3),
         (&[("a/cpuset.cpus.effective", "0-5\n"), ("a/b/cpuset.cpus.effective", "4-7\n")], 2),
-        // A group with an empty list has the list of the group above it.
+        // A group with an empty list inherits the list of its parent.
         (&[("a/cpuset.cpus.effective", "1\n"), ("a/b/cpuset.cpus.effective", "\n")], 1),
         (&[("a/b/cpuset.cpus", "2,3\n")], 2),
     ] {
@@ -129,14 +129,14 @@ fn memory_of_nodes_that_the_process_may_not_use_does_not_count() {
 }
 
 #[test]
-fn a_host_says_its_limit_on_time() {
+fn a_host_displays_its_limit_on_processor_time() {
     let text = within("/job", &[("job/cpu.max", "50000 100000\n")]).host().to_string();
     let limit = "processor time limited to 0.5 cores by /sys/fs/cgroup/job/cpu.max";
     assert_eq!(text, format!("host: 48.0 GiB free of 64.0 GiB; {limit}"));
 }
 
 #[test]
-fn half_a_core_computes_half_as_fast_as_a_core_and_a_gpu_as_fast_as_ever() {
+fn half_a_core_halves_the_rates_of_the_host_but_not_those_of_a_gpu() {
     let mut measured = MeasuredRates::default();
     let (tensor_type, experts, bytes_per_second) = (TensorType::Q4_K, false, 20_000_000_000);
     measured.weights.push(WeightRate::new(tensor_type, experts, bytes_per_second));
@@ -146,15 +146,15 @@ fn half_a_core_computes_half_as_fast_as_a_core_and_a_gpu_as_fast_as_ever() {
     apu.kind = GpuKind::Integrated;
     let whole = Rates::for_devices(&[&apu], &host);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 200_000, 100_000));
-    // With ratios, the rate is the share of all cores that is left.
+    // With ratios instead of measured rates, the rate shrinks with the share of the cores.
     let quarter = Rates::for_devices(&[&apu], &host);
     assert_eq!(quarter.host.bytes_per_second, whole.host.bytes_per_second / 4.0);
     assert_eq!(
         (quarter.host.flops, quarter.host.attention),
-        (whole.host.flops / 4.0, whole.host.attention.map(|it| it / 4.0))
+        (whole.host.flops / 4.0, whole.host.attention.map(|rate| rate / 4.0))
     );
     assert_eq!(quarter.gpus, whole.gpus);
-    // A rate that was measured with one thread shrinks to the share of time that the thread has left.
+    // A rate that was measured with one thread shrinks with the share of the time of that thread.
     host.rates = Some(measured);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 50_000, 100_000));
     let half = Rates::for_devices(&[], &host).host;
@@ -164,14 +164,14 @@ fn half_a_core_computes_half_as_fast_as_a_core_and_a_gpu_as_fast_as_ever() {
 }
 
 #[test]
-fn a_watch_says_when_something_has_changed_and_then_no_more() {
+fn a_watch_reports_each_change_once() {
     let fake = within("/a/b", &[("a/cpu.max", "max 100000\n"), ("a/b/cpu.max", "50000 100000\n")]);
     let mut watch = CpuWatch::under(&fake.path("/"));
     assert_eq!(watch.changed(), None);
     let fake = fake.file("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
     assert_eq!(watch.changed().unwrap().compute_threads(), Some(2));
     assert_eq!(watch.changed(), None);
-    // Changes of a group above, of the group itself, and of the process's affinity.
+    // The parent group, the group itself and the process's affinity change.
     let fake = fake.file("/sys/fs/cgroup/a/cpu.max", "20000 100000\n");
     assert_eq!(watch.changed().unwrap().share_of_time(1), 0.2);
     let fake = fake.file("/proc/self/status", "Cpus_allowed_list:\t0-7\n").file("/proc/self/cgroup", "0::/\n");
@@ -183,7 +183,7 @@ fn a_watch_says_when_something_has_changed_and_then_no_more() {
 }
 
 #[test]
-fn a_real_group_limits_this_process_and_is_seen_to_change() {
+fn a_real_group_limits_this_process_and_its_change_is_noticed() {
     own_process!();
     let Some(group) = RealGroup::enter(50_000) else {
         println!("no control group can be made here: tested on folders alone");

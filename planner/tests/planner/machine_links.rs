@@ -1,5 +1,5 @@
-//! Linux's report of a GPU on the bus, of its PCIe link and of its memory pools, on machines that are folders; and how
-//! a plan uses the pools.
+//! Linux's reports of a GPU: its place on the bus, its PCIe link and its memory pools. The machines are folders. Also
+//! the use of the pools by a plan.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,8 +22,8 @@ fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
     })
 }
 
-/// A card behind bridges; each item is a device on the way, and the last is the card. An item's fields are name, speed
-/// now, highest speed, lanes now, and highest number of lanes.
+/// A card behind bridges. Each item is a device on the path, and the last item is the card. An item's fields are name,
+/// current speed, maximum speed, current lanes and maximum lanes.
 fn behind(path: &[&str]) -> Fake {
     let mut fake = Fake::new();
     let mut folder = "/sys/devices/pci0000:00".to_owned();
@@ -41,15 +41,15 @@ fn behind(path: &[&str]) -> Fake {
     fake
 }
 
-/// The link of the card at 0000:03:00.0, which only ggml's Vulkan backend lists, as a GPU of this kind.
+/// The link of the card at 0000:03:00.0, if the card is a GPU of this kind. Only ggml's Vulkan backend lists the card.
 fn link(fake: &Fake, kind: &str) -> Option<PcieLink> {
     detected(fake, &[device(&format!("Vulkan0@0000:03:00.0 {kind} 16 15"))]).gpus[0].pcie
 }
 
 #[test]
-fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
+fn a_link_has_the_lowest_rate_of_the_card_and_its_bridges() {
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
-    // An idle card with its own bridge, in a slot of the third generation with eight lanes.
+    // The card is idle and contains a bridge. Its slot has the third generation and eight lanes.
     let fake = behind(&[
         "0000:00:01.0, 2.5 GT/s PCIe, 8.0 GT/s PCIe, 8, 8",
         "0000:01:00.0, 2.5 GT/s PCIe, 16.0 GT/s PCIe, 8, 16",
@@ -63,7 +63,7 @@ fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
 }
 
 #[test]
-fn a_card_that_does_not_report_its_link_has_none_nor_one_in_the_hosts_memory() {
+fn a_card_without_a_reported_link_has_none_nor_has_an_integrated_gpu() {
     let bridge = "0000:00:01.0, 8.0 GT/s PCIe, 8.0 GT/s PCIe, 16, 16";
     for card in [
         "0000:03:00.0, Unknown, Unknown, 255, 255",
@@ -78,8 +78,8 @@ fn a_card_that_does_not_report_its_link_has_none_nor_one_in_the_hosts_memory() {
 }
 
 #[test]
-fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
-    // A container that was started without its GPUs sees this.
+fn a_card_whose_driver_does_not_answer_is_distinguished_from_no_card() {
+    // A container that was started without its GPUs sees such a card.
     let fake = on_the_bus(Fake::new(), "0000:03:00.0", "class=0x030200 vendor=0x10de device=0x2330");
     // The card's audio device, a GPU of another maker and a processor's integrated graphics do not count as unused
     // GPUs.
@@ -93,11 +93,11 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     assert_eq!(unused.gpu.pci_id, Some("0000:03:00.0".parse().unwrap()));
     let text = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
     assert_eq!(unused.to_string(), text);
-    // A card that a backend lists is in use. A listed card without an address may be this one.
+    // A card that a backend lists is in use. A listed card without an address may be this card.
     for listed in ["Vulkan0@0000:03:00.0 gpu 16 15", "Vulkan0 gpu 16 15"] {
         assert_eq!(detected(&fake, &[device(listed)]).unused_gpus, []);
     }
-    // A remote card is not this one. A card that is passed to a virtual machine does not belong to this machine.
+    // A remote card is another card. A card that is passed to a virtual machine does not belong to this machine.
     let unused = |fake: &Fake| detected(fake, &[device("RPC0 gpu 16 15")]).unused_gpus.len();
     assert_eq!(unused(&fake), 1);
     let driver = fake.path("/sys/bus/pci/devices/0000:03:00.0/driver");
@@ -106,7 +106,7 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
 }
 
 #[test]
-fn a_large_card_of_amd_that_nothing_drives_is_listed() {
+fn a_large_amd_card_without_a_driver_is_listed() {
     let card = format!("class=0x030000 vendor=0x1002 device=0x744c mem_info_vram_total={}", gib(24));
     let fake = on_the_bus(Fake::new(), AMD, &card);
     let reason = |backends: &[&str]| {
@@ -124,14 +124,14 @@ fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
     on_the_bus(Fake::new().meminfo(mem_total, mem_available), AMD, &format!("{vram} {gtt}"))
 }
 
-/// Strix Halo with 128 GiB, of which the BIOS sets 96 GiB aside. Linux has 31 GiB and offers half of them to the GPU as
-/// GTT.
+/// Strix Halo with 128 GiB. The BIOS sets 96 GiB of them aside; Linux has 31 GiB, and offers half of these to the GPU
+/// as GTT.
 fn carved_out() -> Fake {
     let (total, available) = (32_490_272 * 1024, 23_144_396 * 1024);
     amd(103_079_215_104, total / 2, total, available)
 }
 
-/// The same machine with 512 MiB set aside, and 112 GiB of GTT by the kernel's parameters.
+/// The same machine with 512 MiB set aside, and with 112 GiB of GTT that are set by the kernel's parameters.
 fn on_demand() -> Fake {
     amd(mib(512), gib(112), gib(125), gib(118))
 }
@@ -153,7 +153,7 @@ fn plan(machine: &Machine, shape: &Shape) -> Plan {
 }
 
 #[test]
-fn a_carve_out_is_the_gpus_own_however_little_the_system_has() {
+fn a_carve_out_belongs_to_the_gpu_even_if_the_system_has_little_memory() {
     let gtt = 32_490_272 * 1024 / 2;
     let vulkan = detected(&carved_out(), &[radeon("Vulkan", gib(96) + gtt)]);
     let gpu = &vulkan.gpus[0];
@@ -185,20 +185,20 @@ fn rocm_uses_the_carve_out_or_the_shared_pool_and_never_both() {
     let on_gpu = &plan(&shared, &LLAMA_70B).placements[0];
     assert_eq!(on_gpu.of_host, on_gpu.footprint.total());
 
-    // An old kernel limits HIP to the carve-out, which shows in the total.
+    // An old kernel limits HIP to the carve-out. The total then equals the carve-out.
     let old = detected(&on_demand(), &[radeon("ROCm", mib(512))]);
     assert_eq!(old.gpus[0].pools.unwrap().shared.total, 0);
 }
 
 #[test]
-fn what_the_carve_out_does_not_hold_is_the_hosts() {
+fn bytes_beyond_the_carve_out_come_from_the_host() {
     let machine = detected(&on_demand(), &[radeon("Vulkan", gib(112) + mib(512))]);
     let plan = plan(&machine, &LLAMA_70B);
     let on_gpu = &plan.placements[0];
     let own = mib(512) - mib(200) - on_gpu.headroom.total().min(mib(312));
     assert_eq!(on_gpu.layers, 81, "{plan}");
     assert_eq!(on_gpu.of_host, on_gpu.footprint.total() - own);
-    // The GPU gets no more than the system has available, however large its GTT is.
+    // The GPU gets at most the bytes that the system has available, even if its GTT is larger.
     let busy = amd(mib(512), gib(112), gib(125), gib(30));
     let busy = detected(&busy, &[radeon("Vulkan", gib(112) + mib(512))]);
     assert_eq!(busy.gpus[0].free, gib(30) + mib(312));
@@ -209,15 +209,15 @@ fn what_the_carve_out_does_not_hold_is_the_hosts() {
 }
 
 #[test]
-fn a_backend_of_which_the_pool_is_not_known_gets_no_more_than_the_host_has() {
+fn a_backend_with_unknown_pools_gets_no_more_than_the_host_has() {
     let gpu = &detected(&carved_out(), &[radeon("OpenCL", gib(111))]).gpus[0];
     assert_eq!((gpu.pools, gpu.free), (None, 23_144_396 * 1024));
 }
 
 #[test]
-fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
-    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set, and CUDA's
-    // figure.
+fn chips_of_intel_apple_and_nvidia_have_only_the_hosts_memory() {
+    // Of the host's 64 GiB, 48 are available. Mesa has one heap of three quarters, Metal has a recommended working set,
+    // and CUDA reports its own figure.
     for (listed, free) in [
         ("Vulkan0@0000:00:02.0 igpu 48 47 Intel(R) Iris(R) Xe Graphics (TGL GT2)", gib(47)),
         ("MTL0 gpu 48 48 Apple M3 Max", gib(48)),
@@ -242,7 +242,7 @@ fn a_laptops_integrated_gpu_never_displaces_its_card() {
     let laptop = detected(&Fake::new(), &laptop.map(device));
     assert_eq!(laptop.gpus.len(), 2);
     for policy in [Policy::Fastest, Policy::MostLayers] {
-        // The card holds a part of the layers; the integrated GPU alone would hold all of them.
+        // The card takes a part of the layers, although the integrated GPU alone could take all of them.
         for shape in [LLAMA_8B, LLAMA_70B] {
             let profile = shape.profile();
             let planner = Planner::new(&profile, &laptop);

@@ -1,5 +1,5 @@
-//! The facts from NVIDIA's driver, with every kind of answer of a driver, in one query and in repeated ones. The tests
-//! need no card: the driver library is scripted (`support/nvml/nvml.c`) and opened by its path.
+//! The facts from NVIDIA's driver, with every kind of answer, in a single query and in repeated queries. The tests need
+//! no card: the driver library is a script (`support/nvml/nvml.c`) that is opened by its path.
 
 #[cfg(unix)]
 use std::fs;
@@ -16,7 +16,7 @@ fn texts(notes: &[Note]) -> Vec<String> {
     notes.iter().map(ToString::to_string).collect()
 }
 
-/// A card's known values, in the notation of `machine_nvidia.txt`.
+/// The known values of a card, in the notation of `machine_nvidia.txt`.
 fn known(card: &NvidiaGpu) -> String {
     let gpu = &card.gpu;
     let name = gpu.description.trim_start_matches("NVIDIA GeForce ");
@@ -41,11 +41,11 @@ fn known(card: &NvidiaGpu) -> String {
         None => vec!["nobody knows who is on it".to_owned()],
     };
     let more = more.into_iter().flatten().chain(processes);
-    more.fold(format!("{name} {address} {memory}"), |text, it| text + ", " + &it)
+    more.fold(format!("{name} {address} {memory}"), |text, part| text + ", " + &part)
 }
 
 #[test]
-fn every_answer_of_a_driver_is_a_card_or_a_note() {
+fn every_answer_of_a_driver_becomes_a_card_or_a_note() {
     for [what, lacks, script, cards, said] in rows(include_str!("machine_nvidia.txt")) {
         let rtx_3060 = card("GeForce RTX 3060", "C1", [gib(12), gib(10), 0]);
         let script = script.replace(';', "\n") + "\n";
@@ -75,7 +75,7 @@ fn with_program(nvml: &ScriptedNvml, answer: &str) {
 
 #[cfg(unix)]
 #[test]
-fn a_driver_before_510_has_its_program_say_what_is_free() {
+fn for_a_driver_before_510_nvidia_smi_reports_the_free_bytes() {
     let rtx_3060 = card("GeForce RTX 3060", "C1", [gib(12), gib(10), 0]);
     let old = |answer: &str| {
         let nvml = ScriptedNvml::without(&["-DNVML_NO_MEMORY_V2"], &(rtx_4090() + &rtx_3060));
@@ -90,7 +90,7 @@ fn a_driver_before_510_has_its_program_say_what_is_free() {
     let (cards, notes) = old("00000000:01:00.0, [N/A], [N/A]\n00000000:C1:00.0, 12288, 10240\n");
     assert_eq!(cards, ["RTX 4090 0000:01:00.0 -", "RTX 3060 0000:c1:00.0 12288/10240/-"]);
     assert_eq!(notes.len(), 2, "{notes:?}");
-    // A driver that has the query is not asked in another way.
+    // If a driver has the query, the program is not asked.
     let nvml = ScriptedNvml::new(&(rtx_4090() + "memory_error 4\n"));
     with_program(&nvml, "00000000:01:00.0, 24576, 22528\n");
     let (cards, _) = nvidia::detect(Some(&nvml.library()));
@@ -110,7 +110,7 @@ fn every_start_of_the_library_is_ended_and_it_can_start_again() {
 }
 
 #[test]
-fn a_missing_or_wrong_library_is_no_driver_and_a_named_one_is_reported() {
+fn a_missing_library_means_no_driver_and_a_wrong_named_one_is_reported() {
     let missing = Path::new("/nowhere/libnvidia-ml.so.1");
     let (found, notes) = nvidia::detect(Some(missing));
     assert_eq!(found, []);
@@ -122,7 +122,7 @@ fn a_missing_or_wrong_library_is_no_driver_and_a_named_one_is_reported() {
     }
 }
 
-/// A card whose script has these lines, and its driver.
+/// A card with these lines in its script, and its driver.
 fn driver(lines: &str) -> (ScriptedNvml, Driver) {
     let nvml = ScriptedNvml::new(&(rtx_4090() + lines));
     let driver = Driver::open(Some(&nvml.library())).unwrap();
@@ -141,7 +141,7 @@ fn a_cards_state_is_its_drivers_report_and_an_absent_card_has_none() {
 }
 
 #[test]
-fn what_holds_its_clocks_down_has_a_name() {
+fn each_reason_for_low_clocks_has_a_name() {
     use ThrottleReason::{Hardware, Heat, Overheating, PowerBrake, PowerLimit};
     let cases: [(u64, &[ThrottleReason]); 8] = [
         (0x4, &[PowerLimit]),
@@ -149,10 +149,11 @@ fn what_holds_its_clocks_down_has_a_name() {
         (0x20, &[Heat]),
         (0x40, &[Overheating]),
         (0x80, &[PowerBrake]),
-        // A hardware slowdown is reported by its particular reason where the driver names one.
+        // A hardware slowdown is reported by its particular reason, if the driver names one.
         (0x8 | 0x40, &[Overheating]),
         (0x8 | 0x80, &[PowerBrake]),
-        // Idle, application clocks, display clocks, and a bit that only a later driver knows.
+        // These bits mean an idle card, application clocks, display clocks, and a reason that only a later driver
+        // knows.
         (0x1 | 0x2 | 0x100 | 0x8000, &[]),
     ];
     for (bits, expected) in cases {

@@ -1,10 +1,10 @@
-//! A machine is written to JSON and read back.
+//! A machine can be written to JSON and read back.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use serde_json::{Value, json};
 
 #[test]
-fn a_machine_of_which_everything_is_known_is_written_as_it_was_read() {
+fn a_completely_known_machine_is_written_as_it_was_read() {
     // The file has GPUs and bandwidths of every kind.
     let complete: Value = serde_json::from_str(include_str!("machine_serialised.json")).unwrap();
     for limit in [
@@ -29,7 +29,7 @@ fn a_machine_of_which_everything_is_known_is_written_as_it_was_read() {
 }
 
 #[test]
-fn what_is_not_known_is_not_written() {
+fn unknown_facts_are_not_written() {
     let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("X").total(gib(8)));
     let json = serde_json::to_value(&machine).unwrap();
     let keys = |value: &Value| {

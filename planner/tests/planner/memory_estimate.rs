@@ -1,4 +1,4 @@
-//! Memory of a placement, compared with numbers counted by hand and with llama.cpp's numbers.
+//! Memory of a placement, compared with numbers counted by hand and with llama.cpp's.
 
 use autoplace_planner::gguf::{Builder, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
@@ -21,11 +21,12 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
     Estimate::new(profile, &[&card()], params).unwrap().footprints(n_gpu_layers)
 }
 
-/// The tiny model by hand. A block has two norms of 64 floats; q and attn_output of 64 x 64 floats; k of 64 x 32
-/// floats; gate and up of 64 x 128 floats; and in Q8_0 (34 bytes per 32) v of 64 x 32 and down of 128 x 64.
+/// The bytes of the tiny model, counted by hand. A block has two norms of 64 floats; q and attn_output of 64 x 64
+/// floats; k of 64 x 32 floats; gate and up of 64 x 128 floats; and, in Q8_0 (34 bytes per 32 elements), v of 64 x 32
+/// and down of 128 x 64.
 const TINY_BLOCK_HOST: u64 = 2 * 256 + 2 * 16384 + 8192 + 2 * 32768 + 32 * 68 + 64 * 136;
-/// CUDA pads the rows of v and down to 512 elements: 448 more elements take 476 bytes, 384 take 408. Then it aligns
-/// each tensor to 128 bytes.
+/// CUDA pads the rows of v and down to 512 elements. The further 448 elements take 476 bytes, and the further 384 take
+/// 408. Then CUDA aligns each tensor to 128 bytes.
 const TINY_BLOCK_CUDA: u64 = TINY_BLOCK_HOST - (2176 + 8704) + 2688 + 9216;
 /// 100 rows of 64 floats.
 const TINY_EMBEDDING: u64 = 25600;
@@ -40,7 +41,7 @@ fn weights_go_layer_by_layer_from_the_end() {
         (footprints.gpus[0].weights, footprints.host.weights)
     };
     let output = TINY_EMBEDDING + TINY_NORM;
-    // `rope_freqs` has 8 floats, with a copy on each device that has a block; CUDA aligns it to 128 bytes.
+    // `rope_freqs` has 8 floats. Each device with a block has a copy, which CUDA aligns to 128 bytes.
     assert_eq!(weights(0), (0, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32 + output));
     assert_eq!(weights(1), (output, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32));
     assert_eq!(weights(2), (output + TINY_BLOCK_CUDA + 128, TINY_EMBEDDING + TINY_BLOCK_HOST + 32));
@@ -49,9 +50,9 @@ fn weights_go_layer_by_layer_from_the_end() {
 }
 
 #[test]
-fn a_cache_is_two_bytes_per_element_and_cell_where_its_block_is() {
+fn a_cache_has_two_bytes_per_element_and_cell_on_the_device_of_its_block() {
     let profile = TINY.profile();
-    // 32 elements of keys and 32 of values, 2 bytes each, in 512 cells.
+    // A token has 32 elements of keys and 32 of values, 2 bytes each. There are 512 cells.
     let block = 2 * 32 * 2 * 512;
     let partial = footprints(&profile, &params(512), 2);
     assert_eq!((partial.gpus[0].kv, partial.host.kv), (block, block));
@@ -81,11 +82,13 @@ fn weights_that_no_gpu_multiplies_by_stay_on_the_host() {
 }
 
 #[test]
-fn a_quantised_cache_keeps_a_matrix_that_rotates_its_keys_and_one_that_rotates_its_values() {
-    // 8 heads of 128 elements in 512 cells: 2 bytes for each element, 34 or 18 bytes for each 32 elements.
+fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
+    // The cache has 8 heads of 128 elements in 512 cells. An element takes 2 bytes; 32 quantised elements take 34 or 18
+    // bytes.
     let elements = 8 * 128 * 512;
     let (f16, q8_0, q4_0) = (2 * elements, elements / 32 * 34, elements / 32 * 18);
-    // Floats: 128 is the widest power of two that divides the heads; for values the width is always 64.
+    // The matrices have floats. 128 is the largest power of two that divides the heads; for values the width is always
+    // 64.
     let (of_keys, of_values) = (4 * 128 * 128, 4 * 64 * 64);
     let profile = LLAMA_8B.profile();
     for (type_k, type_v, block) in [
@@ -102,7 +105,7 @@ fn a_quantised_cache_keeps_a_matrix_that_rotates_its_keys_and_one_that_rotates_i
             assert_eq!(found, (on_gpu * block, (32 - on_gpu) * block), "{type_k} {type_v} {n_gpu_layers}");
         }
     }
-    // No power of two from 64 on divides heads of 96.
+    // No power of two from 64 on divides heads of 96 elements.
     let odd = Shape { head_dim: 96, n_head_kv: 16, ..LLAMA_8B }.profile();
     let mut params = params(512);
     (params.type_k, params.type_v) = (KvType::Q8_0, KvType::Q8_0);
@@ -110,7 +113,7 @@ fn a_quantised_cache_keeps_a_matrix_that_rotates_its_keys_and_one_that_rotates_i
 }
 
 #[test]
-fn keys_that_another_gpu_keeps_are_copied_once_for_all_blocks_that_read_them() {
+fn keys_on_another_gpu_are_copied_once_for_all_blocks_that_read_them() {
     // Blocks 1 and 3 keep compressed keys; block 2 reads those of 1, and blocks 4 and 5 those of 3.
     let header = Builder::new("deepseek41")
         .u32("deepseek41.block_count", 6)
@@ -127,7 +130,8 @@ fn keys_that_another_gpu_keeps_are_copied_once_for_all_blocks_that_read_them() {
         .header()
         .unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
-    // Keys of 32 elements in 512 cells, 2 bytes each; keys and index keys of 48 elements; two states of floats.
+    // Keys of 32 elements in 512 cells, 2 bytes each; keys and index keys of 48 elements together; two states of
+    // floats.
     let window = 32 * 2 * 512;
     let (halves, ones) = (48 * 2 * 256, 48 * 2 * 512);
     let (pending_halves, pending_ones) = (2 * 4 * 32 * 2, 2 * 4 * 32);
@@ -140,13 +144,13 @@ fn keys_that_another_gpu_keeps_are_copied_once_for_all_blocks_that_read_them() {
         (footprints.gpus[0].kv, footprints.gpus[1].kv, footprints.host.kv)
     };
     assert_eq!(kv(&[1.0, 0.0], true), (before + 2 * window, 0, 0));
-    // Blocks 0 to 3 on the first card, 4 and 5 on the second one.
+    // Blocks 0 to 3 are on the first card, blocks 4 and 5 on the second one.
     assert_eq!(kv(&[4.0, 3.0], true), (before, 2 * window + ones, 0));
     assert_eq!(kv(&[4.0, 3.0], false), (0, 0, before + 2 * window));
 }
 
 #[test]
-fn the_buffer_of_logits_is_the_hosts() {
+fn the_buffer_of_logits_is_on_the_host() {
     let mut params = params(4096);
     params.n_outputs_max = 7;
     let footprints = footprints(&LLAMA_8B.profile(), &params, 33);
@@ -167,14 +171,14 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
 }
 
-/// The tiny model on a CUDA card and a Metal one; the second has twice as much free.
+/// The tiny model on a CUDA card and a Metal one, which has twice as many free bytes.
 fn two() -> Estimate {
     let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
     Estimate::new(&TINY.profile(), &[&cuda, &metal], &params(512)).unwrap()
 }
 
 #[test]
-fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules() {
+fn two_gpus_share_layers_by_free_memory_with_the_rules_of_each_backend() {
     let weights = |n| {
         let footprints = two().footprints(n);
         (footprints.gpus[0].weights, footprints.gpus[1].weights, footprints.host.weights)
@@ -183,7 +187,7 @@ fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules(
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
-    // If only the host has a block, `rope_freqs` lies there too.
+    // If only the host has a block, `rope_freqs` also lies there.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
     assert_eq!(weights(2), (cuda, output, host));
@@ -200,7 +204,7 @@ fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
 }
 
 #[test]
-fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
+fn the_alignment_of_vulkan_is_that_of_the_device_if_known() {
     let profile = TINY.profile();
     let of = |card: &Gpu| {
         let estimate = Estimate::new(&profile, &[card], &params(512)).unwrap();
@@ -210,7 +214,7 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
     let (exact, bound) = of(&vulkan);
     let (known, aligned) = of(&vulkan.alignment(32));
     assert!(!exact && known);
-    // All of its tensors are multiples of 256 bytes, or of 32 bytes for the 8 floats of `rope_freqs`.
+    // All tensors are multiples of 256 bytes, except `rope_freqs` with its 8 floats (32 bytes).
     let plain = 2 * TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(aligned, plain);
     assert!(bound > aligned && bound < aligned + 20 * 256);
@@ -219,7 +223,7 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
 }
 
 #[test]
-fn more_tokens_more_context_and_more_outputs_never_take_less() {
+fn more_tokens_context_and_outputs_never_need_less_memory() {
     for shape in [LLAMA_8B, QWEN3_30B_A3B] {
         let profile = shape.profile::<ModelProfile>();
         for layers in [0, 1, 8, profile.full_offload()] {
@@ -236,7 +240,7 @@ fn more_tokens_more_context_and_more_outputs_never_take_less() {
     }
 }
 
-/// Counts the allocations of estimating half of the model on three GPUs, with some weights placed elsewhere.
+/// Counts the allocations of one estimate, with half of the model on three GPUs and some weights placed elsewhere.
 fn allocations(shape: &Shape) -> usize {
     let profile = shape.profile();
     let cards = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size)));
@@ -250,7 +254,7 @@ fn allocations(shape: &Shape) -> usize {
     after - before
 }
 
-/// A search estimates hundreds of placements.
+/// A search makes hundreds of estimates.
 #[test]
 fn a_placement_costs_no_allocation_per_layer() {
     own_process!();

@@ -1,5 +1,6 @@
-//! The search for a cache of experts beside every placement by hand: layers on the host, blocks whose experts stay on
-//! the host, tokens at once, and the largest cache that fits beside them.
+//! The search for a cache of experts, compared with a search through all placements by hand. A placement by hand has a
+//! number of layers on the host, a number of blocks whose experts stay on the host, an ubatch, and the largest cache
+//! that fits.
 
 use autoplace_planner::machine::{Gpu, Machine, mib};
 use autoplace_planner::memory::estimate::Assignment;
@@ -10,10 +11,11 @@ use autoplace_planner::profile::ModelProfile;
 
 use crate::plan_moe_cache::{A3B, A5B, CARDS, behind, machine, planned, profile};
 
-/// A cache may make prompts take this much longer, as in `plan/moe_cache.rs`.
+/// The factor by which a cache may lengthen prompts, as in `plan/moe_cache.rs`.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
 
-/// A placement by hand: layers on the host, and blocks of the others that leave their experts on the host.
+/// A placement by hand: the number of layers on the host, and the number of other blocks whose experts stay on the
+/// host.
 #[derive(Debug, Clone, Copy)]
 struct ByHand {
     first: u32,
@@ -37,7 +39,7 @@ struct Times {
 struct Cell<'a> {
     profile: &'a ModelProfile,
     machine: &'a Machine,
-    /// The parameters of a plan, but for the ubatch and the cache.
+    /// The parameters of a plan, except for the ubatch and the cache.
     params: ContextParams,
 }
 
@@ -56,7 +58,7 @@ impl<'a> Cell<'a> {
         Workload::typical(self.params.n_ctx)
     }
 
-    /// Keeps the experts of `kept` blocks on the host, the last ones.
+    /// Keeps the experts of the last `kept` blocks on the host.
     fn overrides(&self, by_hand: ByHand) -> Vec<TensorOverride> {
         let end = self.profile.n_layer();
         let blocks: Vec<String> = (end - by_hand.kept..end).map(|block| block.to_string()).collect();
@@ -66,7 +68,8 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The times of a placement with the largest cache that fits; `None` if it does not fit without one.
+    /// The times of a placement with the largest cache that fits; `None` if the placement does not fit even without a
+    /// cache.
     fn times(&self, by_hand: ByHand) -> Option<Times> {
         let overrides = self.overrides(by_hand);
         let gpus = [self.gpu()];
@@ -105,8 +108,8 @@ impl<'a> Cell<'a> {
         Some(Times { by_hand, share, workload: seconds, prompt, token: token(seconds, prompt), always_hit })
     }
 
-    /// The times of all placements that fit: layers on the host and blocks whose experts are there, in these steps,
-    /// with these numbers of tokens at once.
+    /// The times of all placements that fit, with these steps between the numbers of layers on the host and of blocks
+    /// whose experts are there, and with these ubatches.
     fn all(&self, (of_first, of_kept): (usize, usize), n_ubatch: &[u32]) -> Vec<Times> {
         let layers = self.profile.n_layer();
         let firsts = (0..=layers).step_by(of_first);
@@ -118,7 +121,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The fastest of these with prompts that are fast enough beside a plan without a cache.
+/// The fastest of these placements among those whose prompts are fast enough in comparison with a plan without a cache.
 fn best(all: &[Times], prompt: f64, by: fn(&Times) -> f64) -> Times {
     let allowed = all.iter().filter(|times| times.prompt <= MAX_SLOWER_PROMPT * prompt);
     *allowed.min_by(|a, b| by(a).total_cmp(&by(b))).expect("a placement that fits")
@@ -141,14 +144,14 @@ fn no_placement_by_hand_is_faster_than_the_searched_one_with_a_cache() {
         assert_eq!(auto.n_gpu_layers < auto.layers(), has_layers_on_host, "{auto}");
         let all = Cell::new(&profile, &machine, &off).all((4, 4), &[512, 1024, 2048]);
         let ((prompt, _), (_, seconds)) = (of_plan(&off), of_plan(&auto));
-        let best = best(&all, prompt, |it| it.workload);
-        // A step of the search, such as another ubatch, must gain a hundredth.
+        let best = best(&all, prompt, |times| times.workload);
+        // Each step of the search away from the preferred setting, such as another ubatch, must gain a hundredth.
         assert!(seconds <= 1.015 * best.workload, "{title}: {seconds} s, and {best:?}\n{auto}");
     }
 }
 
-/// Prints the table of bounds, from every placement. `cargo test --release -p autoplace-planner --test planner
-/// bounds_of -- --ignored --nocapture`
+/// Prints the table of bounds over all placements. Run `cargo test --release -p autoplace-planner --test planner
+/// bounds_of -- --ignored --nocapture`.
 #[test]
 #[ignore = "minutes: every placement of sixteen cells, for docs/fit.md"]
 fn bounds_of_the_cells_of_fit() {
@@ -169,15 +172,15 @@ fn bounds_of_the_cells_of_fit() {
                 };
                 let at: Vec<String> = [20.0, 30.0, 1e9]
                     .iter()
-                    .map(|it| format!("{:.2}", at(*it) / off.speed.as_ref().unwrap().tokens_per_second))
+                    .map(|locality| format!("{:.2}", at(*locality) / off.speed.as_ref().unwrap().tokens_per_second))
                     .collect();
                 println!("by locality {}", at.join(" "));
                 let ((prompt, then), (_, now)) = (of_plan(&off), of_plan(&auto));
-                let same: Vec<Times> = all.iter().copied().filter(|it| it.by_hand.n_ubatch >= 512).collect();
-                let workload = best(&same, prompt, |it| it.workload);
-                let token = best(&all, prompt, |it| it.token);
-                let any = best(&all, f64::INFINITY, |it| it.token);
-                let hit = best(&all, f64::INFINITY, |it| it.always_hit);
+                let same: Vec<Times> = all.iter().copied().filter(|times| times.by_hand.n_ubatch >= 512).collect();
+                let workload = best(&same, prompt, |times| times.workload);
+                let token = best(&all, prompt, |times| times.token);
+                let any = best(&all, f64::INFINITY, |times| times.token);
+                let hit = best(&all, f64::INFINITY, |times| times.always_hit);
                 let speed = |plan: &Plan| plan.speed.as_ref().unwrap().tokens_per_second;
                 let before = speed(&off);
                 println!(

@@ -22,7 +22,7 @@ fn planner((profile, machine, request): &Asked) -> Planner<'_> {
     Planner::new(profile, machine).request(request.clone())
 }
 
-/// Makes a change, then plans again.
+/// Makes a change, and plans again.
 fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> {
     let (mut profile, mut machine, mut request) = asked.clone();
     for kind in &change.kinds {
@@ -75,8 +75,8 @@ fn rank(change: &Change) -> u32 {
     }
 }
 
-/// Columns: situation | model | card, its free MiB, and the memory that programs hold | GiB of the host, and whether
-/// its bandwidth is known | request.
+/// Columns: situation | model | card, its free MiB, and the memory that programs use | GiB of the host, and whether its
+/// bandwidth is known | request.
 const CASES: &str = "\
 everything fits | 8B | RTX 4090 | 64 known |
 a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000
@@ -199,7 +199,7 @@ fn quantisations(advice: &Advice) -> Vec<(Effect, Quantisation)> {
 }
 
 #[test]
-fn a_larger_quantisation_is_advised_where_the_host_reads_it_faster() {
+fn a_larger_quantisation_is_advised_if_the_host_reads_it_faster() {
     let profile = LLAMA_8B.profile::<ModelProfile>().quantised(Quantisation::IQ4_XS);
     let card = Gpu::named("RTX 3060 12GB").unwrap();
     for gpus in [&[][..], &[card.clone().free(mib(2500))]] {
@@ -214,13 +214,13 @@ fn a_larger_quantisation_is_advised_where_the_host_reads_it_faster() {
         assert!(change.to_string().starts_with(&said), "{change}");
         assert_eq!(Outcome::from(&make(&asked, &advice, change).unwrap()), change.outcome);
     }
-    // With the whole model on the card, the host's rates do not matter.
+    // If the whole model is on the card, the host's rates do not matter.
     let advice = planner(&(profile, measured(&[card], &[]), Request::new())).advice().unwrap();
     assert!(advice.changes.is_empty(), "{advice}");
 }
 
 #[test]
-fn no_quantisation_is_advised_for_a_speed_that_nobody_has_measured() {
+fn no_quantisation_is_advised_for_an_unmeasured_speed() {
     let asked =
         (LLAMA_8B.profile::<ModelProfile>().quantised(Quantisation::IQ4_XS), measured(&[], &["Q4_K"]), Request::new());
     let planner = planner(&asked);
@@ -229,7 +229,7 @@ fn no_quantisation_is_advised_for_a_speed_that_nobody_has_measured() {
     assert!(missing.contains(&(T::Q4_K, false)) && !missing.contains(&(T::Q6_K, false)), "{missing:?}");
     let has_q4 = |to: &Quantisation| to.types().0 == T::Q4_K;
     assert!(found.iter().all(|(_, to)| !has_q4(to)), "{found:?}");
-    // If nothing was measured on the host, its bandwidth counts for all types alike.
+    // If no rate of the host was measured, its bandwidth counts for all types alike.
     let plain = (asked.0.clone(), Machine::new(Host::new(gib(64)).bandwidth(HOST)), Request::new());
     assert!(advised(&plain).is_empty());
 }
@@ -239,7 +239,7 @@ fn advised(asked: &Asked) -> Vec<(Effect, Quantisation)> {
 }
 
 #[test]
-fn a_smaller_quantisation_is_advised_only_where_the_host_reads_its_types_fast() {
+fn a_smaller_quantisation_is_advised_only_if_the_host_reads_its_types_fast() {
     let card = Gpu::named("RTX 3060 12GB").unwrap().free(mib(2000));
     let asked = (LLAMA_8B.profile(), measured(&[card], &[]), Request::new());
     for (_, to) in advised(&asked) {
@@ -251,7 +251,7 @@ fn a_smaller_quantisation_is_advised_only_where_the_host_reads_its_types_fast() 
 }
 
 #[test]
-fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_first() {
+fn advice_names_the_cheapest_card_that_suffices_and_a_second_like_the_first() {
     let cards = |asked: &Asked| -> Vec<String> {
         let advice = planner(asked).advice().unwrap();
         let of = |change: &Change| match &change.kinds[..] {
@@ -265,19 +265,20 @@ fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_fi
         };
         advice.changes.iter().filter_map(of).collect()
     };
-    // 4.6 GiB of weights and 1 GiB of cache.
+    // The model has 4.6 GiB of weights and 1 GiB of cache.
     let small = case(["8B", "RTX 3050 6GB, 5000", "64 known", ""]);
     assert_eq!(cards(&small), ["RTX 3050 8GB in place of RTX 3050", "a second RTX 3050"]);
-    // 40 GiB: more than any desktop card has. A workstation card that is no slower holds it, and so do two cards.
+    // The model has 40 GiB, more than any desktop card. It fits on a workstation card that is not slower, and on two
+    // cards.
     let large = case(["70B", "RTX 4090", "64 known", "tokens 4096"]);
     assert_eq!(cards(&large), ["RTX PRO 5000 Blackwell 48GB in place of RTX 4090", "a second RTX 4090"]);
-    // No card on sale between 24 and 48 GiB would hold the model.
+    // No card on sale between 24 and 48 GiB is large enough for the model.
     let (profile, _, request) = &large;
     for least in [gib(32), gib(40)] {
         let smaller = Machine::new(Host::new(gib(64)).bandwidth(HOST)).with_gpu(Gpu::new("card").total(least));
         assert!(!crate::plan(profile, &smaller, request).unwrap().full_offload, "{least}");
     }
-    // Without a card, advice comes only where the host is slower than people read.
+    // Without a card, a card is advised only if the host generates more slowly than people read.
     let mut host = Host::new(gib(64)).bandwidth(600_000_000_000);
     host.usable_cores = Some(32);
     let fast = (LLAMA_8B.profile(), Machine::new(host), Request::new().n_ctx(4096));
@@ -286,7 +287,7 @@ fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_fi
     assert!(dense.len() == 1 && dense[0].starts_with("a card such as "), "{dense:?}");
 }
 
-/// Cards on which other programs hold some memory.
+/// Cards on which other programs use some memory.
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     let name = prop::sample::select(&["RTX 3050 6GB", "RX 7600", "Arc A380", "M1 8GB"]);
     let held = prop::collection::vec(mib(1)..mib(400), 0..3);
@@ -295,7 +296,7 @@ fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
         gpu.processes = Some((1..).zip(held).map(|(pid, bytes)| GpuProcess::new(pid).bytes(bytes)).collect());
         gpu
     });
-    // One card in most cases.
+    // Most cases have one card.
     let gpus = |n| prop::collection::vec(gpu.clone(), n);
     prop_oneof![4 => gpus(1..=1), 1 => gpus(2..=2), 1 => gpus(0..=0)]
 }
@@ -304,7 +305,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_change_yields_what_it_promises(
+    fn every_advised_change_has_the_promised_outcome(
         shape in crate::any::shape(),
         gpus in gpus(),
         host in prop_oneof![mib(100)..gib(1), Just(gib(8))],

@@ -1,4 +1,4 @@
-//! A plan's choices: which GPU, how many layers, how many tokens.
+//! The choices of a plan: which GPU, how many layers, how many tokens.
 
 use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
@@ -16,9 +16,10 @@ fn exactly(layers: u32) -> Request {
 }
 
 #[test]
-fn of_two_gpus_that_fit_all_the_one_with_more_to_spare_is_chosen_or_the_first() {
+fn the_gpu_with_more_spare_bytes_is_chosen_or_the_first_of_equal_gpus() {
     let profile = LLAMA_1B.profile();
-    // The last two cards hold the whole model; the plan takes the one with more to spare.
+    // Both cards of the last case are large enough for the whole model. The plan takes the card with more to
+    // spare.
     for (free, chosen) in [([4, 5], "card 1"), ([5, 5], "card 0"), ([0, 5], "card 1"), ([20, 22], "card 1")] {
         let plan = plan(&profile, &machine(gib(64), &free.map(gib)), &Request::new()).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, chosen, "{free:?}");
@@ -26,7 +27,7 @@ fn of_two_gpus_that_fit_all_the_one_with_more_to_spare_is_chosen_or_the_first() 
 }
 
 #[test]
-fn a_named_number_of_layers_is_that_number_or_an_error() {
+fn a_stated_number_of_layers_is_kept_or_an_error() {
     let profile = LLAMA_8B.profile();
     let [without, small, large] = [&[][..], &[gib(4)], &[gib(24)]].map(|free| machine(gib(32), free));
     for n in [0, 1, 7] {
@@ -57,7 +58,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
 }
 
 #[test]
-fn the_context_is_32768_tokens_unless_asked_for() {
+fn the_context_has_32768_tokens_unless_another_is_requested() {
     let machine = machine(gib(64), &[]);
     let n_ctx = |context| plan(&LLAMA_1B.profile(), &machine, &Request::new().context(context)).unwrap().context.n_ctx;
     assert_eq!(n_ctx(Context::Default), 32_768);
@@ -68,7 +69,8 @@ fn the_context_is_32768_tokens_unless_asked_for() {
     for context in [Context::Default, Context::AtLeast(511), Context::Auto] {
         assert_eq!(of(Request::new().context(context)).unwrap().context.n_ctx, 2049, "{context:?}");
     }
-    // Each sequence has its 4096 tokens, whether they share a cache or not; a stated number is for all of them.
+    // Each sequence has 4096 tokens, whether or not the sequences share a cache. A stated number is for all of them
+    // together.
     for (sequences, n_ctx) in [(2, 32_768), (8, 32_768), (9, 36_864), (16, 65_536)] {
         for unified in [false, true] {
             let request = Request::new().n_seq_max(sequences).kv_unified(unified);
@@ -78,7 +80,7 @@ fn the_context_is_32768_tokens_unless_asked_for() {
         assert_eq!(plan(&LLAMA_1B.profile(), &machine, &stated).unwrap().context.n_ctx, 131_072, "{sequences}");
     }
     assert!(of(Request::new().n_seq_max(8)).unwrap().context.n_ctx >= 8 * 2049);
-    // A stated workload is one of each sequence.
+    // A stated workload is that of one sequence.
     let work = Request::new().workload(Workload::new(8000, 192)).n_seq_max(8);
     assert_eq!(plan(&LLAMA_1B.profile(), &machine, &work).unwrap().context.n_ctx, 8 * 8192);
     // The trained length is compared with the tokens of each sequence.
@@ -87,7 +89,7 @@ fn the_context_is_32768_tokens_unless_asked_for() {
         assert_eq!(plan.trained_on_fewer(), said);
         let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);
         assert_eq!(plan.notes.contains(&each), sequences > 1, "{plan}");
-        // Each sequence may ask for logits.
+        // Each sequence may request logits.
         assert_eq!(plan.context.n_outputs_max, sequences);
     }
     let mut twice = Request::new().n_ctx(1024);
@@ -99,7 +101,7 @@ fn the_context_is_32768_tokens_unless_asked_for() {
 }
 
 #[test]
-fn experts_are_planned_too() {
+fn experts_may_be_placed_on_the_host() {
     let profile = QWEN3_30B_A3B.profile();
     let machine = machine(gib(32), &[gib(12)]);
     let whole = plan(&profile, &machine, &Request::new().policy(Policy::MostLayers)).unwrap();
@@ -112,7 +114,8 @@ fn experts_are_planned_too() {
     assert!((10..40).contains(&parted.split_blocks), "{parted}");
 }
 
-/// A model with 32k tokens on a card of `card` GiB, in the two ways of llama.cpp's own fit: whole layers, or experts.
+/// A model with 32k tokens on a card of `card` GiB, and a request for one of the two ways of llama.cpp's own fit: whole
+/// layers, or experts.
 fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Request) {
     let profile = ModelProfile::from_header(&named(model).builder().header().unwrap()).unwrap();
     let card = Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000);
@@ -123,13 +126,13 @@ fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Req
 }
 
 #[test]
-fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
+fn a_window_is_kept_as_a_window_unless_the_whole_context_is_requested() {
     let planned = |model, card, swa_full| -> Plan {
         let (profile, machine, request) = at_32k(model, card, swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
-    // llama.cpp's own fit finds these numbers with its defaults and the same bytes left free. The arithmetic alone must
-    // keep more free for its uncertainty: that costs one layer of 40 for gemma 2 on 12 GiB.
+    // llama.cpp's own fit finds these numbers with its defaults and the same bytes left free. The estimate alone must
+    // keep more bytes free for its uncertainty, which costs one layer of 40 for gemma 2 on 12 GiB.
     for (model, card, least) in
         [("gemma3 Gemma 3 27B", 24, 63), ("gemma2 Gemma 2 9B", 12, 39), ("gemma2 Gemma 2 9B", 8, 24)]
     {
@@ -146,20 +149,20 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
 }
 
 #[test]
-fn where_windows_alone_would_fit_that_is_advised() {
+fn windows_are_advised_if_only_they_would_fit() {
     let (profile, machine, request) = at_32k("gemma3 Gemma 3 27B", 24, true);
     let advice = Planner::new(&profile, &machine).request(request).advice().unwrap();
     assert_eq!(advice.changes[0].kinds, [ChangeKind::SwaFull(false)]);
     assert!(advice.changes[0].outcome.full, "{advice}");
 }
 
-/// A plan of `Policy::MostLayers` on several cards, beside a host of 64 GiB.
+/// A plan of `Policy::MostLayers` on several cards with a host of 64 GiB.
 fn most_layers(profile: &ModelProfile, free: &[u64], request: Request) -> Result<Plan, Error> {
     plan(profile, &machine(gib(64), free), &request.policy(Policy::MostLayers))
 }
 
 #[test]
-fn a_share_that_no_step_leads_to_is_found() {
+fn a_division_of_layers_that_no_single_step_reaches_is_found() {
     let (n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim) = (3, 768, 1536, 12, 3, 64);
     let shape = Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab: 88_832, ..LLAMA_8B };
     let free = [827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(64));
@@ -175,12 +178,12 @@ fn unequal_cards_are_filled_to_the_same_share() {
     let shares: Vec<f64> = plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
     let (least, most) =
         shares.iter().fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
-    // One layer is 5 % of the smallest card, and the cards differ in what they need besides layers.
+    // One layer is 5 % of the smallest card, and the cards need different numbers of bytes besides layers.
     assert!(most - least < 0.08, "{shares:?}");
 }
 
 #[test]
-fn a_named_number_of_layers_goes_on_as_few_gpus_as_hold_it() {
+fn a_stated_number_of_layers_goes_to_as_few_gpus_as_possible() {
     let profile = LLAMA_8B.profile();
     let used = |n| most_layers(&profile, &[3, 4, 5].map(gib), exactly(n)).unwrap().gpus().count();
     assert_eq!((used(0), used(5), used(33)), (0, 1, 2));
@@ -193,9 +196,9 @@ fn paging(context: u32) -> Request {
     Request::new().allow_paging(true).n_ctx(context)
 }
 
-/// The model has 40 GiB, and the host has 24.
+/// The model has 40 GiB, and the host has 24 GiB.
 #[test]
-fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
+fn a_model_that_does_not_fit_is_read_from_disk_if_that_is_allowed() {
     let profile = LLAMA_70B.profile::<ModelProfile>();
     assert!(profile.file_bytes > gib(38), "{}", profile.file_bytes);
     let host = Host::new(gib(24)).bandwidth(60_000_000_000);
@@ -211,8 +214,8 @@ fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
         assert_eq!((paged.context.mmap, paged.context.repack), (true, false));
         let (lacks, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
         assert_eq!(lacks.bytes, on_host.footprint.total() - on_host.budget);
-        // A dense model's tokens use all weights in order, and a page is dropped before its next use. So each token
-        // reads the whole model from the disk, except the embedding.
+        // The tokens of a dense model use all weights in order, so a page is dropped before its next use. Each token
+        // therefore reads the whole model from the disk, except the embedding.
         let weights = on_host.footprint.weights;
         assert!(lacks.bytes_per_token <= weights && lacks.bytes_per_token > weights / 10 * 9, "{lacks:?}");
         let speed = paged.speed.as_ref().unwrap();
@@ -230,7 +233,7 @@ fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
 }
 
 #[test]
-fn paging_changes_nothing_where_the_model_fits() {
+fn paging_changes_nothing_if_the_model_fits() {
     let profile = LLAMA_8B.profile();
     let machine = Machine::new(Host::new(gib(16)));
     let plain = Request::new().n_ctx(4096);
@@ -240,7 +243,7 @@ fn paging_changes_nothing_where_the_model_fits() {
 }
 
 #[test]
-fn a_token_reads_from_disk_the_share_of_its_experts_that_memory_does_not_hold() {
+fn a_token_reads_from_disk_the_share_of_its_experts_that_does_not_fit() {
     let profile = QWEN3_30B_A3B.profile();
     let plan_on = |ram| plan(&profile, &Machine::new(Host::new(gib(ram))), &paging(4096)).unwrap();
     let [small, large] = [10, 14].map(|ram| plan_on(ram).paging.unwrap());
@@ -251,7 +254,7 @@ fn a_token_reads_from_disk_the_share_of_its_experts_that_memory_does_not_hold() 
 }
 
 #[test]
-fn a_gpu_beside_which_no_file_is_mapped_has_no_part_in_paging() {
+fn a_gpu_that_cannot_use_a_mapped_file_is_left_out_of_paging() {
     let profile = LLAMA_70B.profile();
     let shared = Gpu::new("shared").kind(GpuKind::Integrated).backend("CUDA").total(gib(12));
     let machine = Machine::new(Host::new(gib(16))).with_gpu(shared);

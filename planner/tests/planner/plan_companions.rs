@@ -1,4 +1,4 @@
-//! Companions of the model: a plan leaves room for them.
+//! Companions of the model. A plan keeps memory free for them.
 
 use std::sync::LazyLock;
 
@@ -46,7 +46,7 @@ fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
 }
 
 #[test]
-fn it_goes_to_the_gpu_where_it_costs_least() {
+fn a_draft_goes_to_the_gpu_on_which_it_costs_least() {
     // The model fills the first card, and the draft fits on the second.
     let both = plan(&machine(gib(64), &[gib(5) + mib(700), mib(1500)]), Request::new()).unwrap();
     assert!(both.full_offload, "{both}");
@@ -54,7 +54,7 @@ fn it_goes_to_the_gpu_where_it_costs_least() {
 }
 
 #[test]
-fn without_room_on_a_gpu_it_goes_to_the_host() {
+fn a_draft_without_room_on_a_gpu_goes_to_the_host() {
     let both = plan(&machine(gib(64), &[mib(300)]), Request::new()).unwrap();
     assert_eq!(both.companions[0].gpu, None);
     let host = both.host().unwrap();
@@ -63,7 +63,7 @@ fn without_room_on_a_gpu_it_goes_to_the_host() {
 }
 
 #[test]
-fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
+fn a_draft_has_the_stated_device_and_number_of_layers() {
     let machine = machine(gib(64), &[gib(20), gib(20)]);
     let with = |set: &dyn Fn(&mut DraftOptions)| {
         let mut options = DraftOptions::default();
@@ -74,22 +74,25 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
     let on = |set: &dyn Fn(&mut DraftOptions)| with(set).unwrap().companions.remove(0);
     let given = on(&|_| {});
     for name in ["card 1", "CARD 1"] {
-        let stated = on(&|it| it.device = Some(name.to_owned()));
+        let stated = on(&|options| options.device = Some(name.to_owned()));
         assert_eq!((stated.gpu.as_deref(), stated.bytes), (Some("card 1"), given.bytes));
     }
-    let error = with(&|it| it.device = Some("card 7".to_owned())).unwrap_err().to_string();
+    let error = with(&|options| options.device = Some("card 7".to_owned())).unwrap_err().to_string();
     assert!(error.contains("`card 7`, which this machine lacks: there are card 0, card 1"), "{error}");
-    for host in [on(&|it| it.device = Some(DraftOptions::HOST.to_owned())), on(&|it| it.n_gpu_layers = Some(0))] {
+    for host in [
+        on(&|options| options.device = Some(DraftOptions::HOST.to_owned())),
+        on(&|options| options.n_gpu_layers = Some(0)),
+    ] {
         assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
     }
-    // Two of five layers, the output layer included; and a larger number than the draft has.
-    let two = on(&|it| it.n_gpu_layers = Some(2));
+    // Two of five layers are requested, including the output layer; then more layers than the draft has.
+    let two = on(&|options| options.n_gpu_layers = Some(2));
     assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
     assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
-    assert_eq!(on(&|it| it.n_gpu_layers = Some(99)).bytes, given.bytes);
-    // 34 bytes for 32 elements instead of 64, a matrix of 64 x 64 floats that rotates the keys of each layer and
-    // another one for its values, and the backend's padding.
-    let small = on(&|it| (it.type_k, it.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
+    assert_eq!(on(&|options| options.n_gpu_layers = Some(99)).bytes, given.bytes);
+    // 32 elements take 34 bytes instead of 64. Each layer has a matrix of 64 x 64 floats that rotates keys and another
+    // one for values. The backend's padding is added.
+    let small = on(&|options| (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
     let packed = given.bytes.gpu.kv / 64 * 34 + 4 * 2 * (4 * 64 * 64);
     assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
     // A saved plan has the stated options.
@@ -100,7 +103,7 @@ fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
 }
 
 #[test]
-fn stated_layers_of_a_draft_that_no_gpu_has_room_for_are_an_error() {
+fn stated_layers_of_a_draft_that_fit_on_no_gpu_are_an_error() {
     let machine = machine(gib(64), &[mib(300)]);
     let planned = |layers| {
         let mut options = DraftOptions::default();
@@ -109,7 +112,7 @@ fn stated_layers_of_a_draft_that_no_gpu_has_room_for_are_an_error() {
     };
     assert_eq!(planned(None).unwrap().companions[0].gpu, None);
     assert!(matches!(planned(Some(5)), Err(Error::Beside { .. })));
-    // On a machine without a GPU, a number of GPU layers has no effect.
+    // On a machine without a GPU, the stated number of GPU layers has no effect.
     let alone = crate::machine(gib(64), &[]);
     let mut options = DraftOptions::default();
     options.n_gpu_layers = Some(5);
@@ -118,16 +121,16 @@ fn stated_layers_of_a_draft_that_no_gpu_has_room_for_are_an_error() {
 }
 
 #[test]
-fn a_longer_context_makes_the_draft_larger_too() {
+fn a_longer_context_also_makes_the_draft_larger() {
     let planned = |context| plan(&machine(gib(64), &[gib(20)]), Request::new().context(context)).unwrap();
     let taken = |n_ctx| planned(Context::Tokens(n_ctx)).gpus().next().unwrap().companions;
     assert!(taken(32_768) > taken(4096));
-    // The draft's cache was counted for the smallest context, so the context stays at that size.
+    // The draft's cache was counted for the smallest context, so the context keeps that size.
     assert_eq!(planned(Context::AtLeast(8192)).context.n_ctx, 8192);
 }
 
 #[test]
-fn where_nothing_has_room_for_both_the_error_says_so() {
+fn the_error_says_that_model_and_draft_do_not_fit_together() {
     let mut machine = machine(gib(64), &[mib(300)]);
     // The host has enough memory for the model alone, but not for the draft beside it.
     machine.host.available = mib(6000);
@@ -135,7 +138,7 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
     let error = plan(&machine, Request::new()).unwrap_err();
     assert!(matches!(error, Error::Beside { .. }), "{error}");
     assert!(error.to_string().contains("beside it"), "{error}");
-    // Advice is found inside the error too.
+    // Advice is also found in the inner error.
     assert!(error.advice().is_none());
     let planner = Planner::new(&LLAMA_8B_PROFILE, &machine).beside(draft());
     let advised = planner.advised(error);
@@ -143,7 +146,7 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
 }
 
 #[test]
-fn an_image_whose_rows_see_each_other_raises_the_ubatch_and_the_smallest_one() {
+fn an_image_with_non_causal_rows_raises_the_ubatch_and_its_minimum() {
     let machine = machine(gib(64), &[gib(20)]);
     let eyes = || Companion::mmproj(&mmproj::gemma3(4096).header().unwrap()).unwrap();
     let plan = |request: Request| Planner::new(&LLAMA_8B_PROFILE, &machine).request(request).beside(eyes()).plan();

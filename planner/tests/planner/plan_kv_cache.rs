@@ -1,4 +1,4 @@
-//! The type of the KV cache where the request leaves it to the plan.
+//! The type of the KV cache if the plan may choose it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Split};
@@ -11,7 +11,7 @@ use test_support::shapes::LLAMA_8B;
 
 const FOUR_BITS: KvCache = KvCache::DownTo(KvType::Q4_0);
 
-/// An RTX 4090 with `free` bytes, under this backend.
+/// An RTX 4090 with `free` bytes and this backend.
 fn card(free: u64, backend: &str) -> Gpu {
     Gpu::named("RTX 4090").unwrap().free(free).backend(backend)
 }
@@ -36,7 +36,7 @@ fn note(plan: &Plan) -> Option<&String> {
 }
 
 #[test]
-fn a_smaller_cache_is_chosen_where_it_buys_layers_and_the_plan_says_what_it_bought() {
+fn a_smaller_cache_is_chosen_if_it_gains_layers_and_the_plan_states_the_gain() {
     for (free, kv) in [(gib(20), KvType::F16), (mib(6800), KvType::Q8_0)] {
         let plan = plan(free, asked(KvCache::Auto));
         assert_eq!([plan.context.type_k, plan.context.type_v], [kv; 2], "{plan}");
@@ -54,7 +54,7 @@ fn a_smaller_cache_is_chosen_where_it_buys_layers_and_the_plan_says_what_it_boug
 }
 
 #[test]
-fn below_q8_0_a_type_is_chosen_only_where_it_is_asked_for_and_worth_more() {
+fn a_type_below_q8_0_is_chosen_only_if_it_is_allowed_and_gains_more() {
     for free in (4..=8).map(|n| mib(n * 1000)) {
         let [auto, four] = [KvCache::Auto, FOUR_BITS].map(|kv| plan(free, asked(kv)));
         assert!(matches!(auto.context.type_k, KvType::F16 | KvType::Q8_0), "{auto}");
@@ -70,7 +70,7 @@ fn below_q8_0_a_type_is_chosen_only_where_it_is_asked_for_and_worth_more() {
 }
 
 #[test]
-fn a_type_that_some_device_does_not_fuse_attention_over_is_no_choice() {
+fn a_type_for_which_a_device_does_not_fuse_attention_is_not_chosen() {
     let profile = LLAMA_8B.profile();
     let types = |gpus: Vec<Gpu>, request: Request| {
         let machine = machine(gpus);
@@ -99,7 +99,7 @@ fn a_stated_number_of_layers_takes_the_widest_type_with_which_it_fits() {
     assert_eq!((chosen.n_gpu_layers, chosen.context.type_v), (33, KvType::Q8_0));
     assert!(note(&chosen).is_some_and(|note| note.contains("with F16 there is no room for the plan")), "{chosen}");
     assert_eq!(all(gib(20), KvCache::Auto).unwrap().context.type_v, KvType::F16);
-    // The error names the bytes that are missing for the smallest type allowed.
+    // The error states the bytes that are missing for the smallest allowed type.
     let missing = |kv| match all(mib(5000), kv) {
         Err(autoplace_planner::plan::Error::DoesNotFit { devices, .. }) => devices[0].missing,
         other => panic!("{other:?}"),
@@ -114,7 +114,7 @@ fn seconds(plan: &Plan) -> f64 {
 }
 
 #[test]
-fn a_cache_goes_to_the_host_where_that_is_faster_for_the_work_that_is_asked_for() {
+fn a_cache_goes_to_the_host_if_that_is_faster_for_the_stated_workload() {
     let planned = |work: Workload, place, offload| {
         plan(
             mib(5000),
@@ -136,7 +136,7 @@ fn a_cache_goes_to_the_host_where_that_is_faster_for_the_work_that_is_asked_for(
 }
 
 #[test]
-fn fewer_tokens_are_computed_at_once_where_the_room_is_worth_more() {
+fn the_ubatch_is_smaller_if_its_memory_gains_more_elsewhere() {
     let mut fewer = 0;
     for free in (4000..7000).step_by(100).map(mib) {
         for policy in [Policy::Fastest, Policy::MostLayers] {
@@ -157,7 +157,7 @@ fn fewer_tokens_are_computed_at_once_where_the_room_is_worth_more() {
         }
     }
     assert!(fewer > 5, "{fewer}");
-    // With a smaller cache type, all requested layers fit on smaller cards.
+    // With a smaller cache type, all requested layers fit on a smaller card.
     let profile = LLAMA_8B.profile();
     let least = |request: Request| {
         let request = request.n_ctx(4096).n_gpu_layers(GpuLayers::All);
@@ -171,7 +171,7 @@ fn fewer_tokens_are_computed_at_once_where_the_room_is_worth_more() {
     assert!(auto < given, "{auto} MiB with fewer tokens at once, {given} MiB without");
 }
 
-/// A probe that answers as llama.cpp does on a GPU that does not fuse attention over a quantised cache.
+/// A probe that answers like llama.cpp on a GPU that does not fuse attention over a quantised cache.
 struct NoQuantised<'p>(&'p ModelProfile);
 
 impl Probe for NoQuantised<'_> {
@@ -189,7 +189,7 @@ impl Probe for NoQuantised<'_> {
 }
 
 #[test]
-fn a_type_that_llama_cpp_refuses_is_left_out_and_the_gpu_is_not() {
+fn a_type_that_llama_cpp_refuses_excludes_the_type_but_not_the_gpu() {
     let (profile, machine) = (LLAMA_8B.profile(), machine([card(mib(6800), "CUDA")]));
     let planned = |kv| Planner::new(&profile, &machine).request(asked(kv)).plan_probed(&NoQuantised(&profile)).unwrap();
     let (plan, given) = (planned(KvCache::Auto), planned(KvCache::Given));

@@ -12,7 +12,7 @@ use test_support::synthetic::{measured, named};
 pub(crate) const A3B: &str = "qwen3moe Qwen3 30B A3B";
 pub(crate) const A5B: &str = "gpt-oss gpt-oss 120B";
 
-/// The cards of docs/fit.md, behind the link of the table.
+/// The cards of docs/fit.md, with the links of the table there.
 pub(crate) const CARDS: [(&str, &str); 4] =
     [("8 GiB", "RTX 4060"), ("12 GiB", "RTX 3060 12GB"), ("16 GiB", "RTX 4060 Ti 16GB"), ("24 GiB", "RTX 4090")];
 
@@ -59,7 +59,7 @@ fn a_card_behind_a_fast_link_caches_experts_within_its_budget() {
     assert!(text.contains("experts") && text.contains("a cache of"), "{text}");
     // A plan that is read back is the same plan.
     assert_eq!(serde_json::from_str::<Plan>(&serde_json::to_string(&plan).unwrap()).unwrap(), plan);
-    // Without it the plan has another placement, no column for it, and is slower.
+    // Without the cache, the plan has another placement, no column for the cache, and a lower speed.
     let off = planned(&profile, &machine, request.moe_cache(MoeCache::Off)).unwrap();
     assert!(off.moe_cache.is_none() && off.context.moe_cache_size == 0 && off.placements[0].footprint.experts == 0);
     assert!(!off.to_string().lines().nth(1).unwrap().contains("experts"), "{off}");
@@ -68,7 +68,7 @@ fn a_card_behind_a_fast_link_caches_experts_within_its_budget() {
 }
 
 #[test]
-fn where_more_tokens_are_generated_at_once_than_a_cache_serves_no_plan_has_one_unless_it_is_asked_for() {
+fn many_sequences_get_a_cache_only_if_it_is_requested() {
     let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let with = |request: Request| planned(&profile, &machine, request.kv_unified(true)).unwrap();
     let eight = || Request::new().n_ctx(8192).n_seq_max(8);
@@ -79,8 +79,8 @@ fn where_more_tokens_are_generated_at_once_than_a_cache_serves_no_plan_has_one_u
 }
 
 #[test]
-fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
-    // minipc-egpu-llm: OCuLink, with a cache 35 became 1 to 8 tokens per second.
+fn a_card_behind_a_slow_link_gets_a_cache_only_if_it_is_requested() {
+    // Reported for minipc-egpu-llm with OCuLink: a cache reduced 35 tokens per second to between 1 and 8.
     let profile = profile(A3B);
     let machine = machine([behind("RTX 3060 12GB", 3, 4)]);
     for n_ctx in [4096, 32_768] {
@@ -99,7 +99,7 @@ fn behind_a_slow_link_no_plan_has_a_cache_unless_one_is_asked_for() {
 }
 
 #[test]
-fn a_stated_cache_has_its_bytes_and_what_cannot_be_is_an_error_or_a_note() {
+fn a_stated_cache_has_its_bytes_or_gives_an_error_or_a_note() {
     let (mixture, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let with = |bytes| Request::new().n_ctx(8192).moe_cache(MoeCache::Bytes(bytes));
     let plan = planned(&mixture, &machine, with(gib(3))).unwrap();
@@ -108,7 +108,7 @@ fn a_stated_cache_has_its_bytes_and_what_cannot_be_is_an_error_or_a_note() {
     let expert = gib(3) / 500;
     assert!((gib(3) - expert..=gib(3)).contains(&gpu.footprint.experts), "{plan}");
     assert!(gpu.footprint.total() <= gpu.budget, "{plan}");
-    // In the parameters, as llama.cpp has it.
+    // The parameters may also state the cache, as in llama.cpp.
     let mut request = Request::new().n_ctx(8192);
     request.params.moe_cache_size = gib(3);
     assert_eq!(planned(&mixture, &machine, request).unwrap().placements, plan.placements);
@@ -136,7 +136,7 @@ fn a_stated_cache_has_its_bytes_and_what_cannot_be_is_an_error_or_a_note() {
 }
 
 #[test]
-fn a_stated_placement_has_the_cache_that_is_stated_with_it_and_no_other() {
+fn a_stated_placement_has_only_the_cache_that_is_stated_with_it() {
     let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let overrides = vec![TensorOverride::new("_exps", Place::Host)];
     let request = Request::new().n_ctx(8192).n_gpu_layers(GpuLayers::All).overrides(overrides);
@@ -144,14 +144,20 @@ fn a_stated_placement_has_the_cache_that_is_stated_with_it_and_no_other() {
     let plan = planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(4)))).unwrap();
     let cache = plan.moe_cache.unwrap();
     assert_eq!((cache.bytes, plan.n_gpu_layers), (gib(4), 49));
-    // All experts are on the host, so the share is that of all.
-    let experts: u64 =
-        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    // All experts are on the host, so the share is that of all experts.
+    let experts: u64 = profile
+        .weights
+        .blocks
+        .iter()
+        .flatten()
+        .filter(|weight| weight.name.contains("_exps"))
+        .map(|weight| weight.bytes)
+        .sum();
     assert!((cache.share - gib(4) as f64 / experts as f64).abs() < 0.01, "{cache:?}");
 }
 
 #[test]
-fn the_report_says_what_layers_on_the_host_and_experts_beyond_the_cache_cost() {
+fn the_report_states_the_cost_of_layers_on_the_host_and_of_uncached_experts() {
     let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let report = |layers: u32| {
         let overrides = vec![TensorOverride::new("_exps", Place::Host)];
@@ -181,7 +187,7 @@ fn dense_models_and_models_that_fit_have_no_cache() {
 }
 
 #[test]
-fn texts_that_seldom_use_experts_again_get_no_cache() {
+fn a_model_whose_texts_seldom_reuse_experts_gets_no_cache() {
     let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let with = |hits| Planner::new(&profile, &machine).request(Request::new().n_ctx(32_768)).expert_hits(hits).plan();
     assert!(with(ExpertHits::default()).unwrap().moe_cache.is_some());
@@ -191,7 +197,7 @@ fn texts_that_seldom_use_experts_again_get_no_cache() {
 }
 
 #[test]
-fn an_earlier_plan_is_priced_by_what_is_known_of_the_texts_today() {
+fn an_earlier_plan_is_priced_by_the_currently_known_reuse_of_experts() {
     let (profile, machine) = (profile(A3B), machine([behind("RTX 3060 12GB", 4, 16)]));
     let planner = Planner::new(&profile, &machine).request(Request::new().n_ctx(32_768));
     let [with, without] = [MoeCache::Auto, MoeCache::Off]
@@ -204,9 +210,9 @@ fn an_earlier_plan_is_priced_by_what_is_known_of_the_texts_today() {
     }
     let planned = with.workload_seconds().unwrap();
     assert!(today(2.0, &with) > 1.2 * planned && today(40.0, &with) < planned);
-    // Without a cache nothing depends on it.
+    // Without a cache, the time does not depend on the hits.
     assert_eq!(Some(today(2.0, &without)), without.workload_seconds());
-    // A plan with two placements takes as long as was planned, too.
+    // A plan with two placements also takes the planned time.
     let dense = LLAMA_8B.profile();
     let small = self::machine([behind("RTX 4060", 4, 16)]);
     let planner = Planner::new(&dense, &small).request(Request::new().n_ctx(32_768));
@@ -214,12 +220,12 @@ fn an_earlier_plan_is_priced_by_what_is_known_of_the_texts_today() {
     assert!(pair.by_depth.is_some());
     let predicted = pair.workload_seconds().unwrap();
     assert!((seconds(&planner, &pair).unwrap() / predicted - 1.0).abs() < 1e-6);
-    // Another machine has no such card.
+    // The other machine has no such card.
     assert_eq!(seconds(&Planner::new(&dense, &machine), &pair), None);
 }
 
 #[test]
-fn on_two_cards_a_cache_is_counted_on_each_as_llama_cpp_divides_it() {
+fn a_cache_on_two_cards_is_divided_as_by_llama_cpp() {
     let profile = profile(A5B);
     let machine = machine([behind("RTX 3060 12GB", 4, 16), behind("RTX 4090", 4, 16)]);
     let plan = planned(&profile, &machine, Request::new().n_ctx(8192)).unwrap();
@@ -231,14 +237,14 @@ fn on_two_cards_a_cache_is_counted_on_each_as_llama_cpp_divides_it() {
     }
 }
 
-/// kekzl/imp 1374 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M on the host, and caches of four sizes. The engine is
-/// not ours and has its own time for everything but the experts, so the largest cache calibrates that, and the row
-/// without a cache (kekzl/imp 1365: every expert is uploaded) the link.
+/// A measurement of kekzl/imp 1374 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M are on the host, and there are caches
+/// of four sizes. The engine is another one, with its own time for everything but the experts, so the largest cache
+/// calibrates that time. The row without a cache (kekzl/imp 1365: every expert is uploaded) calibrates the link.
 #[test]
 fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     const RESIDENT: f64 = 311.24;
     const UPLOADED: f64 = 6.63;
-    // The share of hits, and tokens per second.
+    // Columns: the share of hits, and tokens per second.
     const ROWS: [(f64, f64); 3] = [(0.366, 10.51), (0.741, 20.99), (0.894, 30.51)];
     const LARGEST: (f64, f64) = (0.962, 51.86);
     let sketch = measured().into_iter().find(|sketch| sketch.title() == A3B).unwrap();
@@ -248,10 +254,16 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     let seconds = |misses: f64, upload: f64| {
         let mut gpu = Rate::new(1e12);
         (gpu.upload, gpu.crossing) = (upload, 20e-6);
-        // Half of the experts are cached; the curve is set so that it misses as often as the row.
+        // Half of the experts are cached, and the curve is set to the misses of the row.
         let hits = ExpertHits::new((0.5 / misses - 1.0) / 0.5);
-        let experts: u64 =
-            profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+        let experts: u64 = profile
+            .weights
+            .blocks
+            .iter()
+            .flatten()
+            .filter(|weight| weight.name.contains("_exps"))
+            .map(|weight| weight.bytes)
+            .sum();
         let mut params = ContextParams::default();
         params.moe_cache_size = experts / 2;
         let model = SpeedModel::new(&profile, &params, Rates::new(vec![gpu.clone()], Rate::new(1e12)));
@@ -259,11 +271,11 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
         let assignment = Estimate::new(&profile, &[&Gpu::new("card").total(gib(80))], &params).unwrap().assignment(99);
         model.token_seconds(&assignment, 128)
     };
-    // By half the misses twice: locality cannot be negative.
+    // Half of the misses are counted twice, because locality cannot be negative.
     let missed = |upload: f64| (seconds(0.5, upload) - seconds(0.25, upload)) * 4.0;
     let mut upload = 25.6e9;
     for _ in 0..50 {
-        // The time of all uploads is the difference between a token without a cache and one with all experts on the
+        // The time of all uploads is the difference between a token without a cache and a token with all experts on the
         // card.
         upload *= missed(upload) / (1.0 / UPLOADED - 1.0 / RESIDENT);
     }
@@ -276,7 +288,7 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     }
 }
 
-/// The table of docs/fit.md: generation and prompts beside the plan without a cache.
+/// The table of docs/fit.md: generation and prompts, compared with the plan without a cache.
 #[test]
 fn a_cache_makes_no_cell_of_the_table_slower_and_the_median_a_fifth_faster() {
     let mut ratios = Vec::new();

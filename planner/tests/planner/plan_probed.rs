@@ -1,4 +1,4 @@
-//! Plans that a probe confirms. The probe here is the estimate, scaled, so that the tests need no native code.
+//! Plans that a probe confirms. The probe here is the scaled estimate, so that the tests need no native code.
 
 use std::cell::RefCell;
 
@@ -53,9 +53,9 @@ impl Probe for Scaled<'_> {
 }
 
 proptest! {
-    /// The probe differs from the estimate by a share of it, up or down.
+    /// The probe differs from the estimate by a share of the estimate, up or down.
     #[test]
-    fn a_probed_plan_equals_brute_force_over_the_probe(
+    fn a_probed_plan_equals_an_exhaustive_search_with_the_probe(
         shape in shape(),
         gpu in gpu(),
         request in request(),
@@ -73,7 +73,7 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            // If every answer differs by a third, the search may use up its probes before it ends.
+            // If every answer differs by a third, the search may use up its probes before it has the answer.
             let is_known = asked.contains(&above) || asked.len() >= 6;
             prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
@@ -82,7 +82,7 @@ proptest! {
 }
 
 #[test]
-fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_them() {
+fn a_plan_of_a_70b_model_needs_few_probes_and_equals_an_exhaustive_search() {
     for (percent, at_most) in [(100, 3), (97, 6), (106, 7), (130, 9)] {
         let profile = LLAMA_70B.profile();
         let machine = machine(gib(64), &[gib(22)]);
@@ -103,7 +103,7 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
 }
 
 #[test]
-fn a_named_number_of_layers_is_probed_once() {
+fn a_stated_number_of_layers_is_probed_once() {
     let profile = LLAMA_8B.profile();
     let machine = machine(gib(32), &[gib(24)]);
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
@@ -116,9 +116,9 @@ fn a_named_number_of_layers_is_probed_once() {
 }
 
 #[test]
-fn a_probe_that_finds_no_room_says_what_it_found_missing() {
+fn a_probe_that_finds_no_room_gives_an_error_with_the_missing_bytes() {
     let profile = LLAMA_8B.profile();
-    // The estimate fits the model on the card; the probe says that it needs three times as much.
+    // The model fits on the card by the estimate, but the probe reports three times as many bytes.
     let machine = machine(gib(8), &[gib(8)]);
     let probe = scaled(&profile, 300);
     let planner = Planner::new(&profile, &machine);
@@ -132,7 +132,7 @@ fn a_probe_that_finds_no_room_says_what_it_found_missing() {
 }
 
 #[test]
-fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
+fn the_error_of_a_probed_plan_names_the_split_with_the_fewest_missing_bytes() {
     let profile = LLAMA_70B.profile();
     let machine = machine(gib(16), &[gib(24)]);
     let probe = scaled(&profile, 100);
@@ -144,7 +144,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     let (estimated, ..) = lacking(planner.plan().unwrap_err());
     let (probed, devices, n_ctx) = lacking(planner.plan_probed(&probe).unwrap_err());
     assert!((35..60).contains(&estimated) && estimated.abs_diff(probed) < 2, "{estimated} {probed}");
-    // The number of devices that lack memory, and the missing bytes.
+    // The number of devices that lack memory, and the number of missing bytes.
     let lack = |n: u32| {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let mut params = Request::new().params;
@@ -160,7 +160,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 }
 
 #[test]
-fn memory_of_unknown_law_is_planned_by_a_probe_only() {
+fn a_model_with_unknown_memory_can_only_be_planned_by_a_probe() {
     let machine = machine(gib(32), &[gib(8)]);
     // A draft model without its own context, and a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
@@ -177,7 +177,7 @@ fn memory_of_unknown_law_is_planned_by_a_probe_only() {
 }
 
 #[test]
-fn experts_of_a_model_that_predicts_stay_on_the_host_before_its_layers_do() {
+fn experts_of_a_model_with_prediction_blocks_go_to_the_host_before_layers() {
     let header = Shape { arch: "glm4moe", ..QWEN3_30B_A3B }.builder().u32("glm4moe.nextn_predict_layers", 1);
     let heads = ["eh_proj", "enorm", "hnorm"].map(|name| format!("blk.47.nextn.{name}.weight"));
     let header = heads.iter().fold(header, |header, name| header.tensor(name, TensorType::F16, &[2048]));
@@ -187,7 +187,7 @@ fn experts_of_a_model_that_predicts_stay_on_the_host_before_its_layers_do() {
 }
 
 #[test]
-fn a_probe_that_fails_is_an_error_that_says_where() {
+fn a_failed_probe_gives_an_error_with_the_layers_and_the_reason() {
     let profile = LLAMA_1B.profile();
     let probe = scaled_by(&profile, Box::new(|_, _| Err("no native code")));
     let error = most_layers(&profile, &machine(gib(32), &[gib(8)]), &probe).unwrap_err();
@@ -213,7 +213,7 @@ fn the_card_with_the_most_layers_by_the_probe_is_taken_and_a_refused_one_is_name
 }
 
 #[test]
-fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
+fn a_number_of_layers_that_llama_cpp_refuses_is_skipped_with_a_note() {
     let profile = LLAMA_8B.profile();
     let planned = |refused: &[u32]| {
         let refuses = |_: &[&Gpu], layers| match refused.contains(&layers) {

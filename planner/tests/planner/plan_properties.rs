@@ -13,14 +13,13 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
     plan.as_ref().ok().map(|plan| plan.n_gpu_layers)
 }
 
-/// Checks that no device's budget is exceeded, including the host memory that GPUs use; that each layer has one place;
-/// that the plan reads back as it was written; and that the same holds for its other placement, which has the same
-/// context.
+/// Checks a plan and its other placement: no device's budget is exceeded, including the host memory that GPUs use; each
+/// layer has one place; and the plan reads back as it was written. Both placements must have the same context.
 pub(crate) fn assert_sound(plan: &Plan) {
     if let Some(by_depth) = &plan.by_depth {
         assert_sound(&by_depth.plan);
         let (mut here, mut there) = (plan.context.clone(), by_depth.plan.context.clone());
-        // A mapped file is a setting of the devices.
+        // Whether the file is mapped depends on the devices.
         (here.mmap, there.mmap) = (true, true);
         assert_eq!(here, there, "{plan}");
         assert!((1..here.n_ctx).contains(&by_depth.crossing), "{plan}");
@@ -43,7 +42,7 @@ pub(crate) fn assert_sound(plan: &Plan) {
 /// A plan's decisions: the layers on GPUs, the shares, and for each device its layers, bytes and budget.
 type Decided = (u32, Vec<f32>, Vec<(u32, Footprint, u64)>);
 
-/// A plan's decisions, or the reason why there is no plan. Names and totals of the cards are left out.
+/// A plan's decisions, or the reason why there is no plan. Names and totals of the cards are ignored.
 fn decided(profile: &ModelProfile, gpus: impl Iterator<Item = Gpu>, request: &Request) -> Result<Decided, String> {
     let machine = gpus.fold(Machine::new(Host::new(gib(64))), Machine::with_gpu);
     let plan = plan(profile, &machine, request).map_err(|error| error.to_string())?;
@@ -53,7 +52,7 @@ fn decided(profile: &ModelProfile, gpus: impl Iterator<Item = Gpu>, request: &Re
 
 proptest! {
     #[test]
-    fn every_plan_is_sound_and_the_same_each_time(
+    fn every_plan_is_sound_and_reproducible(
         shape in shape(),
         gpus in gpus(),
         request in request(),
@@ -78,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn the_fastest_plan_is_no_slower_than_the_one_with_most_layers_or_less_free_memory(
+    fn the_fastest_plan_is_not_slower_than_others_or_with_less_free_memory(
         shape in shape(),
         gpus in gpus(),
         request in request(),
@@ -97,7 +96,7 @@ proptest! {
             assert_sound(&plan);
             Some(plan.speed?.seconds())
         };
-        // A plan with a wider cache may be slower by as much as a smaller cache would have to save.
+        // A plan that may choose the type of the cache may be slower, by the time that a smaller type must save.
         let slack = if kv == KvCache::Given { 1.01 } else { 1.31 };
         let fastest = seconds(&machine, Policy::Fastest);
         if let Some(most_layers) = seconds(&machine, Policy::MostLayers) {
@@ -128,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_fails_says_what_is_missing(shape in shape(), gpu in gpu(), request in request()) {
+    fn a_failed_plan_states_the_missing_bytes(shape in shape(), gpu in gpu(), request in request()) {
         let profile = shape.profile();
         let machine = Machine::new(Host::new(mib(400))).with_gpu(gpu);
         match plan(&profile, &machine, &request) {
@@ -143,15 +142,15 @@ proptest! {
         }
     }
 
-    /// Memory in use by other programs counts as absent: a plan depends on the free bytes, not on the total.
+    /// Memory that other programs use counts as absent: a plan depends on the free bytes, not on the total.
     #[test]
-    fn ballast_on_larger_cards_makes_smaller_cards_of_them(
+    fn ballast_makes_a_larger_card_like_a_smaller_one(
         shape in shape(),
         like in gpu(),
         mut request in request(),
         cards in prop::collection::vec((mib(1)..gib(5), 0..gib(40)), 1..4),
     ) {
-        // These two depend on the total.
+        // These two kinds of headroom depend on the total.
         if matches!(request.headroom, Headroom::Cautious | Headroom::Percent(_)) {
             request.headroom = Headroom::Default;
         }

@@ -1,4 +1,4 @@
-//! A plan's report for people. `cargo insta review` shows what a change does to it; INSTA_UPDATE=always writes it.
+//! A plan's report for people. `cargo insta review` shows how a change affects it, and INSTA_UPDATE=always writes it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::plan::Request;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::plan;
 use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
-/// A host of this many bytes that reads 61 GB/s.
+/// A host with this many bytes, which reads 61 GB/s.
 fn host(bytes: u64) -> Machine {
     Machine::new(Host::new(bytes).bandwidth(61_000_000_000))
 }
@@ -44,7 +44,7 @@ fn each_kind_of_plan_has_its_report_and_a_partial_one_names_the_missing_bytes() 
 }
 
 #[test]
-fn without_figures_a_speed_is_a_guess_and_said_to_be() {
+fn without_figures_a_speed_is_marked_as_a_guess() {
     let card = Gpu::new("card").total(gib(24));
     let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
     let text = report(&LLAMA_8B, &machine, &Request::new());
@@ -65,7 +65,7 @@ fn a_card_that_the_build_cannot_drive_is_named() {
 }
 
 #[test]
-fn a_plan_says_why_a_file_is_read_and_not_mapped() {
+fn a_plan_states_why_a_file_is_read_and_not_mapped() {
     let machine = host(gib(32)).with_gpu(rtx_4090(gib(22)));
     let mut profile = LLAMA_8B.profile();
     let mapped = plan(&profile, &machine, &Request::new()).unwrap();

@@ -1,4 +1,4 @@
-//! The predicted speed, compared with a published sweep, and the properties of every prediction.
+//! The predicted speed, compared with a published sweep, and properties of every prediction.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, MeasuredRates, RateConditions, WeightRate, gib};
 use autoplace_planner::memory::estimate::Assignment;
@@ -12,7 +12,7 @@ use crate::any::shape;
 use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
-/// Bytes that a token reads, which is its time in seconds on a host that reads one byte per second.
+/// Bytes that a token reads. They are its time in seconds on a host that reads one byte per second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
     let model = SpeedModel::new(profile, &ContextParams::default(), Rates::new(Vec::new(), Rate::new(1.0)));
     model.token_seconds(&Assignment::by_counts(profile.n_layer(), &[]), depth) as u64
@@ -27,15 +27,15 @@ fn one_gpu(profile: &ModelProfile, n: u32) -> Assignment {
     Assignment::by_counts(profile.n_layer(), &[n.min(profile.full_offload())])
 }
 
-/// Qwen2.5-Coder-14B Q4_K_M with 256 tokens generated, llama.cpp with CUDA on an RTX 5060 Ti (PCIe 3.0 x8), i7-8700
-/// with DDR4-2400 in two channels: `n_gpu_layers` and tokens per second (InventiveHQ, `local-llm-benchmarks`,
-/// vram-offload-cliff; CC BY 4.0).
+/// A published sweep: Qwen2.5-Coder-14B Q4_K_M with 256 generated tokens, llama.cpp with CUDA on an RTX 5060 Ti (PCIe
+/// 3.0 x8), i7-8700 with DDR4-2400 in two channels. The columns are `n_gpu_layers` and tokens per second (InventiveHQ,
+/// `local-llm-benchmarks`, vram-offload-cliff; CC BY 4.0).
 const SWEEP: [(u32, f64); 7] = [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (99, 43.18)];
 
 #[test]
-fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
+fn two_measured_ends_predict_the_cliff_between_them_within_eight_percent() {
     let profile = QWEN_14B.profile();
-    // The depth at the middle of 256 generated tokens after a short prompt.
+    // The depth of the middle of 256 generated tokens after a short prompt.
     const DEPTH: u32 = 256;
     let bytes = token_bytes(&profile, DEPTH) as f64;
     let [host, gpu] = [SWEEP[0].1, SWEEP[6].1].map(|speed| Rate::new(bytes * speed));
@@ -49,27 +49,27 @@ fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
 }
 
 #[test]
-fn a_token_reads_the_experts_it_uses_and_no_embedding() {
+fn a_token_reads_the_experts_that_it_uses_and_no_embedding() {
     let profile = QWEN3_30B_A3B.profile();
     let read = token_bytes(&profile, 0);
     let bytes = |of: &str| -> u64 {
         profile.weights.loaded().filter(|weight| weight.name.contains(of)).map(|weight| weight.bytes).sum()
     };
     let (all, experts, embedding) = (bytes(""), bytes("_exps"), bytes("token_embd"));
-    // 8 of the 128 experts.
+    // A token uses 8 of the 128 experts.
     assert_eq!(read, all - embedding - experts + experts / 16);
 }
 
 #[test]
-fn a_deep_context_reads_every_key_and_value_of_it() {
+fn a_token_in_a_deep_context_reads_all_of_its_keys_and_values() {
     let profile = LLAMA_8B.profile();
     let none = token_bytes(&profile, 0);
-    // 32 blocks, each with 1024 keys and 1024 values per token, of 16 bits each.
+    // There are 32 blocks, each with 1024 keys and 1024 values of 16 bits per token.
     assert_eq!(token_bytes(&profile, 1000) - none, 32 * 2 * 1024 * 2 * 1000);
 }
 
 #[test]
-fn larger_batches_speed_up_a_prompt_where_weights_cross_the_link() {
+fn larger_batches_speed_up_a_prompt_if_weights_cross_the_link() {
     let profile = LLAMA_8B.profile();
     let seconds = |gpus: Vec<Rate>, assignment: &Assignment, n_ubatch| {
         let mut params = ContextParams::default();
@@ -77,7 +77,7 @@ fn larger_batches_speed_up_a_prompt_where_weights_cross_the_link() {
         let model = SpeedModel::new(&profile, &params, Rates::new(gpus, Rate::new(40e9)));
         model.prompt_seconds(assignment, &Workload::new(2048, 0))
     };
-    // The weights of 23 blocks cross the link once instead of four times; the arithmetic stays the same.
+    // The weights of 23 blocks cross the link once instead of four times. The arithmetic is the same.
     let split = |n_ubatch| seconds(vec![Rate::new(800e9)], &one_gpu(&profile, 10), n_ubatch);
     assert!(split(512) > 1.5 * split(2048));
     let alone = |n_ubatch| seconds(Vec::new(), &Assignment::by_counts(32, &[]), n_ubatch);
@@ -99,7 +99,7 @@ fn parts_of_blocks_on_the_host_wake_its_threads_once_for_each_block() {
 
 #[test]
 fn an_expert_computes_a_prompt_with_the_tokens_that_chose_it() {
-    // As many multiplications for each token: in one matrix, or in one of eight experts.
+    // A token needs the same number of multiplications in one matrix and in one of eight experts.
     let seconds = |experts| {
         let shape = Shape { experts, ..LLAMA_8B };
         let profile = shape.profile();
@@ -114,7 +114,7 @@ fn an_expert_computes_a_prompt_with_the_tokens_that_chose_it() {
 
 proptest! {
     #[test]
-    fn on_a_faster_gpu_every_layer_more_is_faster(shape in shape(), depth in 0u32..5000) {
+    fn every_further_layer_on_a_faster_gpu_gains_speed(shape in shape(), depth in 0u32..5000) {
         let profile = shape.profile();
         let (mut gpu, mut host) = (Rate::new(300e9), Rate::new(30e9));
         (gpu.seconds_per_layer, host.seconds_per_layer) = (1e-6, 1e-5);
@@ -146,11 +146,12 @@ fn on_host(profile: &ModelProfile, host: &Host) -> (SpeedModel, Assignment) {
 }
 
 #[test]
-fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
+fn real_use_corrects_the_rates_until_the_observed_time_is_predicted() {
     let profile = LLAMA_8B.profile();
     let quiet = RateConditions::default();
     let workload = Workload::new(512, 0);
-    // Three times too slow, and a third too fast. At a deep context, attention is the larger part of the time.
+    // The prediction is three times too fast, or a third too slow. In a deep context, attention is the larger part of
+    // the time.
     for factor in [3.0, 0.75] {
         for depth in [100, 60_000] {
             let mut host = measured_host(20_000_000_000, 60_000_000_000, &quiet);
@@ -168,7 +169,8 @@ fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
                 let error = seen.predicted(&corrected, &assignment) / seen.seconds() - 1.0;
                 assert!(error.abs() < 0.01, "{seen:?}: {error}");
             }
-            // No shallow token was observed, so their predicted time stays where attention was the error.
+            // No shallow token was observed. If attention was the error, the predicted time of shallow tokens does not
+            // change.
             let shallow = |host: &Host| on_host(&profile, host).0.token_seconds(&assignment, 0);
             let before = shallow(&measured_host(20_000_000_000, 60_000_000_000, &quiet));
             let is_same = (shallow(&host) / before - 1.0).abs() < 0.01;
@@ -178,7 +180,7 @@ fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
 }
 
 #[test]
-fn earlier_use_is_weighed_by_its_tokens_and_gives_way_where_it_is_refuted() {
+fn earlier_use_is_weighted_by_its_tokens_and_dropped_if_refuted() {
     let profile = LLAMA_8B.profile();
     let mut host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
     let mut see = |times_as_fast: f64, tokens, refutes| {
@@ -190,13 +192,13 @@ fn earlier_use_is_weighed_by_its_tokens_and_gives_way_where_it_is_refuted() {
         seconds / corrected.token_seconds(&assignment, 100)
     };
     assert!((see(2.0, 1000, false) - 1.0).abs() < 0.01);
-    // A few tokens that took twice as long change the rate a little; a refutation changes it at once.
+    // A few tokens that took twice as long change the rate slightly. A refutation changes it at once.
     assert!((0.45..0.6).contains(&(1.0 / see(0.5, 20, false))));
     assert!((see(0.5, 20, true) - 1.0).abs() < 0.01);
 }
 
 #[test]
-fn no_rate_is_corrected_by_what_cannot_be_put_down_to_one_device() {
+fn no_rate_is_corrected_by_a_time_that_has_no_dominant_device() {
     let profile = LLAMA_8B.profile();
     let host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
     let mut gpu = Gpu::new("card").total(gib(8));
@@ -211,7 +213,7 @@ fn no_rate_is_corrected_by_what_cannot_be_put_down_to_one_device() {
 }
 
 #[test]
-fn a_plan_says_that_its_rates_were_measured_beside_other_work_or_shown_by_real_use() {
+fn a_plan_states_whether_its_rates_are_disturbed_or_from_real_use() {
     let profile = LLAMA_8B.profile();
     let said = |host: &Host| {
         let plan = Planner::new(&profile, &Machine::new(host.clone())).plan().unwrap();
@@ -231,7 +233,7 @@ fn a_plan_says_that_its_rates_were_measured_beside_other_work_or_shown_by_real_u
 }
 
 #[test]
-fn small_matrices_have_rates_of_their_own() {
+fn small_matrices_have_separate_rates() {
     let tiny = Shape { n_layer: 8, n_embd: 512, n_ff: 1536, n_head: 8, n_head_kv: 2, head_dim: 64, ..LLAMA_8B };
     let weights = |shape: &Shape, host: &Host| {
         let (model, assignment) = on_host(&shape.profile(), host);

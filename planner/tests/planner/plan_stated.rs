@@ -1,4 +1,4 @@
-//! A placement that the request states: overrides and proportions, with the meaning of llama.cpp's `--override-tensor`,
+//! A placement that the request states. Overrides and proportions have the meaning of llama.cpp's `--override-tensor`,
 //! `--n-cpu-moe` and `--tensor-split`.
 
 use autoplace_planner::machine::gib;
@@ -14,7 +14,7 @@ fn experts_on_the_host() -> TensorOverride {
 }
 
 #[test]
-fn stated_overrides_are_the_plans_and_take_what_they_move_off_the_gpu() {
+fn stated_overrides_are_kept_and_free_the_moved_bytes_on_the_gpu() {
     let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(gib(64), &[gib(8)]));
     let request = Request::new().n_gpu_layers(GpuLayers::All).n_ctx(4096);
     let without = plan(&profile, &machine, &request);
@@ -24,19 +24,25 @@ fn stated_overrides_are_the_plans_and_take_what_they_move_off_the_gpu() {
     assert_eq!((stated.n_gpu_layers, stated.split_blocks), (stated.layers(), stated.model.blocks));
     assert!(!stated.full_offload);
     assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
-    let experts: u64 =
-        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    let experts: u64 = profile
+        .weights
+        .blocks
+        .iter()
+        .flatten()
+        .filter(|weight| weight.name.contains("_exps"))
+        .map(|weight| weight.bytes)
+        .sum();
     assert!(stated.host().unwrap().footprint.weights >= experts, "{stated}");
     assert!(stated.gpus().next().unwrap().footprint.weights < gib(3), "{stated}");
 }
 
 #[test]
-fn the_first_blocks_alone_may_be_stated_and_the_number_of_layers_left_open() {
+fn overrides_of_the_first_blocks_may_leave_the_number_of_layers_open() {
     let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(gib(64), &[gib(12)]));
     let first = TensorOverride::new(r"blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_(ch|)exps", Place::Host);
     let stated = plan(&profile, &machine, &Request::new().n_ctx(4096).overrides([first])).unwrap();
     assert!(stated.n_gpu_layers > 0 && stated.n_gpu_layers < stated.layers(), "{stated}");
-    // One layer more does not fit.
+    // With one layer more, the plan does not fit.
     let more = GpuLayers::Exactly(stated.n_gpu_layers + 1);
     let more = Request::new().n_ctx(4096).overrides(stated.overrides.clone()).n_gpu_layers(more);
     let more = plan(&profile, &machine, &more);
@@ -50,7 +56,7 @@ fn stated_proportions_share_the_layers_as_llama_cpp_does() {
     let layers = |shares: &[f32]| split(shares).unwrap().gpus().map(|gpu| gpu.layers).collect::<Vec<_>>();
     assert_eq!(layers(&[3.0, 1.0]), [25, 8]);
     assert_eq!(layers(&[1.0, 1.0]), [17, 16]);
-    // A GPU with a share of 0 holds nothing and is left out of the plan.
+    // A GPU with a share of 0 gets no layer and is not in the plan.
     assert_eq!(layers(&[0.0, 1.0]), [33]);
     let many = split(&[1.0, 1.0, 1.0]);
     assert!(matches!(many, Err(Error::Memory(MemoryError::TensorSplit { index: 2, .. }))), "{many:?}");

@@ -30,14 +30,14 @@ const PUBLISHED: [(&Shape, &str); 3] = [
 ];
 
 #[test]
-fn quantised_a_model_has_the_bytes_of_the_published_files() {
+fn a_quantised_model_has_the_bytes_of_the_published_files() {
     for (shape, files) in PUBLISHED {
         let profile = shape.profile::<ModelProfile>();
         let words: Vec<&str> = files.split_whitespace().collect();
         for pair in words.chunks(2) {
-            let quantisation = Q::ALL.iter().find(|it| it.to_string() == pair[0]);
+            let quantisation = Q::ALL.iter().find(|quantisation| quantisation.to_string() == pair[0]);
             let published = pair[1].parse::<u64>().unwrap() * 10_000_000;
-            // Ours are the tensors alone; a file's vocabulary adds some megabytes.
+            // Our sizes are those of the tensors. A file's vocabulary adds some megabytes.
             let ours = bytes(&profile.quantised(*quantisation.expect(pair[0])));
             let off = ours.abs_diff(published);
             assert!(off * 100 <= published, "{} {pair:?}: {ours}", shape.name);
@@ -61,11 +61,11 @@ const SMOLLM2_135M: Shape = Shape {
     ..LLAMA_8B
 };
 
-/// Bytes before the first tensor of its files: vocabulary and other metadata.
+/// Bytes before the first tensor of the model's files: vocabulary and other metadata.
 const SMOLLM2_HEADER: u64 = 1_785_664;
 
-/// Sizes of the files that llama.cpp's quantiser made from its Q4_1 file on 2026-11-28 (the pinned source, without an
-/// importance matrix). IQ3_XS and IQ2_M are missing because they require one.
+/// Sizes of the files that llama.cpp's quantiser made from the Q4_1 file on 2026-11-28 (the pinned source, without an
+/// importance matrix). IQ3_XS and IQ2_M are missing because they require an importance matrix.
 const SMOLLM2_FILES: [(Q, u64); 12] = [
     (Q::Q8_0, 144_811_072),
     (Q::Q6_K, 138_382_912),
@@ -82,7 +82,7 @@ const SMOLLM2_FILES: [(Q, u64); 12] = [
 ];
 
 #[test]
-fn rows_of_no_whole_blocks_get_the_types_that_llama_cpp_falls_back_to() {
+fn rows_that_are_not_whole_blocks_get_the_fallback_types_of_llama_cpp() {
     let mut profile = SMOLLM2_135M.profile::<ModelProfile>();
     profile.file_type = Some("Q4_1");
     let header = profile.file_bytes - bytes(&profile);
@@ -107,7 +107,7 @@ fn rows_of_no_whole_blocks_get_the_types_that_llama_cpp_falls_back_to() {
 }
 
 #[test]
-fn a_model_of_floats_is_quantised_but_for_what_the_quantiser_leaves() {
+fn a_model_of_floats_is_quantised_except_for_the_tensors_that_are_kept() {
     let floats = Shape { types: (T::F32, T::F32, T::F32), ..LLAMA_1B }.profile::<ModelProfile>();
     let mut floats = floats;
     floats.file_type = Some("F32");
@@ -118,7 +118,7 @@ fn a_model_of_floats_is_quantised_but_for_what_the_quantiser_leaves() {
 }
 
 #[test]
-fn quantised_as_it_is_it_stays_as_it_is() {
+fn quantising_to_the_same_type_changes_nothing() {
     let profile = LLAMA_8B.profile::<ModelProfile>();
     let again = profile.quantised(Q::Q4_K_M);
     assert_eq!(again.weights, profile.weights);
@@ -126,7 +126,7 @@ fn quantised_as_it_is_it_stays_as_it_is() {
 }
 
 #[test]
-fn norms_and_routers_stay_and_ties_go_by_the_output() {
+fn norms_and_routers_are_kept_and_tied_embeddings_get_the_output_type() {
     let experts = QWEN3_30B_A3B.profile::<ModelProfile>().quantised(Q::Q2_K);
     assert_eq!(ty(&experts, "blk.0.ffn_gate_inp.weight"), T::F32);
     assert_eq!(ty(&experts, "blk.0.attn_q_norm.weight"), T::F32);

@@ -1,4 +1,4 @@
-//! A control group of this computer, created for a test where the test has the rights.
+//! A control group of this computer. A test creates it if it has the rights.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ pub(crate) struct RealGroup {
 }
 
 impl RealGroup {
-    /// Returns `None` where no group can be made: in most containers, and without the rights.
+    /// Returns `None` if no group can be created: in most containers, and without the rights.
     pub(crate) fn enter(quota_us: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let group =
             |of: &str| own.lines().find_map(|line| Some(line.split_once(of)?.1.trim_start_matches('/').to_owned()));
-        // Version 1 with the controller alone or together with `cpuacct`, and version 2.
+        // The controller is in version 1, alone or together with `cpuacct`, or in version 2.
         let parents = [(":cpu:", "/sys/fs/cgroup/cpu", true), (":cpu,cpuacct:", "/sys/fs/cgroup/cpu,cpuacct", true)];
         let v2 = ("0::", "/sys/fs/cgroup", false);
         parents.into_iter().chain([v2]).find_map(|(of, mount, is_v1)| {
@@ -33,7 +33,7 @@ impl RealGroup {
         })
     }
 
-    /// Sets the limit, in microseconds of each tenth of a second. Returns whether the kernel accepted it.
+    /// Sets the limit, in microseconds per tenth of a second. Returns whether the kernel accepted it.
     pub(crate) fn set(&self, quota_us: u64) -> bool {
         let (file, text) = match self.is_v1 {
             true => ("cpu.cfs_quota_us", quota_us.to_string()),

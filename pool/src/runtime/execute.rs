@@ -105,7 +105,7 @@ impl Shared {
             drop(model);
         }
         self.change(|state| {
-            // The entry of a removed specification goes with its model.
+            // The entry of a removed specification is removed with its model.
             state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
         });
     }
@@ -132,8 +132,10 @@ impl Shared {
     fn load(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {
         let begun = self.change(|state| {
             let entry = state.entry(id)?;
+            let planned = plan.model(&entry.label)?;
+            let request = entry.ladder.as_ref()?.request_for(&planned.plan);
             entry.work = Work::Loading;
-            Some((entry.spec.clone(), entry.label.clone(), entry.ladder.as_ref()?.request().clone()))
+            Some((entry.spec.clone(), entry.label.clone(), request))
         });
         let Some((spec, label, request)) = begun else { return Err(Stopped::Changed) };
         let started = Instant::now();
@@ -174,12 +176,13 @@ impl Shared {
         let moves = self.moves();
         let begun = self.change(|state| {
             let entry = state.entry(id)?;
+            let planned = plan.model(&entry.label)?;
+            let request = entry.ladder.as_ref()?.request_for(&planned.plan);
             let loaded = entry.loaded.as_mut()?;
             // In a worker, the engine ends before the model is moved. In this process, the engine moves its texts.
             let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
             let model = loaded.model.clone();
             entry.work = if moves { Work::None } else { Work::Moving };
-            let request = entry.ladder.as_ref()?.request().clone();
             Some((entry.spec.clone(), entry.label.clone(), request, model, ended))
         });
         let Some((spec, label, request, model, ended)) = begun else { return Err(Stopped::Changed) };

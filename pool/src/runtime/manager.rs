@@ -271,7 +271,7 @@ fn preload(shared: &Arc<Shared>, id: Id) {
     match decide(shared, &machine, Some(&name)) {
         Err(error) => failed(&error),
         Ok(plan) if plan.steps.iter().all(|step| matches!(step, Step::Load { .. })) => {
-            // A load that failed has said so.
+            // A load that fails logs its error.
             let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
         }
         Ok(_) => tracing::info!("{name} is not loaded in advance: others would have to make room"),
@@ -416,6 +416,7 @@ fn look(shared: &Arc<Shared>) {
     }
     shared.give_to_others();
     let Ok(machine) = shared.bare_machine() else { return };
+    let is_pressed = !input(shared, &machine).0.is_within();
     let Ok(plan) = decide(shared, &machine, None) else { return };
     let unloaded = plan.steps.iter().filter_map(|step| match step {
         Step::Unload { model } => Some(model.clone()),
@@ -428,7 +429,7 @@ fn look(shared: &Arc<Shared>) {
     }
     shared.change(|state| {
         for entry in state.entries.iter_mut().filter(|entry| unloaded.contains(&entry.label)) {
-            entry.is_parked = entry.loaded.is_none();
+            entry.is_parked = is_pressed && entry.loaded.is_none();
         }
     });
     let parked = {

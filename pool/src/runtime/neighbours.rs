@@ -12,15 +12,14 @@ use autoplace::machine::Machine;
 
 use super::state::{Entry, Id, Shared, State, Work};
 use crate::plan::PoolPlan;
-use crate::state::reloads_in_time;
 
-/// How long a pool waits for others to give memory: two looks of theirs, and a little.
+/// How long a pool waits for others to give memory: two of their checks of the memory, and some more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before others are asked again for the same model.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The bytes of a model that does not fit, beside its file: its cache and compute buffers, by guess.
+/// Assumed bytes of a model that does not fit, in addition to its file: its cache and its compute buffers.
 const BESIDE_FILE: u64 = 512 << 20;
 
 /// How long a model has been idle before it is given to another pool.
@@ -36,7 +35,7 @@ impl Shared {
             let entry = state.entry(id).filter(|entry| entry.loaded.is_none());
             entry
                 .filter(|entry| entry.asked.is_none_or(|asked| now >= asked + PAUSE))
-                .and_then(|it| Lack::new(it, plan))
+                .and_then(|entry| Lack::new(entry, plan))
         };
         // The folder of the notices is read only for a model that lacks something.
         let Some(lack) = lack else { return false };
@@ -86,7 +85,7 @@ impl Shared {
 
     /// Unloads models that nobody uses for other pools that lack their memory, the one that is missed least first.
     pub(super) fn give_to_others(&self) {
-        // Without the folder of the notices, because each look comes here.
+        // Each check of the memory comes here, so the folder is read only if there is something to give.
         if !self.has_something_to_give() {
             return;
         }
@@ -132,8 +131,7 @@ impl Shared {
 fn held_off(state: &State, now: Duration) -> bool {
     let recent = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
     let loaded = state.entries.iter().filter(|entry| entry.loads > 0).filter_map(|entry| entry.load_time);
-    let longest = loaded.map(|time| time.as_secs_f64()).fold(0.0, f64::max);
-    recent >= state.limits.reloads_per_minute.unwrap_or_else(|| reloads_in_time(longest)) as usize
+    recent >= state.limits.allowed_reloads(loaded.map(|time| time.as_secs_f64()))
 }
 
 /// Whether the model is loaded, and nobody uses, wants or needs it.

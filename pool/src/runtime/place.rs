@@ -9,7 +9,7 @@ use autoplace::profile::ModelProfile;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
 use super::state::{Entry, Id, Shared, State};
-use crate::ladder::Ladder;
+use crate::ladder::{Ladder, Rung, for_one_of_several};
 use crate::spec::ModelSpec;
 use crate::state::{ModelState, PoolState};
 
@@ -61,19 +61,20 @@ impl Shared {
     /// Makes the ladder of a model. Its fastest rung is planned with probes. The others are planned by the estimate if
     /// the estimate knows the model's memory and nothing is loaded beside the model; otherwise with probes.
     pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
-        let alone = self.probed(spec, &spec.request, machine)?;
-        // The estimate leaves out the additions of the load's options to the request.
+        let request = for_one_of_several(&spec.request);
+        let alone = self.probed(spec, &request, machine)?;
+        // The options of a load add to the request, and the estimate does not know them.
         let prompt_store = alone.host().map_or(0, |host| host.headroom.prompt_store);
         let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
         let profile = ModelProfile::from_header(&Header::open(&path)?)?;
         let is_estimated = spec.draft.is_none()
             && spec.mmproj.is_none()
             && spec.lora.is_empty()
-            && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
-        let hits = self.builder(spec, &spec.request, machine).expert_hits(machine, profile.file_bytes);
+            && Planner::new(&profile, machine).request(request.clone()).unknown().is_none();
+        let hits = self.builder(spec, &request, machine).expert_hits(machine, profile.file_bytes);
         let mut failed = None;
         let mut first = Some(alone);
-        let ladder = Ladder::new(machine, &spec.request, |request, machine| {
+        let ladder = Ladder::new(machine, &request, |request, machine| {
             if let Some(alone) = first.take() {
                 return Ok(alone);
             }
@@ -129,6 +130,10 @@ impl State {
         let usual = rung.as_ref().map_or(0.0, |rung| entry.demand.seconds(&rung.plan));
         let left =
             Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX).saturating_sub(now.saturating_sub(entry.used));
+        // Further handles wait in the model's queue.
+        let rounds = entry.handles.div_ceil(rung.as_ref().map_or(1, Rung::sequences)).max(1);
+        let usual = Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX);
+        let left = left.saturating_add(usual.saturating_mul(rounds - 1));
         let mut model = ModelState::new(entry.label.clone(), ladder.clone());
         model.loaded = rung;
         model.demand = entry.demand;

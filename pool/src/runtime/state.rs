@@ -256,7 +256,7 @@ impl Shared {
                     state.entries.push(Entry::new(state.next_id, spec, store, now));
                 }
             }
-            // Who waits for a specification that was replaced waits for the new one.
+            // A request for a specification that was replaced waits for the new one.
             let State { entries, waiters, .. } = state;
             let is_staying = |entry: &&Entry| !entry.is_removed;
             for waiter in waiters {

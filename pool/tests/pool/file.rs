@@ -6,7 +6,7 @@ use std::time::Duration;
 use autoplace::memory::{KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, KvCache, MoeCache, Request};
 use autoplace::store::StoreOptions;
-use autoplace_pool::PoolFile;
+use autoplace_pool::{Limits, PoolFile};
 
 #[test]
 fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
@@ -14,7 +14,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
         [pool]
         reloads_per_minute = 3
         ram = "12GiB"
-        anticipate = true
+        anticipate = false
 
         [models.coder]
         model = "models/coder.gguf"
@@ -43,7 +43,7 @@ fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
     "#;
     let pool = PoolFile::parse(text, "/etc/autoplace/pool.toml").unwrap();
     assert_eq!((pool.limits.reloads_per_minute, pool.limits.ram), (Some(3), Some(12 << 30)));
-    assert!(pool.limits.anticipate);
+    assert!(!pool.limits.anticipate && Limits::default().anticipate);
     let [coder, embedder] = &pool.models[..] else { panic!("{pool:?}") };
     assert_eq!(coder.model, Path::new("/etc/autoplace/models/coder.gguf"));
     assert_eq!(coder.draft.as_deref(), Some(Path::new("/etc/autoplace/draft.gguf")));

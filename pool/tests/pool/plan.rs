@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use autoplace::machine::{Machine, gib};
-use autoplace::plan::Request;
-use autoplace_pool::{Error, Limits, PoolPlan, PoolState, Rung, Step, Succession};
+use autoplace::plan::{Context, Request};
+use autoplace_pool::{Error, Limits, ModelState, PoolPlan, PoolState, Rung, Step, Succession};
 use test_support::random_weights::Dice;
 
 use crate::models::{MODELS, machine, model, planned, pool, request};
@@ -20,7 +20,7 @@ fn carry_out(state: &mut PoolState, plan: &PoolPlan) {
     for step in &plan.steps {
         let (name, is_out) = match step {
             Step::WaitForTexts { model, .. } => {
-                let waited = state.models.iter_mut().find(|it| it.name == *model).unwrap();
+                let waited = state.models.iter_mut().find(|other| other.name == *model).unwrap();
                 assert!(waited.texts > 0, "{model} has no text to wait for");
                 waited.texts = 0;
                 continue;
@@ -40,9 +40,9 @@ fn carry_out(state: &mut PoolState, plan: &PoolPlan) {
         if is_out {
             state.reloads.push(state.now);
         }
-        let placed = plan.model(name).map(|it| Rung::new((*it.plan).clone(), &state.machine));
+        let placed = plan.model(name).map(|planned| Rung::new((*planned.plan).clone(), &state.machine));
         let before = total(state);
-        let changed = state.models.iter_mut().find(|it| it.name == *name).unwrap();
+        let changed = state.models.iter_mut().find(|model| model.name == *name).unwrap();
         assert!(!is_out || !changed.keep, "{name} is to be kept");
         assert!(changed.texts == 0 || (!is_out && changed.moves), "{name} is in the middle of a text");
         changed.loaded = if is_out { None } else { placed };
@@ -172,9 +172,91 @@ fn every_rung_of_a_ladder_has_the_context_of_the_first() {
     let contexts: Vec<u32> = ladder.rungs().iter().map(|rung| rung.plan.context.n_ctx).collect();
     assert!(contexts.len() > 3 && contexts.iter().all(|n_ctx| *n_ctx == 32_768), "{contexts:?}");
     // The rungs are sorted by speed, and each takes fewer bytes of some device than every faster one.
-    let seconds: Vec<f64> = ladder.rungs().iter().map(|it| it.plan.speed.as_ref().unwrap().seconds()).collect();
+    let seconds: Vec<f64> = ladder.rungs().iter().map(|rung| rung.plan.speed.as_ref().unwrap().seconds()).collect();
     assert!(seconds.is_sorted(), "{seconds:?}");
     assert_eq!(ladder.rungs().last().unwrap().held.gpus, [0]);
+}
+
+/// A model for eight texts at once, each with 4096 tokens.
+fn for_eight(name: &str, machine: &Machine) -> ModelState {
+    model(name, machine, &Request::new().n_seq_max(8).context(Context::Tokens(8 * 4096))).unwrap()
+}
+
+#[test]
+fn a_model_for_several_texts_also_has_rungs_for_fewer_and_each_text_has_the_same_context_in_all() {
+    let model = for_eight("8b", &desktop());
+    let rungs = model.ladder.rungs();
+    assert!(rungs.iter().all(|rung| rung.plan.context.n_ctx_seq() == 4096));
+    let of = |texts: u32| rungs.iter().find(|rung| rung.sequences() == texts).unwrap();
+    // The fewer texts, the fewer bytes; a text alone is as fast in each of them.
+    let whole = [8, 4, 2, 1].map(|texts| (of(texts).held.gpus[0], of(texts).plan.speed.as_ref().unwrap().seconds()));
+    assert!(whole.is_sorted_by(|one, other| one.0 > other.0 && (one.1 / other.1 - 1.0).abs() < 0.01), "{whole:?}");
+    let fewer = model.ladder.request_for(&of(2).plan);
+    assert_eq!((fewer.params.n_seq_max, fewer.context), (2, Context::Tokens(2 * 4096)));
+    assert_eq!(model.ladder.request_for(&of(8).plan), *model.ladder.request());
+    // One text at once, or one cache that all texts share, is not divided.
+    for request in [request(CTX), Request::new().n_seq_max(4).kv_unified(true).context(Context::Tokens(CTX))] {
+        let ladder = crate::models::model("8b", &desktop(), &request).unwrap().ladder;
+        assert!(ladder.rungs().iter().all(|rung| rung.sequences() == request.params.n_seq_max));
+    }
+}
+
+#[test]
+fn two_models_that_fit_beside_each_other_with_fewer_texts_at_once_are_both_loaded() {
+    let mut state = PoolState::new(desktop());
+    state.models = ["14b", "8b"].map(|name| for_eight(name, &desktop())).to_vec();
+    // A hundred users ask both, rarely at once.
+    let ask = |state: &mut PoolState, index: usize, seconds: u64| {
+        state.now = Duration::from_secs(seconds);
+        state.models[index].demand.count_request(state.now, true);
+        state.models[index].waiting = 1;
+        let name = state.models[index].name.clone();
+        let plan = decide(state, Some(&name)).unwrap();
+        carry_out(state, &plan);
+        state.models[index].waiting = 0;
+    };
+    for turn in 0..30 {
+        ask(&mut state, turn % 2, 10 * turn as u64);
+    }
+    let loaded: Vec<&Rung> = state.models.iter().filter_map(|model| model.loaded.as_ref()).collect();
+    assert_eq!(loaded.len(), 2);
+    assert!(loaded.iter().all(|rung| rung.plan.full_offload && rung.sequences() > 1), "{loaded:#?}");
+    assert!(loaded.iter().any(|rung| rung.sequences() < 8));
+    // Texts that run are not moved to where they have no place.
+    state.models.iter_mut().for_each(|model| model.moves = true);
+    let all = state.models[0].loaded.as_ref().unwrap().sequences();
+    state.models[0].texts = all;
+    state.machine.gpus[0].free = gib(19);
+    let plan = decide(&state, None).unwrap();
+    assert!(plan.models.iter().find(|model| model.name == "14b").unwrap().plan.context.n_seq_max >= all, "{plan}");
+}
+
+#[test]
+fn a_model_that_was_placed_beside_a_busy_one_does_not_stay_slow() {
+    let mut state = pool(&desktop(), &["32b", "14b"], CTX);
+    for model in &mut state.models {
+        (model.load_time, model.loads) = (Some(Duration::from_secs(3)), 2);
+    }
+    let plan = decide(&state, Some("32b")).unwrap();
+    carry_out(&mut state, &plan);
+    // Its texts take an hour.
+    (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(3600));
+    state.models[1].demand.count_request(Duration::ZERO, true);
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("14b")).unwrap();
+    carry_out(&mut state, &plan);
+    let fastest = state.models[1].ladder.rungs()[0].held.clone();
+    assert_ne!(state.models[1].loaded.as_ref().unwrap().held, fastest);
+    // They end at once, and many requests come for the slow one.
+    (state.models[0].texts, state.models[1].waiting) = (0, 0);
+    for second in 0..40 {
+        state.now = Duration::from_secs(5 * second);
+        state.models[1].demand.count_request(state.now, second % 8 == 0);
+    }
+    let plan = decide(&state, None).unwrap();
+    carry_out(&mut state, &plan);
+    let loaded = state.models[1].loaded.as_ref();
+    assert!(loaded.is_none_or(|rung| rung.held == fastest), "{plan}");
 }
 
 #[test]
@@ -312,7 +394,7 @@ fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_a
     };
     assert_eq!(after(4), None);
     assert!(after(3).is_some());
-    // Nothing is known of what follows.
+    // It is not known which model usually follows.
     assert_eq!(without(|state| state.succession = Succession::default()), None);
     // A model that writes, or that is kept, stays loaded.
     for change in

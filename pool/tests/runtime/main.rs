@@ -1,6 +1,7 @@
 //! The pool at work on simulated cards, with the demo model under several names: in workers, which are this program,
 //! and in this process. Each text must equal the text of the model alone, and no card ever exceeds its memory.
 
+mod anticipates;
 mod neighbours;
 mod rounds;
 mod support;
@@ -26,7 +27,7 @@ fn main() {
     // A worker uses the cards of the test that started it.
     let _cards = support::cards_of_a_worker();
     autoplace::worker_main();
-    let tests: [(&str, Test); 16] = [
+    let tests: [(&str, Test); 19] = [
         ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
         ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
         ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
@@ -39,6 +40,9 @@ fn main() {
         ("specifications_can_be_replaced_while_a_text_runs", replaced),
         ("a_conversation_goes_on_from_its_store_after_an_unload_and_a_reload", stored),
         ("a_model_with_a_projector_sees_after_each_load_and_its_bytes_are_in_the_plan", sees),
+        ("what_usually_follows_is_loaded_before_it_is_wanted", anticipates::what_follows),
+        ("what_is_wanted_is_never_unloaded_for_what_may_follow", anticipates::never_what_is_wanted),
+        ("a_worker_that_is_killed_while_it_loads_in_advance_is_replaced", anticipates::killed),
         ("a_pool_gives_another_one_the_memory_of_a_model_that_nobody_uses", neighbours::gives),
         ("a_pool_looks_at_what_others_lack_only_with_something_to_give", neighbours::looks_only_with_something_to_give),
         ("two_pools_that_ask_each_other_never_wait_for_ever", neighbours::both_ask),
@@ -168,7 +172,7 @@ fn shrinks() -> Result<(), Failed> {
     assert!(card.peak() <= whole * 5 / 4);
     let plan = pool.last_plan().expect("a plan");
     // The model whose requests count fifty times has the faster placement.
-    let layers = |name: &str| pool.status().into_iter().find(|it| it.name == name).unwrap().layers.unwrap().0;
+    let layers = |name: &str| pool.status().into_iter().find(|model| model.name == name).unwrap().layers.unwrap().0;
     assert!(layers("b") >= layers("a"), "{plan}");
     Ok(())
 }
@@ -189,7 +193,7 @@ fn failed() -> Result<(), Failed> {
             assert!(matches!(error, Error::Load { .. }) && error.to_string().contains(name), "{error}");
         }
         assert!(pool.get(name).wait().is_err());
-        let status = pool.status().into_iter().find(|it| it.name == name).expect("it is listed");
+        let status = pool.status().into_iter().find(|model| model.name == name).expect("it is listed");
         assert!(status.failure.is_some() && status.residence == Residence::Unloaded);
     }
     assert_eq!(text(&held)?, TEXT.as_str());

@@ -135,10 +135,11 @@ pub(crate) fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Kills a process, unless it has ended already.
 #[cfg(unix)]
 pub(crate) fn kill(process: u32) {
     use rustix::process::{Pid, Signal, kill_process};
 
     let pid = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
+    let _ = kill_process(pid, Signal::KILL);
 }

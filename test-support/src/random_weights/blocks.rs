@@ -2,7 +2,7 @@
 
 use autoplace_gguf::TensorType as T;
 
-/// xorshift64*: good enough for weights, and the same on every machine.
+/// xorshift64*, which is random enough for weights and the same on every machine.
 pub struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ impl Random {
         data
     }
 
-    /// One block (ggml-common.h): random bits for the quants, and scales at their offsets in the struct.
+    /// One block (ggml-common.h), with random bits for the quants, and scales at their offsets in the struct.
     fn block(&mut self, ty: T) -> Vec<u8> {
         let bytes = usize::try_from(ty.type_size()).unwrap();
         let mut block: Vec<u8> = (0..bytes).map(|_| (self.bits() >> 32) as u8).collect();
@@ -57,14 +57,15 @@ impl Random {
             T::Q8_0 | T::Q4_0 | T::Q5_0 | T::IQ4_NL | T::IQ4_XS => &[0],
             T::Q4_K | T::Q5_K => &[0, 2],
             T::Q6_K => &[208],
-            // One byte is the exponent; 127 means 1.
+            // The scale is one byte with an exponent; 127 means 1.
             T::MXFP4 => {
                 block[0] = 119 + (self.bits() % 4) as u8;
                 &[]
             }
             other => panic!("no random {other}"),
         };
-        // The K-quants multiply this with a scale of 6 to 8 bits, the others only with the quant.
+        // The K-quants multiply this scale by another one of 6 to 8 bits. The other types multiply it only by the
+        // quant.
         let size = match ty {
             T::Q4_K | T::Q5_K | T::Q6_K | T::IQ4_XS => 0.000_1,
             _ => 0.001,
@@ -94,7 +95,7 @@ fn half(x: f32) -> u16 {
     let sign = (bits >> 16) as u16 & 0x8000;
     let exponent = ((bits >> 23) & 0xff) as i32 - 127 + 15;
     if exponent <= 0 {
-        // Subnormal: the fraction with its leading 1, shifted to exponent 0.
+        // A subnormal number has its fraction, with the leading 1, shifted to exponent 0.
         let fraction = (bits & 0x7f_ffff) | 0x80_0000;
         let shift = 14 - exponent;
         return sign | if shift < 32 { (fraction >> shift) as u16 } else { 0 };
@@ -108,14 +109,14 @@ pub struct Dice(Random);
 impl Dice {
     pub fn new(number: u64) -> Self {
         let mut random = Random::new(number + 1);
-        // The first numbers of similar seeds are similar.
+        // The first numbers of similar seeds are similar, so they are skipped.
         for _ in 0..8 {
             random.bits();
         }
         Self(random)
     }
 
-    /// A number from 0 to below `n`.
+    /// A number from 0 up to `n`, but less than `n`.
     pub fn below<N: TryFrom<u64> + TryInto<u64>>(&mut self, n: N) -> N {
         let n = n.try_into().ok().unwrap();
         N::try_from((self.0.bits() >> 16) % n).ok().unwrap()
@@ -130,7 +131,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// From `least` to `most` percent of `whole`.
+    /// A number from `least` to `most` percent of `whole`.
     pub fn share(&mut self, whole: u64, least: u64, most: u64) -> u64 {
         let parts = 10_000;
         let (least, most) = (least * 100, most * 100);

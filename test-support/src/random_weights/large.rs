@@ -1,4 +1,5 @@
-//! Writes gigabytes of random weights at disk speed: large tensors are filled from one random tile for each type.
+//! Writes gigabytes of random weights at the speed of the disk. Large tensors are filled from one random tile for each
+//! type.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -10,7 +11,7 @@ use autoplace_gguf::{Header, TensorType};
 
 use crate::random_weights::Random;
 
-/// Elements of a tile: a multiple of every type's block size, and some megabytes.
+/// Elements of a tile: a multiple of every type's block size. A tile has some megabytes.
 const TILE: u64 = 1 << 22;
 
 /// A tensor's position in its file.
@@ -23,7 +24,8 @@ struct Slot<'a> {
     bytes: u64,
 }
 
-/// Fills every tensor of a model's files, whose data is a hole, with random values that stay finite through the blocks.
+/// Fills every tensor of a model's files with random values, in place of a hole. The values stay finite through the
+/// blocks.
 pub fn fill(first: &Path) -> Result<()> {
     let header = Header::open(first)?;
     let shards: Vec<PathBuf> = header.shards().iter().map(|shard| shard.path().to_owned()).collect();
@@ -66,7 +68,7 @@ pub fn fill(first: &Path) -> Result<()> {
     })
 }
 
-/// Writes one tensor: its own numbers, or repeated copies of a tile.
+/// Writes one tensor: its own numbers, or a tile repeatedly.
 fn write(slot: &Slot, tile: Option<&[u8]>) -> Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(slot.path)?;
     file.seek(SeekFrom::Start(slot.offset))?;
@@ -91,10 +93,10 @@ mod tests {
     use super::{TILE, fill};
 
     #[test]
-    fn what_is_larger_than_a_tile_is_filled_to_its_last_byte() {
+    fn a_tensor_larger_than_a_tile_is_filled_to_its_last_byte() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.gguf");
-        // Not a multiple of the tile.
+        // The length is not a multiple of the tile's.
         let rows = 2 * TILE / 256 + 3;
         Builder::new("llama")
             .tensor("token_embd.weight", TensorType::Q4_K, &[256, rows])

@@ -1,6 +1,6 @@
 //! Small models with random weights, which can be loaded and computed.
 //!
-//! Their files are those of [`Sketch`], whose data is a hole; `fill` writes numbers into it.
+//! The files come from [`Sketch`], which leaves a hole for the data. `fill` writes numbers into the hole.
 
 mod blocks;
 mod large;
@@ -19,14 +19,14 @@ pub use large::fill as fill_large;
 /// The sizes of most models.
 pub const DIMS: Dims = Dims::new([4, 256, 768, 4, 2, 64, 512]);
 
-/// Writes the model's files into `folder`. Returns the first.
+/// Writes the model's files into `folder`. Returns the path of the first.
 pub fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
     let path = sketch.write(folder);
     fill(&path);
     path
 }
 
-/// Writes random values into every tensor of a model's files. They stay finite through its blocks.
+/// Writes random values into every tensor of a model's files. They stay finite through the model's blocks.
 pub fn fill(path: &Path) {
     let header = Header::open(path).unwrap();
     let mut random = Random::new(1);

@@ -1,4 +1,4 @@
-//! The usual block of most models, and the ways in which a model's block differs from it.
+//! The usual block of most models, and options for models whose blocks differ.
 
 use autoplace_gguf::TensorType as T;
 
@@ -11,12 +11,12 @@ pub struct Block {
     pub ty: T,
     /// The type of the matrices that keep more bits: the values, and `ffn_down`.
     pub fine: T,
-    /// The blocks that use `fine`; the other blocks have `ty` there too.
+    /// The blocks in which these matrices have the type `fine`. In the other blocks they have the type `ty`.
     pub better: Better,
     /// Vectors as wide as the stream.
     pub norms: &'static [&'static str],
     pub qk_norms: QkNorms,
-    /// Which of the projections have a bias.
+    /// The projections that have a bias.
     pub biases: &'static [&'static str],
     /// Whether each head has a learned number (a sink) that takes attention away.
     pub sinks: bool,
@@ -43,7 +43,7 @@ impl Block {
         }
     }
 
-    /// The type in block `il` of `n_layer` of the matrices that keep more bits.
+    /// The type of the matrices that keep more bits, in block `il` of `n_layer`.
     pub(super) fn fine_in(&self, il: u64, n_layer: u64) -> T {
         let eighth = n_layer / 8;
         let is_better = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2 || self.better == Better::Down;
@@ -51,13 +51,13 @@ impl Block {
     }
 }
 
-/// The matrices that keep more bits.
+/// Which matrices keep more bits, and in which blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Better {
-    /// `ffn_down` in every block.
+    /// `ffn_down`, in every block.
     Down,
-    /// `ffn_down`, also of experts, and the values, in the first and last eighth of the blocks and in every third block
-    /// between (Q4_K_M: `use_more_bits` of llama.cpp's llama-quant.cpp).
+    /// `ffn_down`, also that of experts, and the values. The blocks are the first and the last eighth, and every third
+    /// block in between (Q4_K_M: `use_more_bits` of llama.cpp's llama-quant.cpp).
     Half,
 }
 
@@ -72,11 +72,11 @@ pub enum QkNorms {
 /// The feed-forward step of a block.
 #[derive(Clone, Copy)]
 pub enum Feed {
-    /// Three matrices of the model's own width.
+    /// Three matrices of the width in the model's sizes.
     Dense,
-    /// A router, and `n` experts of width `ff` and this type.
+    /// A router, and `n` experts of width `ff` and type `ty`.
     Experts { n: u64, ff: u64, ty: T },
-    /// Experts, and a shared expert of width `ff` and this type, which every token uses.
+    /// Experts, and a shared expert with its own width and type, which every token uses.
     Shared { n: u64, ff: u64, ty: T, shared: (u64, T) },
 }
 
@@ -122,7 +122,7 @@ impl Sketch {
         if block.sinks {
             self.vector(il, "attn_sinks.weight", dims.n_head);
         }
-        // Experts of a type of their own keep it.
+        // Experts keep a type that differs from that of the block.
         let down_of_experts = |ty: T| if block.better == Better::Half && ty == block.ty { down } else { ty };
         match block.feed {
             Feed::Dense => self.feed_forward(il, block.ty, down),
@@ -134,7 +134,8 @@ impl Sketch {
         }
     }
 
-    /// The router and `n` experts of width `ff`. `types` are the type of their matrices, and that of `ffn_down_exps`.
+    /// Adds the router and `n` experts of width `ff`. `types` are the type of their matrices, and the type of
+    /// `ffn_down_exps`.
     pub fn experts(&mut self, il: u64, types: (T, T), n: u64, ff: u64) {
         let (ty, down) = types;
         let n_embd = self.dims.n_embd;
@@ -144,7 +145,7 @@ impl Sketch {
         self.block(il, "ffn_down_exps.weight", down, &[ff, n_embd, n]);
     }
 
-    /// The expert that every token uses, of width `ff`.
+    /// Adds the expert of width `ff` that every token uses.
     pub fn shared_expert(&mut self, il: u64, ty: T, ff: u64) {
         let n_embd = self.dims.n_embd;
         self.block(il, "ffn_gate_shexp.weight", ty, &[n_embd, ff]);
@@ -152,7 +153,7 @@ impl Sketch {
         self.block(il, "ffn_down_shexp.weight", ty, &[ff, n_embd]);
     }
 
-    /// The keys of a mixture: the number of experts, the experts that each token uses, and their width.
+    /// Sets the keys of a mixture: the number of experts, the number of experts that each token uses, and their width.
     pub fn mixture(&mut self, n: u64, used: u64, ff: u64) {
         self.u32("expert_count", n);
         self.u32("expert_used_count", used);

@@ -1,4 +1,4 @@
-//! Files that let a text model see or hear: the encoders of `mmproj.txt`, and the tensors that llama.cpp's loader
+//! Projector files for images and sound: the encoders of `mmproj.txt`, with the tensors that llama.cpp's loader
 //! requires of them (tools/mtmd/clip.cpp, `load_tensors`).
 
 use autoplace_gguf::{Builder, TensorType as T};
@@ -8,12 +8,12 @@ pub fn named(name: &str) -> Builder {
     filled(name, 896, 2560)
 }
 
-/// Gemma 3 4B, 12B and 27B, which differ in the width of their embedding, for images of 896 pixels.
+/// The projector of Gemma 3 4B, 12B or 27B, which differ in the width of their embedding, for images of 896 pixels.
 pub fn gemma3(width: u64) -> Builder {
     gemma3_at(896, width)
 }
 
-/// The same encoder for images of another size.
+/// The same projector for images of another size.
 pub fn gemma3_at(image: u32, width: u64) -> Builder {
     filled("Gemma 3", image, width)
 }
@@ -43,7 +43,7 @@ struct Encoder<'a> {
 
 impl Encoder<'_> {
     fn is(&self, word: &str) -> bool {
-        self.differs.split(' ').any(|it| it == word)
+        self.differs.split(' ').any(|listed| listed == word)
     }
 
     fn file(&self) -> Builder {
@@ -61,9 +61,12 @@ impl Encoder<'_> {
         }
         for key in self.keys.split_whitespace() {
             let (key, value) = key.split_once('=').expect(key);
-            file = match value.strip_suffix('i') {
-                Some(signed) => file.i32(key, signed.parse().unwrap()),
-                None => file.u32(key, value.parse().unwrap()),
+            file = if let Some(signed) = value.strip_suffix('i') {
+                file.i32(key, signed.parse().unwrap())
+            } else if let Some(only) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                file.array_i32(key, &[only.parse().unwrap()])
+            } else {
+                file.u32(key, value.parse().unwrap())
             };
         }
         file = self.blocks(file);
@@ -92,7 +95,7 @@ impl Encoder<'_> {
         let [e, n_ff] = [e, n_ff].map(u64::from);
         let mut matrices = match self.is("fused") {
             true => vec![("attn_qkv", [e, 3 * e])],
-            false => ["attn_q", "attn_k", "attn_v"].map(|it| (it, [e, e])).to_vec(),
+            false => ["attn_q", "attn_k", "attn_v"].map(|part| (part, [e, e])).to_vec(),
         };
         matrices.extend([("attn_out", [e, e]), ("ffn_up", [e, n_ff])]);
         matrices.push(("ffn_down", [n_ff, e]));
@@ -116,7 +119,7 @@ impl Encoder<'_> {
         file
     }
 
-    /// Adds the tensors of a word in the last column.
+    /// Adds the tensors that a word of the last column stands for.
     fn tensor(&self, file: Builder, word: &str) -> Builder {
         let numbers = |text: &str| -> Vec<u64> {
             let all = text.split('x').map(|n| n.parse().expect(word));
@@ -161,7 +164,7 @@ impl Encoder<'_> {
     }
 }
 
-/// A matrix, and with `bias` its bias.
+/// Adds a matrix and, if `bias` is true, its bias.
 fn linear(file: Builder, name: &str, [from, to]: [u64; 2], bias: bool) -> Builder {
     let file = file.tensor(&format!("{name}.weight"), T::F16, &[from, to]);
     match bias {

@@ -1,7 +1,7 @@
-//! Models without training: short descriptions that become GGUF files whose data is a hole in the file.
+//! Models that nobody trained: short descriptions become GGUF files with a hole for the data.
 //!
-//! Each has the tensors and keys that llama.cpp's loader requires of its architecture (models/*.cpp). They have no
-//! vocabulary, so that a load without allocation (`no_alloc`) answers in milliseconds.
+//! Each model has the tensors and keys that llama.cpp's loader requires of its architecture (models/*.cpp). It has no
+//! vocabulary, so that a load without allocation (`no_alloc`) takes milliseconds.
 
 pub mod block;
 pub mod mmproj;
@@ -18,7 +18,7 @@ pub use models::{
     without_attention,
 };
 
-/// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
+/// A small model with grouped queries, and with rows that CUDA pads: `n_ff` is 5.5 times 512.
 pub const SMALL: Dims = Dims::new([4, 2048, 2816, 16, 4, 128, 32000]);
 
 /// The kinds of tokens, by their numbers in files.
@@ -28,7 +28,7 @@ const CONTROL: i32 = 3;
 
 /// A model under construction.
 pub struct Sketch {
-    /// Its name among the models of its architecture.
+    /// The model's name among the models of its architecture.
     pub name: &'static str,
     pub arch: &'static str,
     pub dims: Dims,
@@ -68,7 +68,7 @@ impl Sketch {
         sketch
     }
 
-    /// The same model with all weights in 32 bits, which hardly round.
+    /// The same model with all weights in 32 bits, so that they hardly round.
     pub fn in_floats(mut self) -> Self {
         for (_, ty, _) in &mut self.tensors {
             *ty = T::F32;
@@ -116,8 +116,8 @@ impl Sketch {
         self.keys = with(std::mem::replace(&mut self.keys, Builder::empty()));
     }
 
-    /// Adds a tensor by its full name. If its rows are not whole blocks of the type, it gets the type that
-    /// `llama-quantize` falls back to.
+    /// Adds a tensor by its full name. If its rows do not consist of whole blocks of the type, the tensor gets
+    /// `llama-quantize`'s fallback type.
     pub fn tensor(&mut self, name: &str, ty: T, shape: &[u64]) {
         let ty = match ty {
             T::Q4_K if !shape[0].is_multiple_of(256) => T::Q5_0,
@@ -137,7 +137,7 @@ impl Sketch {
         self.block(il, name, T::F32, &[n]);
     }
 
-    /// Adds the embedding, the norm before the output, and the output matrix where it is not tied.
+    /// Adds the embedding, the norm before the output, and the output matrix if the model has its own.
     pub fn ends(&mut self, embedding: T, output: Option<T>) {
         let Dims { n_embd, n_vocab, .. } = self.dims;
         self.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
@@ -158,7 +158,7 @@ impl Sketch {
         self.vocabulary_with(&[]);
     }
 
-    /// Adds that vocabulary with further control tokens.
+    /// Adds the vocabulary of [`vocabulary`](Self::vocabulary) and further control tokens.
     pub fn vocabulary_with(&mut self, control: &[&str]) {
         const BYTE: i32 = 6;
         let mut special = vec![("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
@@ -168,8 +168,7 @@ impl Sketch {
         self.tokens("llama", &special, bytes.chain(words));
     }
 
-    /// Adds the tokens of a tokenizer, each with its kind: `special` first, and then `others` until the vocabulary is
-    /// full.
+    /// Adds the tokens of a tokenizer, each with its kind: first `special`, then `others` until the vocabulary is full.
     fn tokens(&mut self, tokenizer: &str, special: &[(&str, i32)], others: impl Iterator<Item = (String, i32)>) {
         let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
         let special = special.iter().map(|&(text, kind)| (text.to_owned(), kind));
@@ -198,7 +197,7 @@ impl Sketch {
         // A token that begins a word is marked, and a token that continues one is not.
         let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);
         let pieces = letters().map(|text| (text, NORMAL));
-        // The letters already include the words of one letter.
+        // The letters already include all words of one letter.
         let words = words.iter().filter(|word| word.len() > 1);
         let words = words.map(|&word| word.to_owned());
         let fill = (0..).map(|n| format!("word{n}"));
@@ -227,7 +226,7 @@ impl Sketch {
         self.block(il, "attn_output.weight", ty, &[q, n_embd]);
     }
 
-    /// The norms of queries and keys, per head.
+    /// Adds the norms of queries and keys, one for each head.
     pub fn qk_norms(&mut self, il: u64) {
         self.vector(il, "attn_q_norm.weight", self.dims.head_dim);
         self.vector(il, "attn_k_norm.weight", self.dims.head_dim);
@@ -241,8 +240,8 @@ impl Sketch {
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
     }
 
-    /// Marks these weights as multiplied by signs and by Hadamard matrices of this size, which llama.cpp makes for
-    /// their inputs. `widths` are the widths of their rows.
+    /// Marks these weights as multiplied by signs and by Hadamard matrices of this size. llama.cpp makes such matrices
+    /// for their inputs. `widths` are the widths of the weights' rows.
     pub fn folded(&mut self, size: u32, widths: &[i32], weights: &[String]) {
         let n_signs = widths.iter().sum::<i32>();
         let signs: Vec<i32> = (0..n_signs).map(|n| if n % 3 == 0 { -1 } else { 1 }).collect();
@@ -263,7 +262,7 @@ impl Sketch {
         self.shard(self.keys.clone(), 0, 1)
     }
 
-    /// Writes the model's files and returns the first.
+    /// Writes the model's files. Returns the path of the first.
     pub fn write(&self, folder: &Path) -> PathBuf {
         let stem = self.title().replace(' ', "-");
         if self.shards == 1 {
@@ -289,7 +288,7 @@ impl Sketch {
         format!("{} {}", self.arch, self.name)
     }
 
-    /// Shard `no`: every `count`-th tensor, beginning with tensor number `no`.
+    /// Shard `no` of `count`: every `count`-th tensor, beginning with tensor number `no`.
     fn shard(&self, keys: Builder, no: usize, count: usize) -> Builder {
         let tensors = self.tensors.iter().skip(no).step_by(count);
         tensors.fold(keys, |builder, (name, ty, shape)| builder.tensor(name, *ty, shape))

@@ -1,4 +1,4 @@
-//! Reads `models.txt`: its lines, and the blocks of each architecture.
+//! Reads the lines of `models.txt`, and makes the blocks of each architecture.
 
 use autoplace_gguf::TensorType as T;
 
@@ -14,8 +14,8 @@ pub fn all() -> Vec<Sketch> {
     all
 }
 
-/// A small model for each kind of memory, which computes in milliseconds. They have rows that CUDA pads, types that the
-/// CPU repacks, and types that it does not.
+/// A small model for each kind of memory; each computes in milliseconds. The models have rows that CUDA pads, types
+/// that the CPU repacks, and types that it does not repack.
 pub fn computed() -> Vec<Sketch> {
     models("computed")
 }
@@ -30,7 +30,7 @@ pub fn without_attention() -> Sketch {
     models("computed, the last block without attention").remove(0)
 }
 
-/// A model of this architecture, whose positions have several axes (M-RoPE), with a vocabulary.
+/// A model of this architecture with a vocabulary. Its positions have several axes (M-RoPE).
 pub fn with_axes(arch: &str) -> Sketch {
     let mut all = models("computed, positions of several axes").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
@@ -38,15 +38,15 @@ pub fn with_axes(arch: &str) -> Sketch {
     sketch
 }
 
-/// A model whose vocabulary has these tokens too, which projectors put around images.
+/// A model with these tokens in its vocabulary. Projectors put such tokens around images.
 pub fn with_tokens(tokens: &[&str]) -> Sketch {
     let mut sketch = models("computed, with tokens around images").remove(0);
     sketch.vocabulary_with(tokens);
     sketch
 }
 
-/// A model of this architecture that computes with 32 bits throughout. Its choices do not depend on how many tokens are
-/// computed together. Where activations are rounded to 8 bits, the last bit of a sum can change a choice.
+/// A model of this architecture that computes with 32 bits throughout. The number of tokens computed together does not
+/// affect its choices. If activations were rounded to 8 bits, the last bit of a sum could change a choice.
 pub fn in_32_bits(arch: &str) -> Sketch {
     let mut all = models("32 bits").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
@@ -66,13 +66,13 @@ pub fn named(title: &str) -> Sketch {
     all.find(|sketch| sketch.title() == title).expect(title)
 }
 
-/// Well-known models of every kind at their full size, as `llama-quantize` makes them in Q4_K_M. Our plans are compared
-/// with llama.cpp's own fit on them.
+/// Well-known models of every kind at their full size, as `llama-quantize` makes them in Q4_K_M. The fit table compares
+/// our plans for them with llama.cpp's own fit.
 pub fn at_size() -> Vec<Sketch> {
     models("at size")
 }
 
-/// The models of [`at_size`], and those that only the ledger of measured speeds names.
+/// The models of [`at_size`], and further models that the ledger of measured speeds names.
 pub fn measured() -> Vec<Sketch> {
     let mut all = at_size();
     all.extend(models("measured"));
@@ -96,10 +96,10 @@ struct Line {
     arch: &'static str,
     name: &'static str,
     dims: Dims,
-    /// The types of the embedding and of the output.
+    /// The type of the embedding, and that of the output.
     ends: (T, Option<T>),
     block: Block,
-    /// The parts of the blocks: words, and the values of some.
+    /// The parts of the blocks: words, some of them with a value.
     parts: Vec<(&'static str, &'static str)>,
     /// Further keys of the header.
     keys: Vec<(&'static str, &'static str)>,
@@ -177,22 +177,22 @@ impl Line {
         self.block = Block { norms, qk_norms, biases, sinks: self.stated("sinks").is_some(), feed, ..self.block };
     }
 
-    /// The value that the line gives for a word or a key.
+    /// The value that the line states for a word or a key.
     fn stated(&self, word: &str) -> Option<&'static str> {
         let mut all = self.parts.iter().chain(&self.keys);
-        all.find(|it| it.0 == word).map(|it| it.1)
+        all.find(|entry| entry.0 == word).map(|entry| entry.1)
     }
 
     fn number(&self, key: &str) -> Option<u64> {
         self.stated(key).map(|text| text.parse().expect(text))
     }
 
-    /// The number of block `il` in a list.
+    /// The number for block `il` in a list.
     fn of_block(&self, key: &str, il: u64) -> u64 {
         numbers(self.stated(key).expect(key))[il as usize]
     }
 
-    /// The experts: their number, the number that each token uses, their width and their type.
+    /// The experts: their number, the number of experts that each token uses, their width and their type.
     fn experts(&self) -> (u64, u64, u64, T) {
         let stated = self.stated("experts").unwrap();
         let (sizes, ty) = match stated.split_once(':') {
@@ -216,18 +216,18 @@ impl Line {
         }
     }
 
-    /// A list over the blocks with `n` where `is` is true, and 0 elsewhere.
+    /// A list over the blocks, with `n` for blocks for which `is` is true, and 0 for the others.
     fn where_it(&self, n: u64, is: impl Fn(u64) -> bool) -> Vec<u32> {
         let n = u32::try_from(n).unwrap();
         (0..self.dims.n_layer).map(|il| if is(il) { n } else { 0 }).collect()
     }
 
-    /// Whether block `il` of Nemotron feeds forward; its other blocks without attention are recurrent.
+    /// Whether block `il` of Nemotron has a feed-forward step. Its other blocks without attention are recurrent.
     fn feeds(&self, il: u64) -> bool {
         il % 2 == 1 && !self.attends(il)
     }
 
-    /// The size that a word names, perhaps with a factor before it: `2ff`.
+    /// The size for a word, with an optional factor before it: `2ff`.
     fn size(&self, sketch: &Sketch, text: &str) -> u64 {
         let name = text.trim_start_matches(char::is_numeric);
         let count = &text[..text.len() - name.len()];
@@ -256,7 +256,7 @@ impl Line {
                 None => self.number("expert_shared_feed_forward_length").unwrap(),
             },
             key => {
-                let key = self.keys.iter().find(|it| it.0.rsplit('.').next() == Some(key));
+                let key = self.keys.iter().find(|entry| entry.0.rsplit('.').next() == Some(key));
                 key.expect(text).1.parse().unwrap()
             }
         };
@@ -341,7 +341,7 @@ impl Line {
         for &(key, value) in &self.keys {
             if value.contains("true") {
                 let list = value.trim_matches(['[', ']']).split(',');
-                let list: Vec<bool> = list.map(|it| it.parse().unwrap()).collect();
+                let list: Vec<bool> = list.map(|flag| flag.parse().unwrap()).collect();
                 sketch.bools(key, &list);
             } else if value.starts_with('[') {
                 let list: Vec<u32> = numbers(value).into_iter().map(|n| n.try_into().unwrap()).collect();
@@ -366,7 +366,7 @@ impl Line {
         let more = match self.arch {
             "phi3" => vec![("rope_factors_long.weight", head_dim / 2), ("rope_factors_short.weight", head_dim / 2)],
             "rwkv6" => {
-                ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"].map(|it| (it, n_embd)).into()
+                ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"].map(|name| (name, n_embd)).into()
             }
             _ if self.stated("rope").is_some() => vec![("rope_freqs.weight", head_dim / 2)],
             _ => Vec::new(),
@@ -387,7 +387,7 @@ impl Line {
         }
     }
 
-    /// Whether a condition holds for block `il`. A word that is not listed here holds if the model's line states it.
+    /// Whether a condition holds for block `il`. A word without a rule here holds if the model's line states it.
     fn is_so(&self, condition: &str, il: u64) -> bool {
         match condition {
             "" => true,

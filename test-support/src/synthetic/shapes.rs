@@ -1,4 +1,4 @@
-//! Headers of well-known models, built from their shapes without a file.
+//! Headers of well-known models, built in memory from their shapes.
 
 use std::fmt::Debug;
 
@@ -21,17 +21,17 @@ pub struct Shape {
     pub head_dim: u64,
     pub n_vocab: u64,
     pub n_ctx_train: u32,
-    /// Whether the logits are computed with the token embedding.
+    /// Whether the token embedding also computes the logits.
     pub tied: bool,
-    /// Whether the file holds `rope_freqs`.
+    /// Whether the file contains `rope_freqs`.
     pub rope_freqs: bool,
     pub experts: Option<Experts>,
-    /// Whether queries and keys are normed.
+    /// Whether queries and keys have norms.
     pub qk_norm: bool,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The types of most matrices, of the matrices that keep more bits (`attn_v` and `ffn_down` in half of the blocks),
-    /// and of the output.
+    /// The types of three groups of matrices: most matrices, the matrices that keep more bits (`attn_v` and `ffn_down`
+    /// in half of the blocks), and the output.
     pub types: (T, T, T),
 }
 
@@ -105,7 +105,7 @@ impl Shape {
         }
     }
 
-    /// The file of this shape, without data. Its vocabulary has only a size.
+    /// The file of this shape, without data. Of its vocabulary it has only the size.
     pub fn builder(&self) -> Builder {
         let dims = Dims {
             n_layer: self.n_layer.into(),
@@ -145,7 +145,7 @@ impl Shape {
         self.builder().header().unwrap()
     }
 
-    /// The planner's profile of this model: `ModelProfile`, or any other type that a header becomes.
+    /// The planner's profile of this model: `ModelProfile`, or any other type that can be made from a header.
     pub fn profile<Profile: for<'a> TryFrom<&'a Header, Error: Debug>>(&self) -> Profile {
         Profile::try_from(&self.header()).unwrap()
     }

@@ -1,5 +1,5 @@
 // The AI SDK with three providers: OpenAI's (responses), Anthropic's (messages), and the one for compatible servers (chat
-// completions). Text, a stream, a typed answer, a forced tool, and a tool whose result goes back.
+// completions). Text, a stream, a typed answer, a forced tool, a tool whose result goes back, and a picture.
 
 import assert from "node:assert";
 import { createAnthropic } from "@ai-sdk/anthropic";
@@ -7,7 +7,7 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { client, model, prompt, url } from "./common.mjs";
+import { client, model, picture, prompt, question, seenInChat, sees, url } from "./common.mjs";
 
 const baseURL = `${url}/v1`;
 const apiKey = "none";
@@ -49,6 +49,14 @@ async function use(tries, provider, options, more = []) {
             const { steps, text } = await generateText({ ...asked, ...calling });
             assert(steps[0].toolCalls[0].input.days <= 9 && steps.length === 2 && text);
         }
+    });
+    if (!sees) return;
+    await tries("a picture", async () => {
+        const content = [{ type: "image", image: picture, mediaType: "image/png" }, { type: "text", text: question }];
+        const messages = [{ role: "user", content }];
+        const greedy = { model: provider(model), messages, maxOutputTokens: 12, temperature: 0, maxRetries: 0 };
+        // A request without a client shows the model the same.
+        assert.equal((await generateText(greedy)).text, await seenInChat());
     });
 }
 

@@ -1,10 +1,10 @@
-// Anthropic's client for JavaScript: text, a stream, a typed answer by Zod, a forced tool and its result, and a count.
+// Anthropic's client for JavaScript: text, a stream, a typed answer by Zod, a forced tool and its result, a count, and a picture.
 
 import assert from "node:assert";
 import Anthropic from "@anthropic-ai/sdk";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { z } from "zod";
-import { client, model, prompt, url } from "./common.mjs";
+import { client, model, picture, prompt, question, seenInChat, sees, url } from "./common.mjs";
 
 const api = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 });
 const said = [{ role: "user", content: prompt }];
@@ -43,3 +43,13 @@ await messages("result", async () => {
     assert(answer.content[0].text);
 });
 await messages("counts of tokens", async () => assert((await api.messages.countTokens({ model, messages: said })).input_tokens > 0));
+if (sees) {
+    await messages("a picture", async () => {
+        const image = { type: "image", source: { type: "base64", media_type: "image/png", data: picture } };
+        const content = [image, { type: "text", text: question }];
+        const said = [{ role: "user", content }];
+        const seen = await api.messages.create({ model, messages: said, max_tokens: 12, temperature: 0 });
+        // Another surface shows the model the same.
+        assert.equal(seen.content[0].text, await seenInChat());
+    });
+}

@@ -1,11 +1,11 @@
-// LangChain for JavaScript on both of OpenAI's APIs: text, a stream, typed answers, a forced tool and its result.
+// LangChain for JavaScript on both of OpenAI's APIs: text, a stream, typed answers, a forced tool and its result, a picture.
 
 import assert from "node:assert";
 import { HumanMessage, ToolMessage } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
 import { ChatOpenAI } from "@langchain/openai";
 import { z } from "zod";
-import { client, model, prompt, url } from "./common.mjs";
+import { client, model, pictureUrl, prompt, question, seenInChat, sees, url } from "./common.mjs";
 
 const Forecast = z.object({ rain: z.boolean() });
 const weather = tool(({ days }) => `rain for ${days} days`, {
@@ -13,7 +13,8 @@ const weather = tool(({ days }) => `rain for ${days} days`, {
 });
 for (const [surface, useResponsesApi] of [["chat completions", false], ["responses", true]]) {
     const configuration = { baseURL: `${url}/v1` };
-    const chat = new ChatOpenAI({ model, apiKey: "none", maxRetries: 0, maxTokens: 200, useResponsesApi, configuration });
+    const options = { model, apiKey: "none", maxRetries: 0, maxTokens: 200, useResponsesApi, configuration };
+    const chat = new ChatOpenAI(options);
     const tries = client("@langchain/openai", surface);
     await tries("text", async () => assert((await chat.invoke(prompt)).text));
     await tries("stream", async () => {
@@ -36,5 +37,12 @@ for (const [surface, useResponsesApi] of [["chat completions", false], ["respons
     await tries("result", async () => {
         const result = new ToolMessage({ content: "rain", tool_call_id: called.tool_calls[0].id });
         assert((await chat.invoke([new HumanMessage(prompt), called, result])).text);
+    });
+    if (!sees) continue;
+    await tries("a picture", async () => {
+        const greedy = new ChatOpenAI({ ...options, maxTokens: 12, temperature: 0 });
+        const content = [{ type: "image_url", image_url: { url: pictureUrl } }, { type: "text", text: question }];
+        // A request without a client shows the model the same.
+        assert.equal((await greedy.invoke([new HumanMessage({ content })])).text, await seenInChat());
     });
 }

@@ -1,11 +1,11 @@
 // OpenAI's client for JavaScript on both of its APIs: text, streams, typed answers by Zod, strict tools and their
-// results.
+// results, and a picture.
 
 import assert from "node:assert";
 import OpenAI from "openai";
 import { zodFunction, zodResponseFormat, zodResponsesFunction, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { client, model, prompt, url } from "./common.mjs";
+import { client, model, pictureUrl, prompt, question, seenInChat, seenInMessages, sees, url } from "./common.mjs";
 
 const api = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
 const Forecast = z.object({ rain: z.boolean(), days: z.number().int().min(1).max(9) });
@@ -39,6 +39,15 @@ await chat("result", async () => {
     const { choices } = await api.chat.completions.create({ ...options, messages, tools, tool_choice: "none" });
     assert(choices[0].message.content);
 });
+if (sees) {
+    await chat("a picture", async () => {
+        const content = [{ type: "image_url", image_url: { url: pictureUrl } }, { type: "text", text: question }];
+        const messages = [{ role: "user", content }];
+        const seen = await api.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0 });
+        // Another surface shows the model the same.
+        assert.equal(seen.choices[0].message.content, await seenInMessages());
+    });
+}
 
 const responses = client("openai", "responses");
 const asked = { model, input: said, max_output_tokens: 200 };
@@ -65,3 +74,12 @@ await responses("result", async () => {
     const next = { input: [output], previous_response_id: response.id, tools: functions, tool_choice: "none" };
     assert((await api.responses.create({ ...asked, ...next })).output_text);
 });
+if (sees) {
+    await responses("a picture", async () => {
+        const image = { type: "input_image", detail: "auto", image_url: pictureUrl };
+        const input = [{ role: "user", content: [image, { type: "input_text", text: question }] }];
+        const seen = await api.responses.create({ model, input, max_output_tokens: 12, temperature: 0 });
+        // Another surface shows the model the same.
+        assert.equal(seen.output_text, await seenInChat());
+    });
+}

@@ -1,4 +1,4 @@
-//! Bodies of hostile requests, and ways of sending them.
+//! Bodies of hostile requests, and ways to send them.
 
 use std::thread;
 
@@ -7,10 +7,10 @@ use super::Server;
 pub(super) const TEXT: &str = "/v1/completions";
 /// Bytes of a body just below the size limit.
 pub(super) const BODY: usize = (16 << 20) - 1000;
-/// The beginning of an object with one member, the most expensive entry of most lists.
+/// The beginning of an object with one member. In most lists, this is the most expensive entry.
 pub(super) const OBJECT: &str = "{\"\":0},";
 
-/// A request of about this many bytes with a parameter that is a list of objects.
+/// A request of about this many bytes. Its parameter `name` is a list of objects.
 pub(super) fn objects(name: &str, bytes: usize) -> String {
     let objects = list(OBJECT, bytes);
     format!(r#"{{"prompt": "a", "max_tokens": 1, "{name}": {objects}}}"#)
@@ -19,19 +19,19 @@ pub(super) fn objects(name: &str, bytes: usize) -> String {
 pub(super) fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let asking: Vec<_> = (0..count).map(|_| scope.spawn(&ask)).collect();
-        let mut answers: Vec<String> = asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        let mut answers: Vec<String> = asking.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
         answers.sort();
         answers
     })
 }
 
-/// The status of `/health` while `count` connections have sent only `bytes`.
+/// Opens `count` connections that send only `bytes`, and returns the status of `/health` meanwhile.
 pub(super) fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
     let _held: Vec<_> = (0..count).map(|_| server.connected(bytes)).collect();
     vec![server.get("/health")]
 }
 
-/// A list of such entries with about this many bytes, and a zero at the end.
+/// A list of these entries with about this many bytes, and a zero at the end.
 pub(super) fn list(entry: &str, bytes: usize) -> String {
     format!("[{}0]", entry.repeat((bytes - 100) / entry.len()))
 }

@@ -1,5 +1,5 @@
 //! Hostile grammars in GBNF, llama.cpp's notation, over HTTP: those of
-//! `autoplace/tests/generate/constrained_limits.rs`, and the largest that a request may have.
+//! `autoplace/tests/generate/constrained_limits.rs`, and the largest grammar that a request may contain.
 
 use serde_json::json;
 

@@ -1,5 +1,6 @@
-//! `attack`: measures how much memory hostile clients can take from `autoplace serve`, and whether it answers others
-//! meanwhile. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of it.
+//! `attack`: measures how much memory hostile clients can make `autoplace serve` use, and whether the server answers
+//! other clients at the same time. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of
+//! it.
 
 mod bodies;
 mod grammars;
@@ -21,12 +22,12 @@ use self::rows::{ATTACKS, Setup};
 use crate::setup;
 use crate::workspace::{Running, Workspace, output, run};
 
-/// The longest wait for an answer.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
-/// Attacks our program, or another program with the same arguments. A word selects the attacks whose names have it.
-/// Fails if the memory or an answer is out of bounds, never because of time.
+/// Attacks our program, or another program with the same arguments. A word selects the attacks with that word in their
+/// names. The verb fails if the memory or an answer is out of bounds, but never because of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
@@ -54,7 +55,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
     for attack in attacks.into_iter().filter(|attack| attack.name.contains(word)) {
         let server = Server::start(&target, attack.setup)?;
-        // Includes one-time allocations of the first answer.
+        // The memory that is measured afterwards includes the one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
         if matches!(attack.setup, Setup::Pool | Setup::PoolOfThousand) {
             server.post(TEXT, &pool::asked("m0"));
@@ -105,7 +106,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// The attacked program, and the folder of models that it serves besides the demo model.
+/// The program to attack, and the folder of models that it serves besides the demo model.
 struct Target {
     program: PathBuf,
     models: PathBuf,
@@ -169,7 +170,8 @@ impl Server {
     /// The status and the body of the answer.
     fn answer(&self, path: &str, body: &str) -> (String, String) {
         let mut answer = String::new();
-        let read = self.connected(&(self.head(path, body.len()) + body)).map(|mut it| it.read_to_string(&mut answer));
+        let read =
+            self.connected(&(self.head(path, body.len()) + body)).map(|mut stream| stream.read_to_string(&mut answer));
         match (read, answer.get(9..12)) {
             (Some(Ok(_)), Some(status)) => {
                 let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
@@ -179,10 +181,10 @@ impl Server {
         }
     }
 
-    /// The status of the answer to these bytes.
+    /// Sends these bytes, and returns the status of the answer.
     fn sent(&self, bytes: &str) -> String {
         let mut status = [0; 12];
-        let read = self.connected(bytes).map(|mut it| it.read_exact(&mut status));
+        let read = self.connected(bytes).map(|mut stream| stream.read_exact(&mut status));
         match read {
             Some(Ok(())) => String::from_utf8_lossy(&status[9..]).into_owned(),
             _ => "no answer".to_owned(),
@@ -193,7 +195,7 @@ impl Server {
     fn peak(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
+        let kib = peak.and_then(|value| value.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
         Ok(kib.parse()?)
     }
 

@@ -1,13 +1,13 @@
 //! Attacks on a server of several models.
 
-use super::MODEL;
 use super::bodies::{BODY, TEXT, at_once, text};
 use super::rows::{Attack, Setup};
+use super::{MODEL, Server};
 
-/// The key of the server that has one.
+/// The key for the server with a key.
 pub(super) const KEY: &str = "secret";
 
-/// A pool's file with this many models, from `m0` on.
+/// The file of a pool with this many models, named `m0`, `m1` and so on.
 pub(super) fn file(models: usize) -> String {
     (0..models).map(|number| format!("[models.m{number}]\nmodel = \"{MODEL}\"\nctx = 256\n")).collect()
 }
@@ -21,7 +21,7 @@ fn named(model: &str) -> String {
     format!(r#"{{"model": "{model}"}}"#)
 }
 
-/// Names that are paths, or that a careless program would open.
+/// Names that are paths, or names that a careless program would open.
 const PATHS: [&str; 8] = [
     "/etc/passwd",
     "../../../../etc/passwd",
@@ -32,6 +32,24 @@ const PATHS: [&str; 8] = [
     "m0\\u0000",
     "con",
 ];
+
+/// 400 loads and 400 unloads of this many models, eight of each at once, and then a text of each model.
+fn storm(server: &Server, models: usize) -> Vec<String> {
+    let ask = |path: &str, from: usize| {
+        let names = (from..from + 50).map(|number| format!("m{}", number % models));
+        names.map(|name| server.post(path, &named(&name))).collect::<Vec<_>>()
+    };
+    let mut said: Vec<String> = std::thread::scope(|scope| {
+        let paths = ["/models/load", "/models/unload"];
+        let all: Vec<_> = (0..16).map(|index| scope.spawn(move || ask(paths[index % 2], 50 * (index / 2)))).collect();
+        all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
+    });
+    // An answer that is not a text is a failure: its status is not one of those of the attack.
+    let texts = (0..models).map(|model| server.post(TEXT, &asked(&format!("m{model}"))));
+    said.extend(texts.map(|status| if status == "200" { status } else { format!("a text: {status}") }));
+    said.sort();
+    said
+}
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
@@ -81,21 +99,14 @@ pub(super) const ATTACKS: &[Attack] = &[
         most: 128,
         answers: &["200", "400", "503"],
         setup: Setup::Pool,
-        run: |server| {
-            let storm = |path: &str| {
-                (0..50).map(|number| server.post(path, &named(&format!("m{}", number % 3)))).collect::<Vec<_>>()
-            };
-            let mut said: Vec<String> = std::thread::scope(|scope| {
-                let paths = ["/models/load", "/models/unload"];
-                let all: Vec<_> = (0..16).map(|index| scope.spawn(move || storm(paths[index % 2]))).collect();
-                all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
-            });
-            // An answer that is not a text is a failure: its status is not one of those above.
-            let texts = ["m0", "m1", "m2"].map(|model| server.post(TEXT, &asked(model)));
-            said.extend(texts.map(|status| if status == "200" { status } else { format!("a text: {status}") }));
-            said.sort();
-            said
-        },
+        run: |server| storm(server, 3),
+    },
+    Attack {
+        name: "a pool of a thousand names: 400 loads and 400 unloads of 40 of them, and a text of each at the end",
+        most: 256,
+        answers: &["200", "400", "503"],
+        setup: Setup::PoolOfThousand,
+        run: |server| storm(server, 40),
     },
     Attack {
         name: "a pool: 300 texts of three models at once",

@@ -1,4 +1,4 @@
-//! The attacks: their requests, and the memory that they may take.
+//! The attacks: their requests, and the memory that the server may use for them.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ const MESSAGES: &str = "/v1/messages";
 #[derive(Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// The MiB of memory that the attack may take beyond the idle server's.
+    /// The MiB of memory that the server may use for the attack, beyond those of an idle server.
     pub(super) most: u64,
     /// The allowed statuses of the answers.
     pub(super) answers: &'static [&'static str],
@@ -24,9 +24,9 @@ pub(super) struct Attack {
 pub(super) enum Setup {
     /// The demo model.
     Plain,
-    /// The demo model in a process of its own.
+    /// The demo model in a separate process.
     Isolated,
-    /// A model whose vocabulary has the tokens of fill-in-the-middle.
+    /// A model with the tokens of fill-in-the-middle in its vocabulary.
     FillInTheMiddle,
     /// The demo model, and a reranker.
     Reranker,
@@ -34,7 +34,7 @@ pub(super) enum Setup {
     Sees,
     /// The demo model under three names of a pool.
     Pool,
-    /// The same, with a key.
+    /// The demo model under three names of a pool, with a key.
     PoolWithKey,
     /// The demo model under a thousand names of a pool.
     PoolOfThousand,
@@ -44,7 +44,7 @@ pub(super) enum Setup {
 pub(super) fn together(bodies: &[String], send: impl Fn(&str) -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let sent: Vec<_> = bodies.iter().map(|body| scope.spawn(|| send(body))).collect();
-        let mut said: Vec<String> = sent.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        let mut said: Vec<String> = sent.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
         said.sort();
         said
     })
@@ -62,8 +62,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         answers: &["400", "200"],
         setup: Setup::Plain,
         run: |server| {
-            let ranges: String =
-                (0..100).map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it)).collect();
+            let ranges: String = (0..100).map(|n| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * n, 258 + 4 * n)).collect();
             let class = format!("/[{ranges}]/{{1,100}} ");
             let grammar = format!("%llguidance {{}}\nstart: {}", class.repeat((258_000) / class.len()));
             let grammar = grammar.replace('\\', "\\\\").replace('\n', "\\n");
@@ -119,8 +118,8 @@ pub(super) const ATTACKS: &[Attack] = &[
         answers: &["400"],
         setup: Setup::Plain,
         run: |server| {
-            // The demo model has 1024 tokens, so each is named several times.
-            let biases = (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
+            // The demo model has 1024 tokens, so the list names each of them several times.
+            let biases = (0..160_000).map(|n| format!("\"{}{}\": 1", "0".repeat(n / 1024), n % 1024));
             let biases: Vec<String> = biases.collect();
             let grammar = r#""%llguidance {}\nstart: /[a-z]{100}/""#;
             vec![server.post(

@@ -1,6 +1,6 @@
-//! Checks that an exception keeps its message between libraries, also through a library of another compiler: with a
-//! library, a program and a stand-in for the CUDA backend, in `gpu-check/zig/exceptions`. In: the toolchain. Out: an
-//! error that names the failing way.
+//! Checks that an exception keeps its message on its way between libraries, even through a library of another compiler.
+//! The check uses a library, a program and a stand-in for the CUDA backend, all in `gpu-check/zig/exceptions`. In: the
+//! toolchain. Out: an error that names the way on which the exception is lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
     run(shared(&mut toolchain.cxx(), &source.join("library.cpp"), &library))?;
     let backend = folder.join("libbackend.so");
     run(shared(
-        // The compiler of the other machine.
+        // The compiler of the machine on which the CUDA backend is built.
         &mut Command::new(setup::cxx()?),
         &source.join("backend.cpp"),
         &backend,
@@ -38,7 +38,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
         .cxx()
         .arg(source.join("program.cpp"))
         .args([&library, &backend])
-        // The other library may need a newer glibc of this machine.
+        // The other library may need a newer glibc, which this machine has.
         .args(["-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
         .arg(&program))?;
     let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;

@@ -3,9 +3,9 @@
 //!
 //! 1. Builds the programs for the oldest promised glibc and plain x86-64 (`toolchain`), with loadable backends that
 //!    exceptions can cross (`exceptions`).
-//! 2. Lays them out with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
-//! 3. Checks that every file needs only what each system has (`portable`).
-//! 4. Packs the archive, measures it, and runs it unpacked elsewhere, without a card.
+//! 2. Puts them in a folder with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
+//! 3. Checks that every file needs only libraries that each system has (`portable`).
+//! 4. Packs the archive, checks its size, and runs it without a card after unpacking it elsewhere.
 
 mod exceptions;
 pub(crate) mod portable;
@@ -30,7 +30,8 @@ const MODEL: &str = "autoplace-demo-q8_0.gguf";
 /// The programs, by their cargo targets.
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 
-/// Without `native` and `openmp`: CPU code for any x86-64, and no compiler runtime to ship.
+/// The features exclude `native` and `openmp`, so the CPU code runs on any x86-64, and no compiler runtime has to be
+/// shipped.
 const FEATURES: [&str; 3] =
     ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
@@ -98,13 +99,13 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
     Ok(Built { programs, libraries })
 }
 
-/// Fills the archive's folder, below the target folder.
+/// Fills the archive's folder below the target folder.
 fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Result<PathBuf> {
     let name = format!("autoplace-gpu-check-{}", env!("CARGO_PKG_VERSION"));
     let folder = tree::afresh(toolchain.folder.join(name))?;
     let root = &workspace.root;
     tree::mirror(&root.join("gpu-check/bundle"), &folder, &|_| true)?;
-    // Copied again as an executable.
+    // The file is copied again, as an executable.
     copy(&root.join("gpu-check/bundle/run.sh"), &folder.join("run.sh"))?;
     source::mirror(&source::find(workspace)?, &folder.join("llama.cpp"))?;
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
@@ -121,15 +122,15 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
     Ok(folder)
 }
 
-/// Copies llama.cpp's shared libraries under the names by which others load them.
+/// Copies llama.cpp's shared libraries under the names by which programs load them.
 pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
     for file in tree::files(from)? {
         let path = from.join(&file);
-        // Links to the libraries add names, of which programs use only one.
+        // Links to libraries are additional names, of which programs use only one.
         if path.is_symlink() || !path.to_string_lossy().contains(".so") {
             continue;
         }
-        // A library that is opened by path has no other name.
+        // A library that programs open by its path has no other name.
         let name = portable::needs(&path)?.name;
         let name = name.map_or_else(|| file.as_os_str().to_owned(), Into::into);
         copy(&path, &to.join(name))?;
@@ -145,7 +146,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The bundle's components, for readers of its results.
+/// A list of the bundle's components, for readers of its results.
 fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
     let said = |program: &str, arguments: &[&str]| -> Result<String> {
         let mut command = Command::new(program);
@@ -174,7 +175,7 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Unpacks the archive in a separate folder outside the repository, and runs the parts that need no card.
+/// Unpacks the archive in a separate folder outside the repository, and runs all parts that need no card.
 fn unpack_and_run(archive: &Path) -> Result<()> {
     let name = format!("autoplace-gpu-bundle-{}", std::process::id());
     let elsewhere = tree::afresh(std::env::temp_dir().join(name))?;
@@ -182,7 +183,8 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
-    // Without OpenMP, ggml's threads spin for each other, which is many times slower on a busy machine.
+    // Without OpenMP, ggml's threads spin while they wait for each other. On a busy machine, several threads would be
+    // many times slower.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
     run(&mut command)
         .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;

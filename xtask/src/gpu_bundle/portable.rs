@@ -1,5 +1,5 @@
 //! Checks the system requirements of the bundle's programs and libraries. In: ELF files. Out: an error that names the
-//! file and a requirement that not every system meets.
+//! file and a requirement that some systems do not meet.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use object::{Endianness, StringTable};
 
 use crate::tree;
 
-/// Libraries of every system with glibc, and gcc's unwinder, which every C++ program needs.
+/// Libraries that every system with glibc has, and gcc's unwinder, which every C++ program needs.
 const SYSTEM: [&str; 7] =
     ["ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", UNWINDER, "libm.so.6", "libpthread.so.0", "librt.so.1"];
 
@@ -21,14 +21,14 @@ const UNWINDER: &str = "libgcc_s.so.1";
 /// The requirements of one file.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Needs {
-    /// The name under which others load this file.
+    /// The name under which other files load this file.
     pub(crate) name: Option<String>,
     pub(crate) libraries: BTreeSet<String>,
     /// Symbol versions: `GLIBC_2.17`.
     pub(crate) versions: BTreeSet<String>,
 }
 
-/// Reads the entries that the loader reads.
+/// Reads the entries of the file that the loader reads.
 pub(crate) fn needs(path: &Path) -> Result<Needs> {
     let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     read(&data).with_context(|| format!("{} is no ELF file of 64 bits", path.display()))
@@ -63,8 +63,8 @@ fn read(data: &[u8]) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Checks every file of a folder against a glibc of this version, these other libraries and the folder itself. Returns
-/// the libraries that the files need.
+/// Checks every file of a folder. A file may need a glibc of this version, these other libraries, and files of the
+/// folder. Returns the libraries that the files need.
 pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str]) -> Result<BTreeSet<String>> {
     let mut all = Vec::new();
     for file in tree::files(folder)? {
@@ -82,27 +82,28 @@ pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str
             glibc.0,
             glibc.1
         );
-        // Another, statically linked unwinder cannot unwind the CUDA backend.
+        // Another unwinder that is linked statically could not unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
     println!("{verb}: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
     Ok(all.into_iter().flat_map(|(_, needs)| needs.libraries).collect())
 }
 
-/// A file's requirements that neither the files beside it nor the system meet.
+/// The requirements of a file that neither the files beside it nor the system meet.
 fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
     let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
     let libraries = needs.libraries.iter().filter(|library| !is_there(library));
-    // NVIDIA's libraries name their versions after themselves.
+    // The symbol versions of NVIDIA's libraries are named after the libraries.
     let versions = needs.versions.iter().filter(|version| !is_old_enough(version, glibc) && !is_there(version));
     libraries.chain(versions).map(String::as_str).collect()
 }
 
-/// Accepts `GLIBC_2.17` and others up to the given version, and gcc's versions. `GLIBC_PRIVATE` belongs to one build of
-/// glibc only.
+/// Accepts glibc's versions (`GLIBC_2.17`) up to the given one, and gcc's versions. `GLIBC_PRIVATE` is rejected,
+/// because it belongs to a single build of glibc.
 fn is_old_enough(version: &str, glibc: (u32, u32)) -> bool {
     let Some(version) = version.strip_prefix("GLIBC_") else {
-        // libgcc's versions. The newest that we link against on x86-64 is gcc 4.2's (gpu-check/zig/gcc_s.map).
+        // Versions of libgcc. The newest one that we link against on x86-64 is that of gcc 4.2
+        // (gpu-check/zig/gcc_s.map).
         return version.starts_with("GCC_");
     };
     let mut numbers = version.split('.').map(str::parse::<u32>);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_lies_beside_is_the_systems_or_is_missing() {
+    fn a_library_is_beside_the_file_or_the_systems_or_missing() {
         let needs = asking(&["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"], &["GLIBCXX_3.4", "libcudart.so.13"]);
         let beside = BTreeSet::from(["libcudart.so.13", "libggml-base.so.0"]);
         assert_eq!(missing(&needs, &beside, (2, 28)), ["libstdc++.so.6", "GLIBCXX_3.4"]);
@@ -137,7 +138,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
-    fn a_program_of_this_machine_says_what_it_needs() {
+    fn the_requirements_of_a_program_of_this_machine_are_read() {
         let needs = needs(&std::env::current_exe().unwrap()).unwrap();
         assert_eq!(needs.name, None);
         assert!(needs.libraries.contains("libc.so.6"), "{needs:?}");
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_program_is_named() {
+    fn a_file_that_is_not_a_program_is_named() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let error = format!("{:#}", needs(&path).unwrap_err());
         assert!(error.contains("Cargo.toml is no ELF file"), "{error}");

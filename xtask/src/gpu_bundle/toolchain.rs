@@ -1,5 +1,6 @@
-//! The bundle's compilers: clang and lld from zig's package, which link against any glibc, with changes that let C++
-//! exceptions cross the bundle's libraries. In: PyPI's pinned packages. Out: a cargo command that builds with them.
+//! The bundle's compilers: clang and lld from zig's package. They link against any glibc, and are patched so that C++
+//! exceptions can cross the bundle's libraries. In: PyPI's pinned packages. Out: a cargo command that builds with these
+//! compilers.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,9 +17,9 @@ pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Needed because zig disables every feature that plain x86-64 lacks, the long registers of AVX-512 included. ggml's
-/// flags enable `avx512f`, which does not restore them in clang 20. This flag alone does not make the compiler use any
-/// feature.
+/// A flag that is needed because zig disables every feature that plain x86-64 lacks, including the long registers of
+/// AVX-512. ggml's flags enable `avx512f`, which does not restore these registers in clang 20. The flag alone does not
+/// make the compiler use any feature.
 const ZMM: &str = "-mevex512";
 
 const REQUIREMENTS: &str = "gpu-check/zig/requirements.txt";
@@ -28,18 +29,18 @@ const BY_ADDRESS: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMEN
 /// The replacement: types are equal if their names are equal.
 const BY_NAME: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 2\n";
 
-/// All files are below one folder, which no other build shares.
+/// The toolchain. All of its files are below one folder, which no other build shares.
 pub(crate) struct Toolchain {
     /// `target/gpu-bundle`.
     pub(crate) folder: PathBuf,
-    /// The pinned packages, as listed in the requirements file.
+    /// The pinned packages, as in the requirements file.
     pub(crate) packages: Vec<String>,
     python: PathBuf,
     unwinder: PathBuf,
 }
 
 impl Toolchain {
-    /// Makes the environment once and patches it.
+    /// Creates the environment, once, and patches it.
     pub(crate) fn prepare(workspace: &Workspace) -> Result<Self> {
         let python = python::environment(workspace, REQUIREMENTS)?;
         let folder = workspace.target.join("gpu-bundle");
@@ -54,16 +55,16 @@ impl Toolchain {
         Ok(toolchain)
     }
 
-    /// Patches libc++: zig links it statically into every library, so each library has its own `std::exception` at its
-    /// own address. With comparison by address, no `catch` would recognise another library's exception, and its message
-    /// would be lost.
+    /// Patches libc++. zig links it statically into every library, so each library has its own `std::exception` at its
+    /// own address. If types were compared by address, no `catch` would recognise another library's exception, and its
+    /// message would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
         let mut ask = Command::new(&self.python);
         let zig = output(ask.args(["-c", "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')"]))?;
         let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
         let text = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
         let changed = text.replace(BY_ADDRESS, BY_NAME);
-        // Windows has such a line from the start.
+        // On Windows, the file has such a line without a patch.
         ensure!(
             changed.matches(BY_NAME).count() == 2,
             "{} compares types otherwise than xtask/src/gpu_bundle/toolchain.rs knows",
@@ -76,8 +77,8 @@ impl Toolchain {
     }
 
     /// Makes a stub of libgcc's unwinder to link with. zig would link an unwinder into every library. The CUDA backend
-    /// is built by the other machine's compiler and unwound by its libgcc_s.so.1, and one unwinder cannot continue
-    /// another's stack: the process would end. So all libraries use that one, and the stub here has only its symbols.
+    /// is built by the other machine's compiler and unwound by its libgcc_s.so.1, and one unwinder cannot continue the
+    /// stack of another: the process would end. So all libraries use libgcc_s.so.1, and the stub has only its symbols.
     fn link_unwinder(&self, workspace: &Workspace) -> Result<()> {
         let source = workspace.root.join("gpu-check/zig");
         fs::create_dir_all(self.unwinder.parent().context("it lies in a folder")?)?;
@@ -93,7 +94,8 @@ impl Toolchain {
             .arg(&self.unwinder))
     }
 
-    /// The C++ compiler of the libraries and programs. The unwinder comes first, so that zig's own is not used.
+    /// The C++ compiler of the libraries and programs. The stub comes first on its command line, so that zig's own
+    /// unwinder is not used.
     pub(crate) fn cxx(&self) -> Command {
         let mut command = self.zig("c++");
         command.arg(&self.unwinder);
@@ -108,7 +110,7 @@ impl Toolchain {
         command
     }
 
-    /// `cargo zigbuild` for the target. It prints the `--message-format` messages to stdout.
+    /// `cargo zigbuild` for the target. It prints the messages of `--message-format` to stdout.
     pub(crate) fn cargo(&self, workspace: &Workspace) -> Result<Command> {
         let (major, minor) = GLIBC;
         let mut command = Command::new(self.python.with_file_name("cargo-zigbuild"));
@@ -121,7 +123,7 @@ impl Toolchain {
         self.surround(&mut command);
         let unwinder = self.unwinder.display();
         let target = TARGET.replace('-', "_");
-        // Source paths in messages do not depend on the source's location.
+        // Source paths in messages must not depend on the source's location.
         let llama_cpp = source::find(workspace)?;
         let flags = format!("{ZMM} -ffile-prefix-map={}=llama.cpp", llama_cpp.display());
         command
@@ -129,7 +131,7 @@ impl Toolchain {
             .env("AUTOPLACE_RUNTIME_LIBRARIES", "")
             .env(format!("CFLAGS_{target}"), &flags)
             .env(format!("CXXFLAGS_{target}"), &flags)
-            // For cmake: before zig's own unwinder on the command line, and without symbols.
+            // These flags are for cmake. The stub comes before zig's own unwinder, and symbols are stripped.
             .env("LDFLAGS", format!("\"{unwinder}\" -s"))
             .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
             .env(
@@ -140,7 +142,7 @@ impl Toolchain {
         Ok(command)
     }
 
-    /// A separate cache, so that a libc++ compiled with the unpatched header is not reused.
+    /// Sets a separate cache, so that a libc++ that was compiled with the unpatched header is not reused.
     fn surround(&self, command: &mut Command) {
         let cache = self.folder.join("zig-cache");
         let mut path = self.python.parent().unwrap_or(Path::new("")).as_os_str().to_owned();

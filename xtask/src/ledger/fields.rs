@@ -1,4 +1,4 @@
-//! Fields of a JSON document with their paths, for errors.
+//! Fields of a JSON document, with their paths for errors.
 
 use std::ops::RangeInclusive;
 
@@ -24,13 +24,13 @@ impl<'v> Field<'v> {
         if self.path.is_empty() { "the document" } else { &self.path }
     }
 
-    /// The field of an object; null if it is missing.
+    /// The field of an object; null if the field is missing.
     pub(super) fn get(&self, name: &str) -> Self {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
         Self { path, value: &self.value[name] }
     }
 
-    /// Checks that the value is an object without fields other than these: another field may identify a person.
+    /// Checks that the value is an object with only these fields. Any other field might identify a person.
     pub(super) fn has_only(&self, names: &[&str]) -> Result<()> {
         let object = self.value.as_object();
         ensure!(object.is_some(), "{}: an object is needed", self.path());
@@ -49,7 +49,7 @@ impl<'v> Field<'v> {
         (!self.value.is_null()).then(|| self.clone())
     }
 
-    /// The result of `read`; empty if the value is null.
+    /// The result of `read`; an empty text if the value is null.
     pub(super) fn or_none(&self, read: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
         self.is_some().map_or(Ok(String::new()), |field| read(&field))
     }
@@ -64,7 +64,7 @@ impl<'v> Field<'v> {
         Ok(items.iter().enumerate().map(item).collect())
     }
 
-    /// A text of one line without paths and addresses.
+    /// A text of one line without paths and without addresses.
     pub(super) fn text(&self) -> Result<String> {
         let Some(text) = self.value.as_str() else {
             anyhow::bail!("{}: a text is needed", self.path());
@@ -83,7 +83,7 @@ impl<'v> Field<'v> {
         Ok(())
     }
 
-    /// Checks for this number of hexadecimal digits.
+    /// Checks that the value is this number of hexadecimal digits.
     pub(super) fn hexadecimal(&self, digits: usize) -> Result<()> {
         let text = self.text()?;
         let is_hex = text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
@@ -110,7 +110,7 @@ impl<'v> Field<'v> {
         Ok(number)
     }
 
-    /// A whole number, as written.
+    /// A whole number, in the digits of the document.
     pub(super) fn whole(&self, range: RangeInclusive<f64>) -> Result<String> {
         let number = self.number(range)?;
         ensure!(number.fract() == 0.0, "{}: {number} is no whole number", self.path());

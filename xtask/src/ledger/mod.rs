@@ -1,5 +1,5 @@
-//! `ledger`: adds measured speeds as rows to `docs/ledger/speeds.csv`. A file of `measure --submission` flows in; every
-//! field is checked; rows flow out.
+//! `ledger`: adds measured speeds as rows to `docs/ledger/speeds.csv`. A file of `measure --submission` flows in, every
+//! field is checked, and rows flow out.
 
 mod fields;
 mod table;
@@ -20,8 +20,8 @@ const LEDGER: &str = "docs/ledger/speeds.csv";
 const FORM: &str = "autoplace measurement for others";
 const VERSION: f64 = 1.0;
 
-/// Checks the ledger. Adds and prints the rows of these submissions; without any, prints each row beside the prediction
-/// of the speed model.
+/// Checks the ledger. Adds and prints the rows of these submissions. Without submissions, prints each row with the
+/// prediction of the speed model.
 pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     let path = workspace.root.join(LEDGER);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -42,7 +42,7 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     if files.is_empty() { print_predictions(workspace) } else { Ok(()) }
 }
 
-/// Prints the table of measured and predicted speeds. A test of the planner makes it.
+/// Prints the table of measured and predicted speeds, which a test of the planner makes.
 fn print_predictions(workspace: &Workspace) -> Result<()> {
     let test = ["test", "--quiet", "--package=autoplace-planner", "--test=planner", "ledger::", "--", "--nocapture"];
     run(&mut workspace.cargo(&test))
@@ -50,7 +50,7 @@ fn print_predictions(workspace: &Workspace) -> Result<()> {
 
 /// The rows of a submission's file.
 fn read(file: &Path) -> Result<Vec<Vec<String>>> {
-    /// A sweep of every layer has some hundred kilobytes.
+    /// A sweep over all numbers of layers takes some hundred kilobytes.
     const MAX_BYTES: u64 = 16 << 20;
     let length = fs::metadata(file)?.len();
     ensure!(length <= MAX_BYTES, "it has {length} bytes, and a submission has at most {MAX_BYTES}");
@@ -85,7 +85,7 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     let gpus = gpus.iter().map(gpu).collect::<Result<Vec<_>>>()?.join("; ");
     let of_machine = [
         machine.get("cpu").or_none(Field::text)?,
-        machine.get("cores").or_none(|it| it.whole(1.0..=4096.0))?,
+        machine.get("cores").or_none(|value| value.whole(1.0..=4096.0))?,
         machine.get("memory").whole(1e8..=1e14)?,
         bandwidth(&machine.get("bandwidth"))?,
         if gpus.is_empty() { "none".to_owned() } else { gpus },
@@ -105,16 +105,16 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     Ok(rows)
 }
 
-/// A GPU as text: name, bytes, bandwidth and link.
+/// A GPU as a text: name, bytes, bandwidth and link.
 fn gpu(gpu: &Field<'_>) -> Result<String> {
     gpu.has_only(&["name", "backend", "kind", "memory", "driver", "bandwidth", "link", "measured_link"])?;
     gpu.get("kind").one_of(&["discrete", "integrated", "remote"])?;
     let driver = gpu.get("driver").or_none(Field::text)?;
     let memory = gpu.get("memory").whole(1e6..=1e14)?;
     let mut words = vec![gpu.get("name").text()?, gpu.get("backend").text()?, format!("{memory} bytes")];
-    words.extend(Some(driver).filter(|it| !it.is_empty()).map(|it| format!("driver {it}")));
+    words.extend(Some(driver).filter(|text| !text.is_empty()).map(|text| format!("driver {text}")));
     let rate = bandwidth(&gpu.get("bandwidth"))?;
-    words.extend(Some(rate).filter(|it| !it.is_empty()).map(|it| format!("{it} bytes/s")));
+    words.extend(Some(rate).filter(|text| !text.is_empty()).map(|text| format!("{text} bytes/s")));
     if let Some(link) = gpu.get("link").is_some() {
         link.has_only(&["max", "current"])?;
         let rate = |field: Field<'_>| -> Result<String> {
@@ -174,7 +174,7 @@ fn placement(point: &Field<'_>) -> Result<[String; 9]> {
         gpu.has_only(&["layers", "planned", "taken"])?;
         gpu.get("layers").whole(0.0..=most)?;
         gpu.get("planned").whole(0.0..=1e14)?;
-        gpu.get("taken").or_none(|it| it.whole(0.0..=1e14))?;
+        gpu.get("taken").or_none(|value| value.whole(0.0..=1e14))?;
     }
     conditions(&point.get("conditions"))?;
     let mut elsewhere = Vec::new();
@@ -205,23 +205,23 @@ fn placement(point: &Field<'_>) -> Result<[String; 9]> {
 /// Checks that the machine's conditions are plausible numbers.
 fn conditions(field: &Field<'_>) -> Result<()> {
     field.has_only(&["temperature", "clock_mhz", "throttle", "cpu_pressure", "memory_pressure", "swapped"])?;
-    field.get("temperature").or_none(|it| it.whole(0.0..=200.0))?;
-    field.get("clock_mhz").or_none(|it| it.whole(0.0..=20_000.0))?;
-    field.get("swapped").or_none(|it| it.whole(0.0..=1e15))?;
+    field.get("temperature").or_none(|value| value.whole(0.0..=200.0))?;
+    field.get("clock_mhz").or_none(|value| value.whole(0.0..=20_000.0))?;
+    field.get("swapped").or_none(|value| value.whole(0.0..=1e15))?;
     for share in ["cpu_pressure", "memory_pressure"] {
-        field.get(share).or_none(|it| Ok(it.number(0.0..=100.0)?.to_string()))?;
+        field.get(share).or_none(|value| Ok(value.number(0.0..=100.0)?.to_string()))?;
     }
     field.get("throttle").list(32)?.iter().try_for_each(|reason| reason.text().map(drop))
 }
 
-/// The computed tokens, and tokens per second: median, minimum and maximum of the samples.
+/// The numbers of computed tokens; and the tokens per second: median, minimum and maximum of the samples.
 fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     row.has_only(&["n_prompt", "n_gen", "n_depth", "predicted", "ns"])?;
     let tokens = |name: &str| row.get(name).whole(0.0..=2_147_483_648.0);
     let (prompt, generated) = (tokens("n_prompt")?, tokens("n_gen")?);
     let count = prompt.parse::<f64>()? + generated.parse::<f64>()?;
     ensure!(count > 0.0, "{}: no token was computed", row.path());
-    row.get("predicted").or_none(|it| Ok(it.number(0.0..=1e9)?.to_string()))?;
+    row.get("predicted").or_none(|value| Ok(value.number(0.0..=1e9)?.to_string()))?;
     let samples = row.get("ns").list(100_000)?;
     ensure!(!samples.is_empty(), "{}: there is no sample", row.path());
     let speeds = samples.iter().map(|sample| Ok(count * 1e9 / sample.number(1.0..=1e16)?));
@@ -232,7 +232,7 @@ fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     Ok([prompt, generated, tokens("n_depth")?, of(middle), of(0), of(last), speeds.len().to_string()])
 }
 
-/// A hash of the file: FNV-1a over its bytes. It distinguishes files; it is not a protection.
+/// A hash of the file: FNV-1a over its bytes. It distinguishes files, but does not protect against forgery.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -257,7 +257,7 @@ mod tests {
     fn a_submission_becomes_rows_of_the_ledger() {
         let rows = rows(FILE).unwrap();
         assert_eq!(rows.len(), 2);
-        let of = |row: &[String], column: &str| row[COLUMNS.iter().position(|it| *it == column).unwrap()].clone();
+        let of = |row: &[String], column: &str| row[COLUMNS.iter().position(|name| *name == column).unwrap()].clone();
         let tg = &rows[1];
         for (column, value) in [
             ("date", "2026-11-28"),
@@ -282,27 +282,33 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_checked_and_named_where_it_is_wrong() {
+    fn every_field_is_checked_and_named_if_it_is_wrong() {
         type Change = fn(&mut Value);
         let cases: [(Change, &str); 18] = [
-            (|it| it["form"] = json!("other"), "form"),
-            (|it| it["version"] = json!(2), "version"),
-            (|it| it["hostname"] = json!("pc"), "hostname"),
-            (|it| it["date"] = json!("yesterday"), "date"),
-            (|it| it["model"]["name"] = json!("/home/zoe/m.gguf"), "model.name"),
-            (|it| it["model"]["name"] = json!("x".repeat(1000)), "model.name"),
-            (|it| it["model"]["header"] = json!("xyz"), "model.header"),
-            (|it| it["model"]["path"] = json!("m.gguf"), "path"),
-            (|it| it["machine"]["cpu"] = json!("zoe@pc"), "machine.cpu"),
-            (|it| it["machine"]["memory"] = json!(-1), "machine.memory"),
-            (|it| it["machine"]["gpus"][0]["uuid"] = json!("GPU-1"), "uuid"),
-            (|it| it["machine"]["gpus"][0]["link"]["max"]["lanes"] = json!(99), "machine.gpus[0].link.max.lanes"),
-            (|it| it["points"][0]["n_gpu_layers"] = json!(34), "points[0].n_gpu_layers"),
-            (|it| it["points"][0]["settings"]["type_k"] = json!(7), "points[0].settings.type_k"),
-            (|it| it["points"][0]["rows"][0]["ns"] = json!([]), "points[0].rows[0]"),
-            (|it| it["points"][0]["rows"][0]["ns"][1] = json!(0), "points[0].rows[0].ns[1]"),
-            (|it| it["points"][0]["conditions"]["temperature"] = json!(1000), "points[0].conditions.temperature"),
-            (|it| it["points"] = json!([]), "points"),
+            (|document| document["form"] = json!("other"), "form"),
+            (|document| document["version"] = json!(2), "version"),
+            (|document| document["hostname"] = json!("pc"), "hostname"),
+            (|document| document["date"] = json!("yesterday"), "date"),
+            (|document| document["model"]["name"] = json!("/home/zoe/m.gguf"), "model.name"),
+            (|document| document["model"]["name"] = json!("x".repeat(1000)), "model.name"),
+            (|document| document["model"]["header"] = json!("xyz"), "model.header"),
+            (|document| document["model"]["path"] = json!("m.gguf"), "path"),
+            (|document| document["machine"]["cpu"] = json!("zoe@pc"), "machine.cpu"),
+            (|document| document["machine"]["memory"] = json!(-1), "machine.memory"),
+            (|document| document["machine"]["gpus"][0]["uuid"] = json!("GPU-1"), "uuid"),
+            (
+                |document| document["machine"]["gpus"][0]["link"]["max"]["lanes"] = json!(99),
+                "machine.gpus[0].link.max.lanes",
+            ),
+            (|document| document["points"][0]["n_gpu_layers"] = json!(34), "points[0].n_gpu_layers"),
+            (|document| document["points"][0]["settings"]["type_k"] = json!(7), "points[0].settings.type_k"),
+            (|document| document["points"][0]["rows"][0]["ns"] = json!([]), "points[0].rows[0]"),
+            (|document| document["points"][0]["rows"][0]["ns"][1] = json!(0), "points[0].rows[0].ns[1]"),
+            (
+                |document| document["points"][0]["conditions"]["temperature"] = json!(1000),
+                "points[0].conditions.temperature",
+            ),
+            (|document| document["points"] = json!([]), "points"),
         ];
         for (change, named) in cases {
             let error = changed(change).unwrap_err();

@@ -44,13 +44,13 @@ pub(super) const COLUMNS: [&str; 38] = [
     "kept_back",
 ];
 
-/// The number of columns that a submission leaves empty, the last ones.
+/// The number of last columns that a submission leaves empty.
 pub(super) const EMPTY_IN_SUBMISSIONS: usize = 10;
 
 /// The rates that a row can calibrate (planner/tests/planner/ledger/mod.rs).
 const RATES: [&str; 4] = ["gpu", "host", "prompts", "link"];
 
-/// Columns that every row fills. Published measurements lack some of the others.
+/// Columns that every row fills. Published measurements lack some of the other columns.
 const REQUIRED: [&str; 11] =
     ["source", "date", "model", "cpu", "gpus", "n_gpu_layers", "layers", "n_prompt", "n_gen", "n_depth", "median"];
 
@@ -95,7 +95,7 @@ pub(super) fn check(text: &str) -> Result<()> {
             row.len(),
             COLUMNS.len()
         );
-        let of = |column: &str| &row[COLUMNS.iter().position(|it| *it == column).unwrap_or_default()];
+        let of = |column: &str| &row[COLUMNS.iter().position(|name| *name == column).unwrap_or_default()];
         for column in REQUIRED {
             ensure!(!of(column).is_empty(), "line {number}: {column} is empty");
         }
@@ -142,12 +142,12 @@ mod tests {
     use super::check;
 
     #[test]
-    fn the_ledger_of_the_repository_is_whole() {
+    fn the_ledger_of_the_repository_is_complete() {
         check(include_str!("../../../docs/ledger/speeds.csv")).unwrap();
     }
 
     #[test]
-    fn a_ledger_with_a_wrong_row_is_refused_by_its_line() {
+    fn a_ledger_with_a_wrong_row_is_refused_with_the_line() {
         let whole = include_str!("../../../docs/ledger/speeds.csv");
         for (from, to) in [
             ("43.18", "fast"),

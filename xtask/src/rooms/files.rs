@@ -1,4 +1,4 @@
-//! A crate's source as a graph: which file imports from which.
+//! A crate's source as a graph of files and their imports.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use anyhow::Result;
 use super::paths::{Named, named};
 use crate::tree;
 
-/// The names from a crate's root to a module.
+/// A module as the list of names from the crate's root.
 pub(super) type Module = Vec<String>;
 
-/// The files of a crate's `src`, without its tests.
+/// The files of a crate's `src`, except its tests.
 pub(super) struct Files {
     files: BTreeMap<Module, File>,
 }
 
 struct File {
-    /// Relative to `src`.
+    /// The path relative to `src`.
     path: PathBuf,
     named: Vec<Named>,
 }
 
-/// A path that a file names, and the file that has the item.
+/// A path in a file, and the file that contains the item.
 pub(super) struct Import<'f> {
     pub(super) from: &'f Module,
     pub(super) file: &'f Path,
     pub(super) line: usize,
-    /// The module that the path names, before re-exports.
+    /// The module in the path, before re-exports are followed.
     pub(super) named: Module,
-    /// The module of the item.
+    /// The module that contains the item.
     pub(super) to: &'f Module,
     pub(super) is_exported: bool,
 }
@@ -39,7 +39,7 @@ impl Files {
     pub(super) fn read(source: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for path in tree::files(source)? {
-            // A program beside a library is a crate of its own.
+            // A program beside a library is a separate crate.
             let is_apart = path == Path::new("main.rs") && source.join("lib.rs").is_file();
             if let Some(module) = module(&path).filter(|_| !is_apart) {
                 let text = std::fs::read_to_string(source.join(&path))?;
@@ -72,19 +72,19 @@ impl Files {
         imports
     }
 
-    /// The module that has the item of a path, behind all re-exports.
+    /// The module that contains the item of a path, after all re-exports are followed.
     fn resolve(&self, from: &Module, names: &[String], depth: usize) -> Option<&Module> {
         let (module, item) = self.walk(from, names);
         let (module, file) = self.files.get_key_value(&module)?;
-        let exported = item.and_then(|item| file.named.iter().find(|it| it.is_exported && it.alias == item));
+        let exported = item.and_then(|item| file.named.iter().find(|named| named.is_exported && named.alias == item));
         match exported {
-            // A re-export may name itself through another one.
+            // A re-export may lead back to itself through another re-export.
             Some(exported) if depth < 8 => self.resolve(module, &exported.names, depth + 1),
             _ => Some(module),
         }
     }
 
-    /// Follows a path through modules. Returns the last module, and the name behind it.
+    /// Follows a path through modules. Returns the last module, and the name after it.
     fn walk(&self, from: &Module, names: &[String]) -> (Module, Option<String>) {
         let mut at = from.clone();
         for (index, name) in names.iter().enumerate() {
@@ -104,8 +104,8 @@ impl Files {
         (at, None)
     }
 
-    /// Circles of imports with more than two files, each with the shortest way around. Re-exports do not count as
-    /// imports, and two files may need each other: a module and each of its parts, a type and its iterator.
+    /// Circles of imports with more than two files, each with the shortest path around it. Re-exports do not count as
+    /// imports. Two files may import from each other: a module and each of its parts, or a type and its iterator.
     pub(super) fn circles(&self) -> Vec<Vec<&Path>> {
         let mut edges: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
         for import in self.imports().iter().filter(|import| !import.is_exported) {
@@ -124,7 +124,7 @@ impl Files {
     }
 }
 
-/// The shortest circle from `from` through `to` back to `from`, except the one of these two alone.
+/// The shortest circle from `from` through `to` back to `from`, except for the circle of only these two files.
 fn way_back<'m>(
     edges: &BTreeMap<&'m Module, BTreeSet<&'m Module>>,
     from: &'m Module,
@@ -152,7 +152,7 @@ fn way_back<'m>(
     None
 }
 
-/// The module of a file; `None` for a test and for a file that is not Rust.
+/// The module of a file; `None` for a file of tests and for a file that is not Rust.
 fn module(path: &Path) -> Option<Module> {
     let mut names: Vec<String> =
         path.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_module_that_its_folder_or_its_name_says() {
+    fn a_file_is_the_module_of_its_folder_or_its_name() {
         let of = |path: &str| module(Path::new(path)).map(|names| names.join("::"));
         assert_eq!(of("lib.rs").as_deref(), Some(""));
         assert_eq!(of("run.rs").as_deref(), Some("run"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_leads_to_the_file_of_the_item_and_not_to_that_of_its_re_export() {
+    fn an_import_leads_to_the_file_of_the_item_not_of_its_re_export() {
         let files = files(&[
             ("lib.rs", "mod a;\nmod b;\npub use a::Item;\n"),
             ("a/mod.rs", "mod deep;\npub use deep::Item;\n"),
@@ -198,7 +198,8 @@ mod tests {
             ("b.rs", "use crate::Item;\n"),
         ]);
         let imports = files.imports();
-        let of_b: Vec<String> = imports.iter().filter(|it| it.from == &["b"]).map(|it| it.to.join("::")).collect();
+        let of_b: Vec<String> =
+            imports.iter().filter(|import| import.from == &["b"]).map(|import| import.to.join("::")).collect();
         assert_eq!(of_b, ["a::deep"]);
     }
 
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(files(&three).circles(), [["a.rs", "b.rs", "c.rs"].map(Path::new)]);
         let exported = [three[0], three[1], ("c.rs", "pub use crate::a::A;\n")];
         assert!(files(&exported).circles().is_empty());
-        // A module and its parts, of which none needs another.
+        // A module imports from all of its parts, and no part imports from another.
         let star = [
             ("a/mod.rs", "mod b;\nmod c;\nuse b::B;\nuse c::C;\n"),
             ("a/b.rs", "use super::A;\n"),

@@ -1,9 +1,9 @@
-//! `rooms`: checks that the rooms of a crate import in one direction, as ARCHITECTURE.md lists them, that no circle of
-//! imports has more than two files, and that modules with parts are named in one way.
+//! `rooms`: checks three rules. The rooms of a crate import in one direction, in the order of ARCHITECTURE.md; no
+//! circle of imports has more than two files; and all modules with parts are named in the same way.
 //!
-//! In: the table of crates and rooms, and the source. A room is a module of a crate, `load` or `safe::model`; it may
-//! import from the rooms above it in the table. Out: the lines that import from a room below, and the circles. Tests
-//! and comments do not count.
+//! In: the table of crates and rooms, and the source. A room is a module of a crate, such as `load` or `safe::model`.
+//! It may import from the rooms above it in the table. Out: the circles, and the lines that import from a room below.
+//! Tests and comments do not count.
 
 mod files;
 mod paths;
@@ -19,10 +19,11 @@ use files::{Files, Module};
 
 const LIST: &str = "ARCHITECTURE.md";
 
-/// Folders in which circles remain: the search's placements own the costs that are computed from them.
+/// Folders in which circles remain. In the search, the placements own the costs, and the costs are computed from the
+/// placements.
 const WITH_CIRCLES: [&str; 1] = ["planner/src/plan/search"];
 
-/// Fails for an import from a later room, for a circle of more than two files, and for a module of two files.
+/// Fails for an import from a later room, for a circle of more than two files, and for a module in two places.
 pub(crate) fn rooms(workspace: &Workspace) -> Result<()> {
     let list = std::fs::read_to_string(workspace.root.join(LIST))?;
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -53,7 +54,7 @@ pub(crate) fn rooms(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The crates' folders with their rooms, in the order of the table.
+/// The folders of the crates with their rooms, in the order of the table.
 fn listed(list: &str) -> Vec<(String, Vec<String>)> {
     let mut crates: Vec<(String, Vec<String>)> = Vec::new();
     let table = list.lines().skip_while(|line| !line.starts_with("| crate | room |"));
@@ -72,18 +73,18 @@ fn listed(list: &str) -> Vec<(String, Vec<String>)> {
     crates
 }
 
-/// The names in backticks.
+/// The names in backticks in a cell.
 fn names(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The imports of a room from a room below it: `FILE:LINE: ...`.
+/// The imports of a room from a room below it, as `FILE:LINE: ...`.
 fn upward(files: &Files, rooms: &[String]) -> Vec<String> {
     let room_of = |module: &Module| rooms.iter().position(|room| is_in(module, room));
     let mut found = Vec::new();
     for import in files.imports() {
         let Some(own) = room_of(import.from) else { continue };
-        // Behind a re-export, both the named room and the room of the item count.
+        // Of a re-export, both the room in the path and the room of the item count.
         let later = [room_of(&import.named), room_of(import.to)].into_iter().flatten().find(|room| *room > own);
         if let Some(later) = later {
             let (file, line) = (import.file.display(), import.line);
@@ -94,27 +95,28 @@ fn upward(files: &Files, rooms: &[String]) -> Vec<String> {
     found
 }
 
-/// Whether a module belongs to a room: `safe::model` has `safe::model::vocab`.
+/// Whether a module belongs to a room: `safe::model::vocab` belongs to `safe::model`.
 fn is_in(module: &Module, room: &str) -> bool {
     let mut names = module.iter();
     room.split("::").all(|name| names.next().is_some_and(|own| own == name))
 }
 
-/// The folders of Rust in every crate of the workspace.
+/// The folders with Rust code in every crate of the workspace.
 fn folders_of_code(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(&workspace.root)? {
         let folder = entry?.path();
         if folder.join("Cargo.toml").is_file() {
-            folders
-                .extend(["src", "tests", "build"].map(|code| folder.join(code)).into_iter().filter(|it| it.is_dir()));
+            folders.extend(
+                ["src", "tests", "build"].map(|code| folder.join(code)).into_iter().filter(|path| path.is_dir()),
+            );
         }
     }
     folders.sort();
     Ok(folders)
 }
 
-/// The files whose module has more files in a folder of its name: `x.rs` beside `x/y.rs`.
+/// The files of modules that have further files in a folder of the same name: `x.rs` beside `x/y.rs`.
 fn in_two_places(files: &BTreeSet<PathBuf>) -> impl Iterator<Item = &PathBuf> {
     let is_rust = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "rs");
     files.iter().filter(is_rust).filter(move |file| {

@@ -1,20 +1,20 @@
-//! The paths that a Rust file names. In: its text. Out: `crate::..`, `super::..`, `self::..` and the names of its own
-//! modules, each with its line; and what the file re-exports.
+//! The paths in a Rust file. In: its text. Out: the paths that begin with `crate`, `super`, `self` or the names of its
+//! own modules, each with its line; and the re-exports of the file.
 
 /// A path, with groups expanded: `crate::{a, b::C}` is `crate::a` and `crate::b::C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
-    /// Counted from 1.
+    /// The number of the line, counted from 1.
     pub(super) line: usize,
-    /// Its names, `crate`, `super` or `self` first; `*` for everything in a module.
+    /// The names in the path. `crate`, `super` or `self` comes first, and `*` stands for everything in a module.
     pub(super) names: Vec<String>,
-    /// Whether the file re-exports it (`pub use`), instead of using it.
+    /// Whether the file re-exports the path (`pub use`) instead of using it.
     pub(super) is_exported: bool,
     /// The name of the item in this file.
     pub(super) alias: String,
 }
 
-/// The paths of a file. Comments and the tests at its end do not count.
+/// The paths of a file, without those in comments and in the tests at the end.
 pub(super) fn named(text: &str) -> Vec<Named> {
     let code = without_comments(without_tests(text));
     let modules = modules(&code);
@@ -22,7 +22,7 @@ pub(super) fn named(text: &str) -> Vec<Named> {
     let mut begins_word = true;
     for (at, letter) in code.char_indices() {
         let is_name = is_of_name(letter);
-        // A visibility names a module and imports nothing.
+        // A path in a visibility names a module, but imports nothing.
         let is_inside = code[..at].ends_with("::") || code[..at].ends_with("pub(in ");
         if is_name && begins_word && !is_inside {
             let word: String = code[at..].chars().take_while(|letter| is_of_name(*letter)).collect();
@@ -44,7 +44,7 @@ pub(super) fn named(text: &str) -> Vec<Named> {
     found
 }
 
-/// Whether the code before a path is `pub use`, or `pub(..) use`.
+/// Whether the code before a path is `pub use` or `pub(..) use`.
 fn is_exported(before: &str) -> bool {
     let statement = before.rsplit([';', '{', '}']).next().unwrap_or_default().trim_end();
     let Some(visibility) = statement.strip_suffix("use").map(str::trim_end) else { return false };
@@ -55,14 +55,14 @@ fn is_of_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// The modules that the file declares with files of their own: `mod name;`.
+/// The modules that the file declares and that have their own files: `mod name;`.
 fn modules(code: &str) -> Vec<String> {
     let declared = code.lines().filter_map(|line| line.trim().strip_suffix(';')?.rsplit_once("mod "));
     let is_declaration = |before: &str| before.is_empty() || before.starts_with("pub");
     declared.filter(|(before, _)| is_declaration(before.trim())).map(|(_, name)| name.trim().to_owned()).collect()
 }
 
-/// Reads the path at the beginning of `code` and adds its expansions behind `before`, each with its alias. Returns the
+/// Reads the path at the beginning of `code`, and adds its expansions after `before`, each with its alias. Returns the
 /// rest of the code.
 fn expand<'c>(code: &'c str, mut before: Vec<String>, found: &mut Vec<(Vec<String>, String)>) -> &'c str {
     let mut rest = code.trim_start();
@@ -87,7 +87,7 @@ fn expand<'c>(code: &'c str, mut before: Vec<String>, found: &mut Vec<(Vec<Strin
         }
         let end = rest.find(|letter| !is_of_name(letter)).unwrap_or(rest.len());
         if end == 0 {
-            // No path: `crate::<T>`, or a macro's fragment.
+            // This is not a path: `crate::<T>`, or a macro's fragment.
             let skipped = rest.chars().next().map_or(0, char::len_utf8);
             return &rest[skipped..];
         }
@@ -113,7 +113,7 @@ fn expand<'c>(code: &'c str, mut before: Vec<String>, found: &mut Vec<(Vec<Strin
     rest
 }
 
-/// The text before the module of tests at its end.
+/// The text before the module of tests at the end.
 fn without_tests(text: &str) -> &str {
     let tests = text.match_indices("#[cfg(test)]\n").map(|(at, _)| at);
     let is_module = |at: &usize| text[*at..].lines().nth(1).is_some_and(|line| line.ends_with("mod tests {"));
@@ -121,7 +121,7 @@ fn without_tests(text: &str) -> &str {
     tests.next().map_or(text, |at| &text[..at])
 }
 
-/// The code with its comments blanked, on the same lines.
+/// The code with blanks in place of comments. The line numbers stay the same.
 fn without_comments(text: &str) -> String {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     code.collect::<Vec<_>>().join("\n")
@@ -132,7 +132,7 @@ mod tests {
     use super::named;
 
     fn paths(text: &str) -> Vec<(usize, String)> {
-        named(text).into_iter().map(|it| (it.line, it.names.join("::"))).collect()
+        named(text).into_iter().map(|path| (path.line, path.names.join("::"))).collect()
     }
 
     #[test]
@@ -151,17 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_others_use_and_visibilities_are_no_imports() {
+    fn shared_tests_and_visibilities_are_not_imports() {
         let text = "pub(in crate::a) const A: u8 = 0;\n#[cfg(test)]\npub(super) mod tests {\n    use crate::b;\n}\n";
         assert_eq!(paths(text), []);
     }
 
     #[test]
-    fn the_files_own_modules_are_paths_too_and_re_exports_are_marked() {
+    fn the_modules_of_a_file_are_also_paths_and_re_exports_are_marked() {
         let text = "mod a;\npub(crate) mod b;\npub use a::{B, c as D};\nuse b::E;\nfn f() { b::g(x::a::h) }\n";
         let found = named(text);
         let seen: Vec<(String, bool, &str)> =
-            found.iter().map(|it| (it.names.join("::"), it.is_exported, it.alias.as_str())).collect();
+            found.iter().map(|path| (path.names.join("::"), path.is_exported, path.alias.as_str())).collect();
         let expected = [
             ("self::a::B", true, "B"),
             ("self::a::c", true, "D"),

@@ -34,10 +34,10 @@ fn call(tool: &Tool, index: usize) -> Value {
     let mut arguments = match &tool.parameters {
         Value::Object(_) => {
             let (arguments, unenforced) = Constraint::enforceable(&tool.parameters);
-            for it in unenforced {
+            for part in unenforced {
                 tracing::warn!(
                     target: "autoplace::generate",
-                    tool = tool.name, "the grammar of a call's arguments does not cover the whole schema: {it}"
+                    tool = tool.name, "the grammar of a call's arguments does not cover the whole schema: {part}"
                 );
             }
             arguments
@@ -55,7 +55,7 @@ fn call(tool: &Tool, index: usize) -> Value {
     call
 }
 
-/// The schema of a call with these keys. It leaves the arguments open.
+/// The schema of a call with these keys. Any arguments are allowed.
 pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     json!({
         "type": "object",

@@ -41,7 +41,7 @@ fn failure(constraint: &Constraint, reason: String) -> Unenforced {
             Err(unread) => unread,
         }),
         Kind::CallsOr { calls, form } => {
-            let refused = [calls, form].into_iter().find_map(|it| compiled(it).err());
+            let refused = [calls, form].into_iter().find_map(|part| compiled(part).err());
             refused.unwrap_or_else(|| reason.into())
         }
         Kind::TextOrCalls(calls) => {
@@ -70,7 +70,7 @@ fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<T
     Ok(match &constraint.0 {
         Kind::JsonSchema { schema, is_open, .. } => {
             let prepared = schema::read(schema).and_then(|schema| schema::prepared(&schema, *is_open));
-            TopLevelGrammar::from_json_schema(prepared.map_err(|it| constraint.named(it))?)
+            TopLevelGrammar::from_json_schema(prepared.map_err(|unenforced| constraint.named(unenforced))?)
         }
         Kind::CallsOr { calls, form } => {
             let mut whole = TopLevelGrammar::from_lark(CALLS_OR.to_owned());

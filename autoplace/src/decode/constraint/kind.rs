@@ -1,4 +1,4 @@
-//! The kinds of constraints, as a request holds them. Creating one is cheap; nothing is compiled.
+//! The kinds of constraints in a request. Creating a constraint is cheap, because nothing is compiled.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,11 +34,11 @@ pub struct Constraint(pub(super) Kind);
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
     JsonSchema {
-        /// JSON text, because messages to workers hold no JSON trees.
+        /// The schema as JSON text, because messages to workers cannot contain JSON trees.
         schema: String,
         /// Whether objects may have unnamed properties by default.
         is_open: bool,
-        /// Names of schema places in errors, by their prefix. The first match wins.
+        /// Names that errors show for places in the schema, by prefix. The first match wins.
         places: Vec<(String, String)>,
     },
     Regex(String),
@@ -64,7 +64,7 @@ pub(super) struct TextOrCalls {
     pub(super) is_open: bool,
 }
 
-/// A tool. Its schema is JSON text, because messages to workers hold no JSON trees.
+/// A tool. The schema is JSON text, because messages to workers cannot contain JSON trees.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CalledTool {
     pub(super) name: String,
@@ -75,14 +75,14 @@ pub(super) struct CalledTool {
 impl Constraint {
     /// A JSON value that the schema allows (draft 4 to 2020-12).
     ///
-    /// A keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is
+    /// A keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) gives
     /// [`Error::Constraint`](crate::generate::Error::Constraint) with the keyword and its place.
     /// [`enforceable`](Self::enforceable) removes such keywords and reports them. Properties come in the order of the
     /// schema. Whitespace between two parts of the value is limited, because a model may otherwise write spaces without
     /// end: at most one space, or one or two line ends and up to 20 spaces or tabs, as in llama.cpp
     /// (common/json-schema-to-grammar.cpp, `SPACE_RULE`).
     ///
-    /// An object with `properties` has no others unless the schema allows them, as in llama.cpp.
+    /// An object with `properties` has no other properties unless the schema allows them, as in llama.cpp.
     /// [`open_objects`](Self::open_objects) follows JSON Schema to the letter.
     ///
     /// Numbers stay within ±9007199254740991, where a double represents each integer. Strings have no `\u` escapes:

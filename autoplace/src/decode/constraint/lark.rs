@@ -37,7 +37,7 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
                 return Err("it has parameters (`::`), which could create rules without end".to_owned());
             }
             "lark" if is_directive => return Err("it contains another grammar (`%lark`)".to_owned()),
-            // Each step would keep the text so far.
+            // With a capture, each step would keep the text so far.
             "capture" | "stop_capture" => return Err(format!("it has a `{token}`, which is not supported")),
             "json" if is_directive => {
                 let mut values = Deserializer::from_str(rest).into_iter();
@@ -110,7 +110,7 @@ fn heaviest(definitions: &[Definition<'_>]) -> usize {
     for _ in 0..MAX_DEPTH {
         let mut is_done = true;
         for definition in definitions.iter().filter(|definition| definition.is_terminal) {
-            let names = definition.names.iter().filter(|it| **it != definition.name);
+            let names = definition.names.iter().filter(|name| **name != definition.name);
             let named: usize = names.filter_map(|name| weights.get(name)).sum();
             let weight = (definition.weight + named).min(MAX_BYTES + 1);
             is_done &= weights.insert(definition.name, weight) == Some(weight);

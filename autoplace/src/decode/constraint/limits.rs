@@ -78,7 +78,7 @@ pub(super) fn on_large_stack<T: Send, E: Send + From<String>>(
             .name("autoplace-constraint".to_owned())
             .stack_size(STACK)
             .spawn_scoped(scope, work)
-            .map_err(|error| E::from(format!("no thread to compile it on: {error}")))?
+            .map_err(|error| E::from(format!("there is no thread to compile it: {error}")))?
             .join()
             .unwrap_or_else(|_| Err(E::from("llguidance panicked".to_owned())))
     })

@@ -72,7 +72,7 @@ impl Matcher {
             accepted: 0,
             kept: 0,
         };
-        // Refuses a constraint that no token can begin.
+        // Refuses a constraint under which no token can come first.
         match matcher.mask() {
             Err(Error::NoTokenAllowed { reason, .. }) => Err(constraint.refused(reason.into())),
             Err(error) => Err(error),
@@ -80,8 +80,8 @@ impl Matcher {
         }
     }
 
-    /// The mask of the next token: bit t % 32 of word t / 32 allows token t. It includes the tokens that end a
-    /// generation where the text may end. [`Error::NoTokenAllowed`] when no token is allowed.
+    /// The mask of the next token: bit t % 32 of word t / 32 allows token t. If the text may end here, the mask
+    /// includes the tokens that end a generation. [`Error::NoTokenAllowed`] when no token is allowed.
     pub(crate) fn mask(&mut self) -> Result<&[u32], Error> {
         if !self.is_asked {
             self.ask()?;

@@ -1,7 +1,7 @@
 //! Constraints on the text of a generation: a JSON schema, a regular expression, a grammar, or a list of choices.
 //!
 //! In: a [`Constraint`] and a model's vocabulary. Out: before each token, the set of tokens that may come next. A text
-//! that ends thus meets its constraint, whatever the model would have preferred. A text that a limit cuts short is
+//! that ends by itself therefore meets its constraint. A text that a limit cuts short ends with
 //! [`Error::Incomplete`](crate::generate::Error::Incomplete), so a partial text never passes for a whole one.
 
 mod call_schema;

@@ -19,11 +19,12 @@ use crate::load::vocabulary::Vocabulary;
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
 /// Maximum number of spellings per instance, which differ in the order of the properties.
 const MAX_SPELLINGS: usize = 800;
-/// Files about behaviour that JSON Schema leaves open, where our choice differs: formats are enforced, contents of
-/// strings are not, and a custom `$schema` is not fetched.
+/// Files of the suite about behaviour that JSON Schema leaves open, and for which we chose otherwise. Formats are
+/// enforced, contents of strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
     [("draft7", "content"), ("draft7", "format"), ("draft2020-12", "format"), ("draft2020-12", "vocabulary")];
-/// The optional folders include features that need a network or a base URI. Their files are compiled like all others.
+/// The optional folders include features that need a network or a base URI. The files of these folders are compiled
+/// like all others.
 const FOLDERS: [&str; 3] = ["", "optional", "optional/format"];
 
 /// Results of the schemas of one keyword.
@@ -49,8 +50,8 @@ fn every_schema_of_the_suite_is_followed_or_refused() {
     for draft in DRAFTS {
         for kind in FOLDERS {
             let mut files: Vec<PathBuf> =
-                fs::read_dir(folder.join(draft).join(kind)).unwrap().map(|it| it.unwrap().path()).collect();
-            files.retain(|it| it.extension().is_some_and(|it| it == "json"));
+                fs::read_dir(folder.join(draft).join(kind)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
             files.sort();
             for file in files {
                 let stem = file.file_stem().unwrap().to_str().unwrap();
@@ -111,7 +112,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
             (false, true) => faults.push(format!("{about}: {what}: invalid, and can be written: {instance}")),
         }
     }
-    // By default objects are closed, which may leave out valid instances, but lets no invalid one pass.
+    // Objects are closed by default. This may exclude valid instances, but must not admit an invalid one.
     match Matcher::new(&closed, vocabulary) {
         Ok(begun) => {
             let allows = |text: &String| allows(begun.clone(), vocabulary, text);
@@ -120,7 +121,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
                 faults.push(format!("{about}: {}: invalid, and can be written by default", test["description"]));
             }
         }
-        // Only an object that needs a property which it may not have.
+        // This happens only for an object that requires a property that it may not have.
         Err(Error::Constraint { .. }) => {}
         Err(error) => faults.push(format!("{about}: by default: {error}")),
     }
@@ -131,7 +132,7 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
 /// as integers, strings without `\u` escapes, host names without reserved labels.
 fn is_narrower(value: &Value) -> bool {
     match value {
-        Value::Number(number) => number.as_f64().is_none_or(|it| it.abs() > 9_007_199_254_740_991.0),
+        Value::Number(number) => number.as_f64().is_none_or(|number| number.abs() > 9_007_199_254_740_991.0),
         Value::String(text) => {
             let is_reserved = text.split('.').any(|label| label.get(2..4) == Some("--"));
             is_reserved || text.chars().any(|c| c.is_ascii_control() && !matches!(c, '\u{8}'..='\n' | '\u{c}' | '\r'))
@@ -159,7 +160,7 @@ fn spellings(value: &Value) -> Vec<String> {
                 let members: Vec<(&String, &Value)> = members.iter().collect();
                 let parts = order.into_iter().map(|at| {
                     let (name, value) = members[at];
-                    spellings(value).into_iter().map(|it| format!("{}:{it}", json!(name))).collect()
+                    spellings(value).into_iter().map(|spelling| format!("{}:{spelling}", json!(name))).collect()
                 });
                 joined(parts.collect(), '{', '}')
             })
@@ -177,7 +178,7 @@ fn joined(parts: Vec<Vec<String>>, begin: char, end: char) -> Vec<String> {
             .iter()
             .flat_map(|text| {
                 let comma = if text.is_empty() { "" } else { "," };
-                part.iter().map(move |it| format!("{text}{comma}{it}"))
+                part.iter().map(move |spelling| format!("{text}{comma}{spelling}"))
             })
             .take(MAX_SPELLINGS)
             .collect();
@@ -193,7 +194,9 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
     for _ in 0..count {
         orders = orders
             .iter()
-            .flat_map(|order| (0..count).filter(|it| !order.contains(it)).map(|it| [&order[..], &[it]].concat()))
+            .flat_map(|order| {
+                (0..count).filter(|index| !order.contains(index)).map(|index| [&order[..], &[index]].concat())
+            })
             .collect();
     }
     orders

@@ -40,7 +40,7 @@ pub(super) fn allows(constraint: &Constraint, text: &str) -> bool {
 pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: &[&str]) -> bool {
     let vocab = vocab();
     let (words, _) = words(&vocab, false).unwrap();
-    let control = control.iter().map(|it| (*it).to_owned()).collect();
+    let control = control.iter().map(|token| (*token).to_owned()).collect();
     allows_of(&Arc::new(Vocabulary::from_words(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
 }
 
@@ -65,7 +65,7 @@ fn allows_of(vocabulary: &Arc<Vocabulary>, constraint: &Constraint, text: &str) 
 }
 
 #[test]
-fn a_schema_within_a_lark_grammar_is_held_to_what_one_alone_is() {
+fn a_schema_in_a_lark_grammar_is_checked_like_one_alone() {
     let grammar = |schema: &str| Constraint::lark(format!("start: \"<\" %json {schema} \">\""));
     let number = grammar(r#"{"type": "integer", "exclusiveMinimum": 1, "maximum": 3}"#);
     assert!(allows(&number, "<2>") && !allows(&number, "<1>") && !allows(&number, "<4>"));
@@ -78,7 +78,7 @@ fn a_text_whose_parser_would_keep_too_much_ends() {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     let mut matcher = Matcher::new(&Constraint::regex(regex), &vocabulary).unwrap();
     let env = vocabulary.factory.tok_env().clone();
-    let letters = ["a", "b"].map(|it| env.tokenize_bytes(it.as_bytes())[0] as i32);
+    let letters = ["a", "b"].map(|letter| env.tokenize_bytes(letter.as_bytes())[0] as i32);
     let mut dice = 1_u32;
     let refused = (0..20_000).find_map(|_| {
         dice ^= dice << 13;
@@ -91,7 +91,7 @@ fn a_text_whose_parser_would_keep_too_much_ends() {
 }
 
 #[test]
-fn what_weighs_too_much_is_refused_before_it_is_compiled() {
+fn a_heavy_constraint_is_refused_before_it_is_compiled() {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     for constraint in [
         Constraint::regex("a?".repeat(8_000)),
@@ -119,7 +119,7 @@ fn tools() -> Vec<Tool> {
 }
 
 #[test]
-fn beside_a_form_an_answer_is_calls_or_the_form_and_nothing_else() {
+fn an_answer_is_calls_or_the_other_form_and_nothing_else() {
     let form =
         json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}, "required": ["name"]});
     let either = Constraint::json_schema(form).or_calls(&tools());
@@ -137,7 +137,7 @@ fn beside_a_form_an_answer_is_calls_or_the_form_and_nothing_else() {
 }
 
 #[test]
-fn a_place_is_named_as_the_request_has_it() {
+fn an_error_names_a_place_like_the_request() {
     let place = |constraint: Constraint| match constraint.check().unwrap_err() {
         Error::Constraint { place, .. } => place,
         error => panic!("{error}"),
@@ -154,7 +154,7 @@ fn a_place_is_named_as_the_request_has_it() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_left_out_and_named() {
+fn unenforceable_keywords_are_removed_and_named() {
     let schema = json!({"type": "object", "properties": {
         "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": true, "maxItems": 3},
         "code": {"type": "string", "pattern": "^(?!x)[a-z]{2}$", "maxLength": 2},
@@ -163,7 +163,7 @@ fn what_cannot_be_enforced_is_left_out_and_named() {
     }, "required": ["tags", "days"], "if": {"required": ["code"]}, "then": {"required": ["kind"]}});
     let (enforced, unenforced) = Constraint::enforceable(&schema);
     let places: Vec<(&str, bool)> = ["properties.tags", "properties.code", "properties.kind", ""]
-        .map(|place| (place, unenforced.iter().any(|it| it.place == place)))
+        .map(|place| (place, unenforced.iter().any(|part| part.place == place)))
         .into();
     assert!(places.iter().all(|(_, is_there)| *is_there) && unenforced.len() == 4, "{unenforced:?}");
     let held = Constraint::json_schema(enforced);
@@ -174,7 +174,7 @@ fn what_cannot_be_enforced_is_left_out_and_named() {
 }
 
 #[test]
-fn an_object_that_says_nothing_of_others_has_none_unless_the_letter_is_asked_for() {
+fn objects_have_no_unnamed_properties_unless_they_are_open() {
     let named = json!({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]});
     let other = r#"{"a":null,"b":1}"#;
     let more = |members: serde_json::Value| {
@@ -240,7 +240,7 @@ fn formats_are_enforced_rightly_and_unknown_ones_are_annotations() {
 }
 
 #[test]
-fn a_keyword_of_null_is_one_that_is_not_there() {
+fn a_keyword_with_null_counts_as_absent() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "minimum": null, "enum": null}},
         "required": null, "additionalProperties": null, "$defs": null, "anyOf": null});
     let held = Constraint::json_schema(schema);
@@ -249,7 +249,7 @@ fn a_keyword_of_null_is_one_that_is_not_there() {
 }
 
 #[test]
-fn what_has_no_end_is_refused_and_never_offered() {
+fn endless_values_are_refused_and_never_offered() {
     let endless = json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]});
     for schema in [json!({"$ref": "#"}), endless, json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1})] {
         let error = Constraint::json_schema(schema.clone()).check().unwrap_err();
@@ -277,7 +277,7 @@ fn begins(constraint: &Constraint, text: &str) -> bool {
 #[test]
 fn no_token_is_offered_that_cannot_be_followed() {
     let vocabulary = vocabulary();
-    // Every name that begins here would have no way to end.
+    // A name that begins here could never end.
     for patterns in [json!({".*": false}), json!({"": false}), json!({"^a": false, "^[^a]": false, "^$": false})] {
         let held = Constraint::json_schema(json!({"type": "object", "patternProperties": patterns}));
         assert!(allows(&held, "{}") && !begins(&held, "{\""), "{patterns}");
@@ -310,8 +310,9 @@ fn no_token_is_offered_that_cannot_be_followed() {
                     break;
                 }
                 let mask = matcher.mask().unwrap_or_else(|error| panic!("{schema}: {error}")).to_vec();
-                let allowed: Vec<u32> =
-                    (0..mask.len() as u32 * 32).filter(|it| mask[*it as usize / 32] >> (it % 32) & 1 == 1).collect();
+                let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
+                    .filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1)
+                    .collect();
                 dice ^= dice << 13;
                 dice ^= dice >> 17;
                 dice ^= dice << 5;

@@ -13,8 +13,8 @@ const MIROSTAT_M: u32 = 100;
 
 impl Sampling {
     /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): the samplers in their
-    /// requested order, and the one that chooses. The biases come before the chain. [`Sampler::seed`] is the seed in
-    /// use.
+    /// requested order, then the sampler that chooses. The biases are added before the chain runs. [`Sampler::seed`] is
+    /// the seed in use.
     pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
@@ -67,9 +67,10 @@ impl Sampling {
 
     /// Whether greedy sampling can skip a sampler: no later sampler depends on the tokens that it drops.
     fn keeps_the_likeliest(&self, at: usize) -> bool {
-        let rest = self.samplers[at..].iter().take_while(|it| **it != SamplerKind::Temperature);
-        rest.filter(|it| self.is_on(**it))
-            .all(|it| matches!(it, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP))
+        let rest = self.samplers[at..].iter().take_while(|sampler| **sampler != SamplerKind::Temperature);
+        rest.filter(|sampler| self.is_on(**sampler)).all(|sampler| {
+            matches!(sampler, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP)
+        })
     }
 
     fn add(&self, chain: SamplerChain, kind: SamplerKind, seed: u32) -> Result<SamplerChain, llama_sys::Error> {
@@ -146,7 +147,7 @@ impl Sampling {
     }
 }
 
-/// A new number for each call, from the random source that std keeps for its hash maps.
+/// A new number for each call, from the random source of std's hash maps.
 fn random_seed() -> u32 {
     // LLAMA_DEFAULT_SEED (u32::MAX) would make llama.cpp draw a seed that cannot be read back.
     (RandomState::new().build_hasher().finish() >> 33) as u32

@@ -1,4 +1,5 @@
-//! Sampling parameters: the parameters themselves, the model file's recommendations, and the sampler chain.
+//! Sampling parameters. This module has the parameters, reads those that a model file recommends, and builds the
+//! sampler chain.
 
 mod build;
 mod shipped;
@@ -73,7 +74,7 @@ pub struct Sampling {
     pub logit_bias: Vec<(Token, f32)>,
     /// Biases by text, each of exactly one token. Control tokens are written out.
     pub logit_bias_text: Vec<(String, f32)>,
-    /// The samplers in their order; those that are off are skipped. Default: [`SamplerKind::DEFAULT`].
+    /// The samplers in their order. Samplers that are off are skipped. Default: [`SamplerKind::DEFAULT`].
     pub samplers: Vec<SamplerKind>,
     /// Seed of the random choices; `None` draws one, which [`Statistics::seed`](crate::generate::Statistics::seed)
     /// reports.
@@ -123,7 +124,7 @@ impl Sampling {
     }
 }
 
-/// A sampler in [`Sampling::samplers`]. Its JSON name is llama.cpp's.
+/// A sampler in [`Sampling::samplers`]. The JSON names of the samplers are llama.cpp's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -148,7 +149,8 @@ pub enum SamplerKind {
     Xtc,
     /// The temperature.
     Temperature,
-    /// Adaptive-p. It always comes last, wherever the list has it, and chooses the token in place of the random choice.
+    /// Adaptive-p, which replaces the random choice of the token. This sampler always comes last, no matter where it is
+    /// in the list.
     AdaptiveP,
 }
 
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_json_leaves_out_is_as_by_default_and_what_it_adds_is_not_looked_at() {
+    fn missing_json_keys_get_defaults_and_unknown_ones_are_ignored() {
         let some = r#"{"top_k": 3, "mirostat": "v2", "samplers": ["top_k", "typ_p"], "n_probs": 4}"#;
         let read: Sampling = serde_json::from_str(some).unwrap();
         let expected = Sampling {

@@ -8,31 +8,31 @@ impl Sampling {
     /// (common/common.cpp, common_init_sampler_from_model). An invalid value is skipped with a warning.
     pub fn shipped_with(header: &Header) -> Self {
         let file = Shipped { header };
-        let mut it = Self::default();
+        let mut sampling = Self::default();
         let probability = |p: f64| (0.0..=1.0).contains(&p);
         let not_negative = |number: f64| (0.0..=1e6).contains(&number);
         if let Some(samplers) = file.sequence() {
-            it.samplers = samplers;
+            sampling.samplers = samplers;
         }
         // 0 and negative values keep all tokens.
-        it.top_k = file.count("top_k", it.top_k);
-        it.top_p = file.number("top_p", it.top_p, probability);
-        it.min_p = file.number("min_p", it.min_p, probability);
-        it.xtc_probability = file.number("xtc_probability", it.xtc_probability, probability);
-        it.xtc_threshold = file.number("xtc_threshold", it.xtc_threshold, probability);
+        sampling.top_k = file.count("top_k", sampling.top_k);
+        sampling.top_p = file.number("top_p", sampling.top_p, probability);
+        sampling.min_p = file.number("min_p", sampling.min_p, probability);
+        sampling.xtc_probability = file.number("xtc_probability", sampling.xtc_probability, probability);
+        sampling.xtc_threshold = file.number("xtc_threshold", sampling.xtc_threshold, probability);
         let temperature = |number| number == 0.0 || (1e-6..=1e6).contains(&number);
-        it.temperature = file.number("temp", it.temperature, temperature);
-        it.repeat_last_n = file.count("penalty_last_n", it.repeat_last_n);
+        sampling.temperature = file.number("temp", sampling.temperature, temperature);
+        sampling.repeat_last_n = file.count("penalty_last_n", sampling.repeat_last_n);
         let penalty = |number| (1e-6..=1e6).contains(&number);
-        it.repeat_penalty = file.number("penalty_repeat", it.repeat_penalty, penalty);
-        it.mirostat = match file.number("mirostat", 0.0, |it| [0.0, 1.0, 2.0].contains(&it)) {
+        sampling.repeat_penalty = file.number("penalty_repeat", sampling.repeat_penalty, penalty);
+        sampling.mirostat = match file.number("mirostat", 0.0, |version| [0.0, 1.0, 2.0].contains(&version)) {
             1.0 => Mirostat::V1,
             2.0 => Mirostat::V2,
             _ => Mirostat::Off,
         };
-        it.mirostat_tau = file.number("mirostat_tau", it.mirostat_tau, not_negative);
-        it.mirostat_eta = file.number("mirostat_eta", it.mirostat_eta, not_negative);
-        it
+        sampling.mirostat_tau = file.number("mirostat_tau", sampling.mirostat_tau, not_negative);
+        sampling.mirostat_eta = file.number("mirostat_eta", sampling.mirostat_eta, not_negative);
+        sampling
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_and_without_any_it_is_sampled_as_llama_cpp_does() {
+    fn every_key_is_read_and_missing_keys_get_llama_cpps_defaults() {
         assert_eq!(shipped_with(|file| file), Sampling::default());
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sampler_takes_is_left_out() {
+    fn values_that_no_sampler_accepts_are_left_out() {
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "nonsense")
                 .i32(&key("top_k"), -1)

@@ -17,8 +17,8 @@ use crate::decode::speculative::{Drafters, SeqTokens, Speculator};
 use crate::decode::stats::DraftingPaused;
 
 impl Sequence {
-    /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint or picture, or one
-    /// generated token. 0 before the rows of a picture.
+    /// Number of tokens that can be computed next. In a prompt these are the tokens up to the next checkpoint or
+    /// picture, and 0 directly before the rows of a picture; after the prompt it is one generated token.
     pub(crate) fn wanted(&self) -> usize {
         if self.next_media().is_some() {
             return 0;
@@ -28,7 +28,7 @@ impl Sequence {
         end.saturating_sub(self.held.computed).max(1)
     }
 
-    /// The rows of a picture or a sound that are computed next, before any token.
+    /// The rows of a picture or a sound, if they must be computed before any token.
     pub(crate) fn next_media(&self) -> Option<&Span> {
         self.spans.at(self.held.computed)
     }
@@ -116,8 +116,8 @@ impl Sequence {
         }
     }
 
-    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted. If so, the batch already
-    /// holds the logits for the next choice.
+    /// Accepts the chosen token if it is the next token of the draft. Returns whether it was accepted. If so, the batch
+    /// already holds the logits for the next choice.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
@@ -179,7 +179,7 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// The last piece of a text that requests no token.
+    /// The last piece of a text whose request asks for no tokens (`max_tokens` of 0).
     pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0)
             .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })
@@ -207,7 +207,7 @@ impl Sequence {
         }
         let Choice { token, logprobs } = choice;
         let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
-        // Beside a constraint, an ignored end token is left only where no other token may follow.
+        // Under a constraint, an ignored end token can only be chosen if no other token may follow.
         if vocab.is_eog(token) && (!self.limits.ignore_eos || self.matcher.is_some()) {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);
@@ -238,7 +238,7 @@ impl Sequence {
         Ok(piece)
     }
 
-    /// Ends the text, and adds the text that was held back to its last piece.
+    /// Ends the text. Adds the characters that were held back to the last piece.
     pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (rest, is_stopped) = self.text.finish();
         piece.text.push_str(&rest);

@@ -11,8 +11,8 @@ pub(crate) struct Held {
     pub(crate) seq: SeqId,
     /// Number of leading tokens in the KV cache.
     pub(crate) computed: usize,
-    /// Number of leading tokens that are computed in full batches. The tokens after them are computed one by one, as
-    /// they were generated.
+    /// Number of leading tokens that are computed in full batches. The tokens after them are computed one by one, in
+    /// the same way as when they were generated.
     pub(crate) in_batches: usize,
     /// Number of leading tokens that no shift has moved. Moved tokens depend on discarded ones, so no other text reuses
     /// them.

@@ -33,7 +33,7 @@ pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     /// The prompt and the generated tokens.
     pub(crate) tokens: Vec<Token>,
-    /// The rows of pictures and sounds among them, which are in the prompt.
+    /// The rows of pictures and sounds among the tokens; all of them are in the prompt.
     pub(crate) spans: Spans,
     /// The hashes of those rows.
     marks: Marks,
@@ -50,7 +50,7 @@ pub(crate) struct Sequence {
     pub(crate) chooser: Chooser,
     pub(crate) held: Held,
     batch: InBatch,
-    /// Turns of other adapter sets since the text's own.
+    /// Number of turns that other adapter sets have had since the last turn of this text's set.
     pub(crate) turns_waited: u32,
     pub(crate) speculator: Option<Speculator>,
     pub(crate) statistics: Statistics,
@@ -74,7 +74,7 @@ impl Sequence {
         capacity: usize,
     ) -> Result<Self, Error> {
         let scales = model.scales(spec.lora.as_deref())?;
-        let mut matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
+        let mut matcher = spec.constraint.as_ref().map(|constraint| constraint.begin(model, vocab)).transpose()?;
         if let Some(matcher) = matcher.as_mut().filter(|_| spec.limits.ignore_eos) {
             matcher.ignore_ends();
         }
@@ -132,10 +132,10 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Appends tokens that an earlier process generated. They are computed one by one, as before, because another batch
-    /// shape would round differently. Their text was already returned, except for the part that is still held back.
-    /// Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond `capacity` are
-    /// discarded here, as the earlier process did.
+    /// Appends tokens that an earlier process generated. The tokens are computed one by one, as before, because another
+    /// batch shape would round differently. The text of these tokens was already returned, except for the part that is
+    /// still held back. Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond
+    /// `capacity` are discarded here, as the earlier process did.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
@@ -148,7 +148,7 @@ impl Sequence {
         self.statistics.generated_tokens = so_far.len();
         self.chooser.go_on_after(so_far)?;
         match &mut self.matcher {
-            Some(matcher) => so_far.iter().try_for_each(|it| matcher.accept(*it)),
+            Some(matcher) => so_far.iter().try_for_each(|token| matcher.accept(*token)),
             None => Ok(()),
         }
     }
@@ -182,8 +182,8 @@ impl Sequence {
     }
 }
 
-/// Refuses a prompt that ends with a picture, a picture of more rows than one computation holds where all see each
-/// other, and a shift of a text with pictures.
+/// Refuses a prompt that ends with a picture, and a context shift of a text with pictures. Also refuses a picture with
+/// more rows than one computation holds, if all of its rows attend to each other.
 fn check_spans(spans: &Spans, prompt: usize, spec: &Spec, model: &load::Model) -> Result<(), Error> {
     let Some(last) = spans.all().last() else { return Ok(()) };
     let refused = |span: &Span, reason: String| {
@@ -241,7 +241,7 @@ pub(crate) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     gone
 }
 
-/// Records that a text shares at most its first `keep` tokens with others.
+/// Records that a text shares no more than its first `keep` tokens with other texts.
 pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
     let id = sequences[at].id;
     sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));
@@ -251,14 +251,14 @@ pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
 /// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
 /// becomes the heir: the others now share with the heir, and the heir shares with `left`.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
-    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let more = |sequence: &Sequence| sequence.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|sequence| Some((more(sequence)?, sequence.id)));
     let Some((most, heir)) = heirs.max() else { return };
-    for it in sequences {
-        if it.id == heir {
-            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
-        } else if let Some(tokens) = more(it) {
-            it.held.shares = Some((heir, tokens));
+    for sequence in sequences {
+        if sequence.id == heir {
+            sequence.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(sequence) {
+            sequence.held.shares = Some((heir, tokens));
         }
     }
 }

@@ -6,6 +6,7 @@ use super::Sequence;
 use crate::decode::cache::{Cache, Place};
 use crate::decode::error::Error;
 use crate::decode::prefix::Prefix;
+use crate::decode::speculative::{Drafters, SeqTokens};
 
 impl Sequence {
     /// Assigns a place to the text. `again` says that the text was suspended.
@@ -34,17 +35,22 @@ impl Sequence {
         Prefix { tokens: &self.tokens, spans: &self.spans, marks: &self.marks, scales: &self.scales }
     }
 
-    /// Takes the text out of the context. Its tokens stay cached until another text needs the cells. [`put`](Self::put)
+    /// Takes the text out of the context. The tokens stay cached until another text needs the cells. [`put`](Self::put)
     /// puts the text back.
-    pub(crate) fn suspend(&mut self, cache: &mut Cache) {
-        cache.remember(self.held.seq, self.held());
+    pub(crate) fn suspend(&mut self, cache: &mut Cache, drafters: &mut Drafters) {
+        self.remember(cache, drafters);
         self.held.computed = 0;
         self.held.shares = None;
     }
 
     /// Ends the text, and leaves its reusable tokens in the cache.
-    pub(crate) fn leave(self, cache: &mut Cache) {
+    pub(crate) fn leave(self, cache: &mut Cache, drafters: &mut Drafters) {
+        self.remember(cache, drafters);
+    }
+
+    fn remember(&self, cache: &mut Cache, drafters: &mut Drafters) {
         cache.remember(self.held.seq, self.held());
+        drafters.ended(SeqTokens { seq: self.held.seq, tokens: &self.tokens });
     }
 
     /// Saves the KV cache of the text to host memory. Returns its bytes.

@@ -16,8 +16,10 @@ const JUDGED: u32 = 8;
 /// less than 1 %.
 const REFRESH: u32 = 128;
 
-/// Steps of the first and of the longest pause.
+/// Number of steps in the first pause.
 const PAUSE: u32 = 32;
+
+/// Number of steps in the longest pause.
 const MAX_PAUSE: u32 = 1024;
 
 /// Tolerated ratio of the time per token with drafts to the time without, so that noise does not pause drafting.
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_goes_on_and_what_costs_is_given_up_and_seldom_tried_again() {
+    fn drafting_continues_while_it_pays_and_is_rarely_tried_while_it_costs() {
         let drafts = go(&mut Gate::new(), 10_000, 100, 150, 3);
         assert!(drafts > 9900, "{drafts}");
         let mut gate = Gate::new();
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_to_pay_is_taken_up_again() {
+    fn drafting_resumes_when_it_begins_to_pay() {
         let mut gate = Gate::new();
         go(&mut gate, 100_000, 100, 150, 1);
         go(&mut gate, MAX_PAUSE + JUDGED, 100, 150, 3);
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_about_the_break_even_does_not_make_it_flicker() {
+    fn noise_near_the_break_even_does_not_make_drafting_flicker() {
         let mut gate = Gate::new();
         go(&mut gate, PLAIN_STEPS, 1000, 0, 0);
         for step in 0..1000_u64 {
@@ -157,7 +159,7 @@ mod tests {
     proptest! {
         /// Useless drafts that take up to three times as long cost at most a tenth of the plain time in the long run.
         #[test]
-        fn losing_costs_little(plain in 100..10_000u64, more in 1.05f64..3.0) {
+        fn useless_drafts_cost_little(plain in 100..10_000u64, more in 1.05f64..3.0) {
             let drafted = (plain as f64 * more) as u64;
             let steps = 20_000;
             let drafts = u64::from(go(&mut Gate::new(), steps, plain, drafted, 1));

@@ -3,8 +3,8 @@
 //!
 //! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
 //! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
-//! is computed. The block's context lacks tokens that were computed while it did not follow, and its drafts are then
-//! worse.
+//! is computed. If tokens were computed while the block did not follow the text, its context lacks them, and its drafts
+//! are worse.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
@@ -25,8 +25,8 @@ impl Heads {
     }
 
     /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
-    /// are their rows in the model's batch. Returns the number of earlier tokens that the context has got from the
-    /// prompt store.
+    /// are the rows of these tokens in the model's batch. Returns the number of earlier tokens that the context got
+    /// from the prompt store.
     pub(crate) fn follow(
         &mut self,
         (batch, mut stored): (&mut Batch, Option<&mut StoredDrafter>),
@@ -64,7 +64,7 @@ impl Heads {
         }
         for (position, row) in (from..).zip(rows) {
             let known = self.known(seq);
-            // The state belongs to the next token, which is already known unless this is the last one.
+            // The state belongs to the token that follows. That token is already known, except after the last one.
             if position > from {
                 known.tokens.extend(tokens.get(position));
             }
@@ -85,21 +85,25 @@ impl Heads {
         Ok(restored)
     }
 
-    /// What the block needs to go on after the known tokens of a sequence, all of which its context holds on return:
-    /// the hidden state for the next token. `None` if it has not followed the text from its second token on.
+    /// The hidden state for the next token, with which the block can continue after the known tokens of a sequence that
+    /// no text uses. The block's context holds all of those tokens on return. `None` if the block has not followed the
+    /// text from its second token on, or if its context has no room for the tokens that wait.
     pub(super) fn end(&mut self, batch: &mut Batch, seq: SeqId) -> Result<Option<Vec<u8>>, Error> {
         let width = self.width();
         let known = self.known(seq);
         if known.first != 1 || known.tokens.is_empty() || !known.has_next(width) {
             return Ok(None);
         }
-        self.catch_up(batch, seq)?;
+        if !self.catch_up_within_room(batch, seq)? {
+            return Ok(None);
+        }
         let next = self.known(seq).hidden.get(..width);
         Ok(next.map(|next| next.iter().flat_map(|number| number.to_le_bytes()).collect()))
     }
 
     /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
-    /// Drafts none unless the block has followed up to the last token but one. `batch` and `state` are scratch buffers.
+    /// Drafts nothing unless the block has followed the text up to the last token but one. `batch` and `state` are
+    /// scratch buffers.
     pub(super) fn draft(
         &mut self,
         (batch, state): (&mut Batch, &mut Vec<f32>),
@@ -162,7 +166,8 @@ impl Heads {
         &mut self.held[seq as usize]
     }
 
-    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep those.
+    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep these
+    /// tokens.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width();
         let known = self.known(seq);
@@ -180,30 +185,50 @@ impl Heads {
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
-    /// Computes the waiting tokens of a sequence without outputs.
+    /// Computes the waiting tokens of a sequence without outputs. A context without room for them is cleared.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
+        while let Some(hidden) = self.next_waiting(batch, seq) {
+            if !self.computed(seq, batch, &hidden)? {
+                return Ok(());
+            }
+            self.known(seq).computed += batch.len();
+        }
+        Ok(())
+    }
+
+    /// As [`catch_up`](Self::catch_up), but forgets only this sequence if the context has no room for it: the other
+    /// sequences may be those of running texts. Returns whether all tokens are computed.
+    fn catch_up_within_room(&mut self, batch: &mut Batch, seq: SeqId) -> Result<bool, Error> {
+        while let Some(hidden) = self.next_waiting(batch, seq) {
+            match self.context.decode_heads(batch, &hidden) {
+                Err(llama_sys::Error::NoKvSlot { .. }) => {
+                    self.forget(seq)?;
+                    return Ok(false);
+                }
+                decoded => computed(&mut self.context, &mut self.held, seq, decoded)?,
+            };
+            self.known(seq).computed += batch.len();
+        }
+        Ok(true)
+    }
+
+    /// Puts the next waiting tokens of a sequence into the batch. Returns their hidden states, which the sequence no
+    /// longer has; `None` if no token waits.
+    fn next_waiting(&mut self, batch: &mut Batch, seq: SeqId) -> Option<Vec<f32>> {
         let width = self.width();
         let most = self.context.n_batch().max(1) as usize;
-        loop {
-            let known = self.known(seq);
-            let part = known.waiting().min(most);
-            if part == 0 {
-                return Ok(());
-            }
-            batch.clear();
-            let tokens = known.tokens[known.computed..].iter().take(part);
-            for (index, &token) in (known.first + known.computed..).zip(tokens) {
-                batch.add(token, position(index), seq, false);
-            }
-            let hidden = std::mem::take(&mut known.hidden);
-            if !self.computed(seq, batch, &hidden[..part * width])? {
-                return Ok(());
-            }
-            let known = self.known(seq);
-            known.hidden = hidden;
-            known.hidden.drain(..part * width);
-            known.computed += part;
+        let known = self.known(seq);
+        let part = known.waiting().min(most);
+        if part == 0 {
+            return None;
         }
+        batch.clear();
+        let tokens = known.tokens[known.computed..].iter().take(part);
+        for (index, &token) in (known.first + known.computed..).zip(tokens) {
+            batch.add(token, position(index), seq, false);
+        }
+        let later = known.hidden.split_off(part * width);
+        Some(std::mem::replace(&mut known.hidden, later))
     }
 
     fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {

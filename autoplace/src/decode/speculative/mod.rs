@@ -29,8 +29,8 @@ pub enum Speculation {
     #[default]
     Off,
     /// Drafts from the text itself: the tokens that followed the last occurrence of the latest tokens, in the prompt or
-    /// the answer. This needs no second model. It pays for answers that repeat earlier text: edited code, summaries,
-    /// quotations, forms.
+    /// the answer. This needs no second model. Such drafts pay for answers that repeat earlier text: edited code,
+    /// summaries, quotations, forms.
     PromptLookup {
         /// Longest match to look for, in tokens, 1 to 16. Longer matches are tried first.
         ngram_max: u32,
@@ -93,8 +93,8 @@ impl Speculation {
     }
 }
 
-/// Whether a drafter's context has computed its batch. False when the context had no room; it is then cleared for the
-/// next batch. `held` is the drafter's record for each sequence.
+/// Whether a drafter's context has computed its batch. False when the context had no room; the context is then cleared
+/// for the next batch. `held` is the drafter's record for each sequence.
 fn computed<T: Clone + Default>(
     context: &mut Context,
     held: &mut [T],

@@ -123,7 +123,7 @@ mod tests {
     use super::likeliest;
 
     #[test]
-    fn the_likeliest_has_its_share_of_all() {
+    fn the_likeliest_token_has_its_share_of_the_probability() {
         assert_eq!(likeliest(&[0.0, 0.0, -50.0, 0.0, 0.0]), (0, 0.25));
         let (token, probability) = likeliest(&[1.0, 3.0, 2.0]);
         assert_eq!(token, 1);

@@ -15,7 +15,7 @@ use crate::load::{Drafts, Model};
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
     speculation: Speculation,
-    /// The application's own drafter, which replaces `speculation`.
+    /// The application's own drafter. It replaces `speculation`.
     custom: Option<CustomDrafter>,
     gate: Gate,
     pub(crate) draft: Vec<Token>,
@@ -82,14 +82,14 @@ impl Speculator {
         self.accepted = 0;
     }
 
-    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted.
+    /// Accepts the chosen token if it is the next token of the draft. Returns whether it was accepted.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
         is_next
     }
 
-    /// Records a step that computed only generated tokens: its time and its number of new tokens.
+    /// Records the time and the number of new tokens of a step that computed only generated tokens.
     pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
         if self.draft.is_empty() {
             self.gate.plain(took);
@@ -117,13 +117,13 @@ impl Speculator {
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
-    /// The prompt store of the draft model, and of the block.
+    /// The link of the draft model to the prompt store.
     stored: Option<StoredDrafter>,
     pub(crate) stored_heads: Option<StoredDrafter>,
-    /// Tokens that the draft model's context has got from the store since they were last counted.
+    /// Tokens that the draft model's context got from the store since the last count.
     pub(crate) restored: usize,
     pub(crate) batch: Batch,
-    /// The hidden state that the next token is drafted from.
+    /// The hidden state from which the next token is drafted.
     state: Vec<f32>,
 }
 
@@ -140,8 +140,17 @@ impl Drafters {
         Self { drafts, stored, stored_heads, ..Self::default() }
     }
 
-    /// Stores the next pieces of what the drafters' contexts hold of a sequence that no text uses. Returns whether more
-    /// is left.
+    /// Records that a text has ended.
+    pub(crate) fn ended(&mut self, text: SeqTokens<'_>) {
+        if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
+            && let Err(error) = stored.ended(draft, text)
+        {
+            tracing::debug!(target: "autoplace::store", "what a draft model holds of a text is not stored: {error}");
+        }
+    }
+
+    /// Stores the next pieces of a sequence in the drafters' contexts that no text uses. Returns whether more pieces
+    /// are left.
     pub(crate) fn store_part(&mut self, is_running: impl Fn(SeqId) -> bool) -> bool {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model)
             && stored.store_part(draft, &is_running)
@@ -153,7 +162,7 @@ impl Drafters {
         part.unwrap_or_else(|error| self.no_longer_stored(&error))
     }
 
-    /// Stores all that the drafters' contexts hold.
+    /// Stores all sequences of the drafters' contexts.
     pub(crate) fn store_all(&mut self) {
         if let (Some(stored), Some(draft)) = (&mut self.stored, &mut self.drafts.model) {
             stored.store_all(draft);
@@ -164,7 +173,7 @@ impl Drafters {
         }
     }
 
-    /// A block that cannot compute what waits is not stored; its next draft tells the text.
+    /// Stops storing a block that failed to compute its waiting tokens. Its next draft reports the error to the text.
     fn no_longer_stored(&mut self, error: &Error) -> bool {
         tracing::debug!(target: "autoplace::store", "the block for several tokens is not stored: {error}");
         self.stored_heads = None;

@@ -1,19 +1,20 @@
-//! The prompt store of the drafters: what their contexts hold of a text is stored beside what the model's context
-//! holds.
+//! The link between the drafters' contexts and the prompt store. A drafter's part of a text is stored beside the
+//! model's own part.
 //!
-//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
-//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model goes on
-//! from any place. A block for multi-token prediction goes on where a text has ended, because it needs the model's
-//! hidden state of the last token, which is stored there.
+//! In: a drafter's context, and its tokens of each sequence. Out: the beginning of a text, restored into that context,
+//! so that the first draft of a restored text does not wait for the whole prompt. A draft model can continue at any
+//! place, and one with windows or recurrent states only at the end of an earlier text. So can a block for multi-token
+//! prediction, because it needs the model's hidden state of the last token, which is stored there.
 
 use std::time::Duration;
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::SeqTokens;
+use crate::decode::cache::can_go_back;
 use crate::decode::error::Error;
 use crate::decode::media::NO_SPANS;
-use crate::decode::prefix::Prefix;
+use crate::decode::prefix::{Prefix, common_prefix, position};
 use crate::decode::stored::{Idle, Progress, Stored, WORTH_RESTORING};
 use crate::load::{Draft, Followed, Heads, ModelStore, NO_MARKS, Scales};
 use crate::store::Text;
@@ -22,27 +23,49 @@ use crate::store::Text;
 #[derive(Debug)]
 pub(crate) struct StoredDrafter {
     stored: Stored,
-    /// Adapters are the model's, and change no draft model.
+    /// Always empty: adapters change the model and not its drafters.
     scales: Scales,
-    /// Whether the store holds what the context holds of a sequence, or cannot hold more of it.
+    /// Whether the context's state belongs to all of its tokens together. It is then stored when the text has ended.
+    needs_rest: bool,
+    /// For each sequence, whether the store holds all of it, or cannot hold more of it.
     is_stored: Vec<bool>,
 }
 
 impl StoredDrafter {
-    /// The store of a draft model whose context has so many sequences.
+    /// The link of a draft model whose context has this number of sequences.
     pub(super) fn of_draft(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::new(of), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let needs_rest = of.needs_rest;
+        let is_stored = vec![needs_rest; sequences];
+        Self { stored: Stored::new(of), scales: Scales::default(), needs_rest, is_stored }
     }
 
-    /// The store of a block for multi-token prediction, whose first token is the second one of a text.
+    /// The link of a block for multi-token prediction. The block's first token is the second token of a text.
     pub(super) fn of_heads(of: ModelStore, sequences: usize) -> Self {
-        Self { stored: Stored::with_ends(of, 1), scales: Scales::default(), is_stored: vec![false; sequences] }
+        let stored = Stored::with_ends(of, 1);
+        Self { stored, scales: Scales::default(), needs_rest: false, is_stored: vec![false; sequences] }
     }
 
-    /// The drafter's context computes this sequence.
+    /// Records that the drafter's context is about to compute this sequence.
     pub(super) fn changed(&mut self, seq: SeqId) {
         self.stored.changed(seq);
+        self.is_stored[seq as usize] = self.needs_rest;
+    }
+
+    /// A text has ended. Removes the draft tokens that are not in it from the draft model's context, if that can go
+    /// back so far. What the context then holds can be stored.
+    pub(super) fn ended(&mut self, draft: &mut Draft, SeqTokens { seq, tokens }: SeqTokens<'_>) -> Result<(), Error> {
+        let Some(held) = draft.held.get_mut(seq as usize) else { return Ok(()) };
+        let keep = common_prefix(held, tokens);
+        if keep < held.len() {
+            let end = position(keep);
+            if !can_go_back(&draft.context, seq, keep)? || !draft.context.kv_seq_remove(seq, end..Position::MAX)? {
+                return Ok(());
+            }
+            held.truncate(keep);
+            self.stored.changed(seq);
+        }
         self.is_stored[seq as usize] = false;
+        Ok(())
     }
 
     /// Learns the cost of a draft's prompt from a batch.
@@ -50,9 +73,9 @@ impl StoredDrafter {
         self.stored.computed(tokens, took);
     }
 
-    /// Restores the longest stored beginning of a text into the context of a draft model, if that saves enough beside
-    /// the first `keep` tokens, which the context holds. Returns the number of tokens that it then holds; `None` if
-    /// nothing has changed.
+    /// Restores the longest stored beginning of a text into the context of a draft model, if this pays although the
+    /// context holds the first `keep` tokens already. Returns the number of tokens that the context then holds, or
+    /// `None` if nothing has changed.
     pub(super) fn restore(
         &mut self,
         context: &mut Context,
@@ -66,8 +89,8 @@ impl StoredDrafter {
         Ok(Some(restored.map_or(0, |restored| restored.tokens)))
     }
 
-    /// Restores what the block had followed of a text that ended before the token `from`. `None` changes nothing but
-    /// the content of the context.
+    /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
+    /// `from`. If the result is `None`, the block's record is unchanged, but its context may be empty.
     pub(super) fn restore_followed(
         &mut self,
         context: &mut Context,
@@ -75,14 +98,19 @@ impl StoredDrafter {
         from: usize,
         width: usize,
     ) -> Result<Option<Followed>, Error> {
-        // The last token is for the search, which leaves one to be computed.
-        let Some(tokens) = tokens.get(1..=from).filter(|it| it.len() > WORTH_RESTORING) else { return Ok(None) };
+        // The search ignores the last token, so this includes one token more than is restored.
+        let Some(tokens) = tokens.get(1..=from).filter(|tokens| tokens.len() > WORTH_RESTORING) else {
+            return Ok(None);
+        };
         let prefix = Prefix { tokens, spans: &NO_SPANS, marks: &NO_MARKS, scales: &self.scales };
         let known = &tokens[..from - 1];
-        // No shorter beginning is of use: the states of the tokens after it are gone.
+        // A shorter beginning is of no use, because the hidden states of the tokens after it are gone.
         let wanted = known.len() - WORTH_RESTORING;
         let Some((found, brought)) = self.stored.bring_longest(prefix, wanted) else { return Ok(None) };
         let end = brought.rest.as_deref().map_or(&[][..], |end| end.as_chunks::<4>().0);
+        if end.len() != width {
+            self.stored.forget(&found);
+        }
         if found.tokens != known.len() || end.len() != width {
             return Ok(None);
         }
@@ -93,7 +121,7 @@ impl StoredDrafter {
         Ok(restored.map(|_| followed))
     }
 
-    /// The sequences of which something may be left to be stored.
+    /// The sequences that may not be stored completely yet.
     fn unstored(&self) -> impl Iterator<Item = SeqId> + '_ {
         (0..).zip(&self.is_stored).filter(|(_, is_stored)| !**is_stored).map(|(seq, _)| seq)
     }
@@ -106,7 +134,7 @@ impl StoredDrafter {
         progress
     }
 
-    /// Stores all of a sequence.
+    /// Stores a whole sequence.
     fn all(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], end: Option<&[u8]>) {
         let mut has_waited = false;
         loop {
@@ -122,15 +150,15 @@ impl StoredDrafter {
         }
     }
 
-    /// Stores the next pieces of a draft model's sequence that no text uses. Returns whether more is left.
+    /// Stores the next pieces of a draft model's sequence that no text uses. Returns whether more pieces are left.
     pub(super) fn store_part(&mut self, draft: &mut Draft, is_running: impl Fn(SeqId) -> bool) -> bool {
         let has_tokens = |seq: &SeqId| draft.held.get(*seq as usize).is_some_and(|held| !held.is_empty());
         let Some(seq) = self.unstored().find(|seq| has_tokens(seq) && !is_running(*seq)) else { return false };
-        // Nothing waits for the folder's thread where that is slower than the steps.
+        // The steps never wait for the folder's thread, which may be slower than they are.
         self.part(&mut draft.context, seq, &draft.held[seq as usize], None) != Progress::Later
     }
 
-    /// Stores all that a draft model's context holds.
+    /// Stores all sequences of a draft model's context.
     pub(super) fn store_all(&mut self, draft: &mut Draft) {
         let unstored: Vec<SeqId> = self.unstored().collect();
         for seq in unstored {
@@ -138,7 +166,7 @@ impl StoredDrafter {
         }
     }
 
-    /// As [`store_part`](Self::store_part), of a block for multi-token prediction.
+    /// Like [`store_part`](Self::store_part), for a block for multi-token prediction.
     pub(super) fn store_followed_part(
         &mut self,
         (heads, batch): (&mut Heads, &mut Batch),
@@ -153,7 +181,7 @@ impl StoredDrafter {
         Ok(self.part(&mut heads.context, seq, tokens, Some(&end)) != Progress::Later)
     }
 
-    /// As [`store_all`](Self::store_all), of a block for multi-token prediction.
+    /// Like [`store_all`](Self::store_all), for a block for multi-token prediction.
     pub(super) fn store_all_followed(&mut self, heads: &mut Heads, batch: &mut Batch) -> Result<(), Error> {
         let unstored: Vec<SeqId> = self.unstored().collect();
         for seq in unstored {

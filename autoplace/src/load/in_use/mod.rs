@@ -1,9 +1,9 @@
-//! Corrects the measured rates of the plan by the speed of real use.
+//! Corrects the measured rates of a plan's devices by the speed of real use.
 //!
 //! In: the time of each token of a text that generates alone, and of each prompt that is computed alone. Out: corrected
 //! rates of the devices ([`UsedRate`](crate::machine::UsedRate)), which are kept, and a corrected speed if real use
-//! refutes the prediction. Times during other work on the processor are ignored. The median of a use counts, so a
-//! single odd window does not matter.
+//! refutes the prediction. Times during other work on the processor are ignored. The median of the measurements counts,
+//! so a single odd window does not matter.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,11 +20,12 @@ use crate::profile::ModelProfile;
 /// Tokens and duration of a window of generation.
 const TOKENS: u64 = 16;
 const WINDOW: Duration = Duration::from_millis(300);
-/// Shortest prompt to measure, in tokens. Shorter ones run at another speed.
+/// Shortest prompt to measure, in tokens. Shorter prompts run at another speed.
 const MIN_PROMPT: usize = 128;
 /// Maximum number of windows and prompts kept per load.
 const REMEMBERED: usize = 64;
-/// After this much undisturbed use, a prediction that is off by more than [`WRONG`] is refuted, and the rates are kept.
+/// Duration of undisturbed use after which a prediction that is off by more than [`WRONG`] is refuted, and the rates
+/// are stored.
 const BELIEVED: Duration = Duration::from_secs(60);
 const WRONG: f64 = 0.15;
 
@@ -49,7 +50,7 @@ pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Op
 pub(crate) struct UseMeter {
     model: SpeedModel,
     assignment: Assignment,
-    /// The machine, with the GPUs of the plan first and in its order.
+    /// The machine. The GPUs of the plan come first, in the plan's order.
     machine: Machine,
     /// Threads of the host's measured rates; `None` if the host computes no layer.
     threads: Option<u32>,
@@ -95,11 +96,11 @@ impl Seen {
         self.tokens += tokens;
     }
 
-    /// The median, so that unusually long and short times do not count.
+    /// The median, on which unusually long and short times have no effect.
     fn median(&self) -> Option<(InUse, f64)> {
         let mut all: Vec<&(InUse, f64)> = self.all.iter().collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
-        all.get(all.len() / 2).map(|it| **it)
+        all.get(all.len() / 2).map(|entry| **entry)
     }
 }
 
@@ -121,8 +122,7 @@ impl UseMeter {
     fn new(profile: &ModelProfile, plan: &Plan, machine: &Machine, cache: Option<MeasurementCache>) -> Option<Self> {
         plan.speed.as_ref()?;
         if plan.moe_cache.is_some() {
-            // The time of a token depends on the experts that its cache holds, which no rate of a device is to blame
-            // for.
+            // The time of a token depends on the experts in the cache and not only on the rates of the devices.
             return None;
         }
         let (model, assignment) = speed_model(profile, plan, machine)?;
@@ -132,7 +132,7 @@ impl UseMeter {
             true => None,
             false => Some(machine.host.rates.as_ref()?.threads?),
         };
-        // The kept rates are those of a host without a CPU quota.
+        // The stored rates apply to a host without a CPU quota.
         if threads.is_some_and(|threads| machine.host.share_of_time(threads) < 1.0) {
             return None;
         }
@@ -151,8 +151,8 @@ impl UseMeter {
         })
     }
 
-    /// Adds a generated token of the only text: its time with `threads` threads, and the tokens before it. Returns the
-    /// refuted prediction.
+    /// Adds a generated token of the only text. `took` is its time with `threads` threads, `depth` the number of tokens
+    /// before it. Returns the refuted prediction, if there is one.
     pub(crate) fn token(&mut self, took: Duration, depth: usize, threads: u32) -> Option<Refuted> {
         if self.threads.is_some_and(|usual| usual != threads) {
             // Measurements with fewer threads do not apply to all threads.
@@ -197,7 +197,8 @@ impl UseMeter {
         (self.prompt, self.watch, self.window) = (None, None, Window::default());
     }
 
-    /// Ends the measurement of a prompt: the cached tokens before it, the computed tokens, and their time.
+    /// Ends the measurement of a prompt. `before` is the number of cached tokens, `tokens` the number of computed ones,
+    /// `took` their time.
     pub(crate) fn prompt(&mut self, before: usize, tokens: usize, took: Duration) {
         let Some(watch) = self.prompt.take().filter(|_| tokens >= MIN_PROMPT) else { return };
         let is_quiet = watch.so_far().is_quiet();
@@ -214,7 +215,7 @@ impl UseMeter {
         }
     }
 
-    /// Corrects the rates by the medians of the measurements, and keeps them. `long` says that enough use has passed to
+    /// Corrects the rates by the medians of the measurements, and stores them. `long` says that there was enough use to
     /// refute the prediction. Returns the refuted prediction and starts over.
     fn decide(&mut self, long: bool) -> Option<Refuted> {
         let (generation, prompts) = (std::mem::take(&mut self.generation), std::mem::take(&mut self.prompts));

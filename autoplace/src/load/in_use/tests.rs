@@ -34,7 +34,7 @@ fn window(meter: &UseMeter, times_as_fast: f64) -> Window {
     Window { tokens, time: Duration::from_secs(SECONDS), depths: 10 * tokens }
 }
 
-/// The kept rates of the host's weights and prompts, relative to the initial ones.
+/// The stored rates of the host's weights and prompts, relative to the initial rates.
 fn kept(folder: &Path) -> Option<(f64, f64)> {
     let rates = MeasurementCache::at(folder).host_rates(&machine().host, &super::build_name())?;
     Some((rates.weights[0].rate() as f64 / 1e8, rates.prompts[0].rate() as f64 / 1e9))
@@ -83,7 +83,7 @@ fn disturbed_times_and_odd_windows_do_not_count() {
 }
 
 #[test]
-fn what_a_short_use_has_shown_is_kept_when_it_ends() {
+fn measurements_of_a_short_use_are_stored_at_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let mut meter = meter(folder.path());
     drop(self::meter(folder.path()));

@@ -1,4 +1,4 @@
-//! The full answer of the probe: llama.cpp's memory by buffer type.
+//! The result of the probe: llama.cpp's memory by buffer type.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,8 @@ pub struct Breakdown {
     /// One row per non-empty buffer type, by name.
     pub rows: Vec<BufferBytes>,
     /// Number of graph copies that may be in flight, each with its own compute memory: 4 with pipeline parallelism over
-    /// several GPUs (llama-context.cpp, the constructor), otherwise 1. A real load whose GPUs refuse four falls back to
-    /// one. A split with any override, even of no tensor, has one from the start.
+    /// several GPUs (llama-context.cpp, the constructor), otherwise 1. If the GPUs refuse four copies in a real load,
+    /// it falls back to one. A split with any override, even if it matches no tensor, has one copy from the start.
     pub copies: u32,
     /// Sums by device. A mapped file counts on the host with the weights that must stay in memory.
     pub footprints: Footprints,
@@ -31,11 +31,12 @@ pub struct BufferBytes {
     pub buffer_type: String,
     /// The device of the memory. Pinned, mapped and repacked buffers belong to the host.
     pub place: Place,
-    /// Weights. For `CPU_Mapped`, their data alone (llama-model-loader.cpp, `get_mapping_ranges`).
+    /// Weights. For `CPU_Mapped`, only the data of the weights counts (llama-model-loader.cpp, `get_mapping_ranges`).
     pub model: u64,
     /// Keys and values, or recurrent state.
     pub context: u64,
-    /// The cache of experts; on the host, the slots of each layer's experts. llama.cpp counts it with the context.
+    /// The cache of experts; on the host, the slot numbers of each layer's experts. llama.cpp counts these bytes with
+    /// the context.
     pub experts: u64,
     /// Compute buffers.
     pub compute: u64,
@@ -45,7 +46,7 @@ pub struct BufferBytes {
 }
 
 impl BufferBytes {
-    /// The saturating sum.
+    /// The sum of all parts; at most `u64::MAX`.
     pub const fn total(&self) -> u64 {
         let context = self.context.saturating_add(self.experts);
         self.model.saturating_add(context).saturating_add(self.compute).saturating_add(self.output)

@@ -1,4 +1,5 @@
-//! The file of a skeleton: in memory on Linux, otherwise a sparse temporary file. Neither holds data or takes space.
+//! The file of a skeleton: in memory on Linux, otherwise a sparse temporary file. It has no tensor data, so it takes
+//! hardly any space.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -27,7 +28,7 @@ impl SkeletonFile {
     /// Writes `skeleton`. `model` is the model's path for error messages.
     pub(in crate::load) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
         let (_, bytes) = skeleton.encoded()?;
-        // The file is as long as the model, though it holds no data. Beyond the limit the kernel would send a signal.
+        // The file is as long as the model, although it has no data. Beyond the limit, the kernel would send a signal.
         if let Some(limit) = llama_sys::longest_file().filter(|&limit| bytes > limit) {
             let problem = format!(
                 "the model's skeleton is a file of {bytes} bytes (none of them used), and RLIMIT_FSIZE allows {limit}"
@@ -43,13 +44,13 @@ impl SkeletonFile {
         let number = RandomState::new().build_hasher().finish();
         let path = std::env::temp_dir().join(format!("autoplace-skeleton-{number:016x}.gguf"));
         let mut options = File::options();
-        // Private, because the model may be.
+        // Only this user may read the file, because the model may be private.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let created = options.write(true).create_new(true).open(&path);
         let created = created.map_err(|source| gguf::Error::Write { path: path.clone(), source })?;
         let file = Self::Temporary(path);
-        // Otherwise the file would take as much disk space as the model.
+        // A file that is not sparse would take as much disk space as the model.
         #[cfg(windows)]
         if let Err(error) = llama_sys::make_sparse(&created) {
             tracing::debug!(%error, file = %file.path().display(), "the skeleton is not sparse");

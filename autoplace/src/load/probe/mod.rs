@@ -2,22 +2,24 @@
 //!
 //! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] that equals a real load's, for every
 //! architecture of llama.cpp. The probe loads the model's [skeleton](crate::gguf::Header::skeleton), which takes
-//! milliseconds. Backends are started for real; no breakdown includes the memory of a driver.
+//! milliseconds. Backends are started for real, but no breakdown includes the memory of a driver.
 //!
-//! These parts are corrected, and compared with real loads on simulated GPUs (`tests/load/real_loads.rs`):
+//! The probe corrects these parts. Tests compare them with real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** A load without data cannot map (`load_tensors` in llama-model.cpp asserts this), and puts the
-//!   host's weights into the first GPU's pinned memory, if any. A real load maps their data and pins none. Its bytes
-//!   are computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory with the host.
+//!   host's weights into the first GPU's pinned memory, if any. A real load maps the data of these weights and pins
+//!   none of it. The bytes are computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory
+//!   with the host.
 //! - **Assigned nodes.** Reserving for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
-//!   `ggml_backend_sched_reserve_size`). They are assigned again and counted as in a real load (llama-sys,
-//!   `native/no_alloc.cpp`).
-//! - **The buffer of logits** is missing in llama.cpp's accounts. It grows from `n_seq_max` to `n_outputs_max` rows and
-//!   is added at its largest ([`BufferBytes::output`]).
-//! - **A cache of experts** is counted without the padding of its last rows, and gets it from the header.
+//!   `ggml_backend_sched_reserve_size`). The probe assigns the nodes again, so they are counted as in a real load
+//!   (llama-sys, `native/no_alloc.cpp`).
+//! - **The buffer of logits** is missing in llama.cpp's accounts. This buffer grows from `n_seq_max` to `n_outputs_max`
+//!   rows. The probe adds it at its largest size ([`BufferBytes::output`]).
+//! - **A cache of experts** is counted without the padding of its last rows. The probe adds the padding, computed from
+//!   the header.
 //! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp reserves them again only at the next
 //!   computation (llama-context.cpp, `set_embeddings_nextn`). This crate does so at once, for real contexts too. The
-//!   second context is created after the first is freed, and added.
+//!   second context is created after the first is freed, and its bytes are added.
 //!
 //! These parts are not corrected:
 //!
@@ -52,9 +54,8 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 /// llama.cpp's own arithmetic for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): a `no_alloc` load of the
 /// model's skeleton. The GPUs of the machine must be devices of this process.
 ///
-/// While the probe answers, it really allocates the buffer of logits in host memory, and a control vector, and nothing
-/// else. Threads may share a probe; their questions are answered one after the other. llama.cpp's log of them is
-/// discarded.
+/// While a probe runs, it really allocates the buffer of logits in host memory, and a control vector, but nothing else.
+/// Threads may share a probe; their calls run one after the other. llama.cpp's log of these calls is discarded.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
@@ -80,15 +81,16 @@ impl NativeProbe {
         Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
-    /// Adds a LoRA adapter. Its bytes count with the weights. The buffers are large enough for no adapter, for each
-    /// one alone, and for all of them. The file is read when the skeleton is placed.
+    /// Adds a LoRA adapter. The bytes of the adapter count with the weights. The counted buffers are large enough for
+    /// texts without an adapter, with any single adapter, and with all of them. The file is read by
+    /// [`breakdown`](Self::breakdown).
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
         self
     }
 
-    /// Adds a control vector to the context. Its `n_embd` floats per layer are really allocated while the probe
-    /// answers.
+    /// Adds a control vector to the context. The vector's `n_embd` floats per layer are really allocated while the
+    /// probe runs.
     pub fn control_vector(mut self) -> Self {
         self.control_vector = true;
         self
@@ -122,7 +124,7 @@ impl NativeProbe {
             let mut context = Context::new(&model, native::context(params))?;
             let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
-            // Frees real allocations, so that they need not fit twice.
+            // Frees the real allocations, so that there need not be room for two of them.
             drop(context);
             if params.mtp {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
@@ -139,8 +141,8 @@ impl NativeProbe {
         }
         if let Some((_, data)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory moves to the mapped file. The CPU's repacked weights, transforms and adapters
-                // stay beside it.
+                // Weights in plain and pinned memory move to the mapped file. The CPU's repacked weights, transforms
+                // and adapters stay.
                 if native.is_host_buffer {
                     row.model = native.transforms.saturating_add(native.adapters);
                 }
@@ -179,8 +181,8 @@ impl NativeProbe {
         Ok(())
     }
 
-    /// The maximum of a context's memory: without adapters, with each one alone, and with all. Adapters that change the
-    /// same weights by the same ranks have the same graphs, so one of them is enough.
+    /// The maximum of a context's memory over these cases: without adapters, with each adapter alone, and with all.
+    /// Adapters that change the same weights by the same ranks have the same graphs, so one of them is enough.
     fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {
             let model = context.model();
@@ -255,11 +257,11 @@ impl Probe for NativeProbe {
     }
 }
 
-/// Bytes that llama.cpp records per cell of a cache, even without allocating it: its position, its shift, its place in
-/// a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
+/// Bytes that llama.cpp records per cell of a cache, even if the cache is not allocated: the cell's position, its
+/// shift, its place in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
 const CELL: u64 = 4 + 4 + 8 + 32;
 
-/// A context of a million cells needs less than this, so the free memory is not checked.
+/// For up to this number of bytes, the free memory is not checked. A context of a million cells needs fewer.
 const FEW: u64 = mib(64);
 
 /// Refuses a context for which the probe alone would need more memory than the host has.
@@ -301,8 +303,8 @@ pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Foo
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
-/// The shares of the devices. Without shares llama.cpp divides by the free memory, so a single full device would get
-/// NaN (llama-model.cpp, `load_tensors`), and the load would fail even without allocations.
+/// The shares of the devices. Without shares, llama.cpp splits by the free memory, so a single full device would get a
+/// share of NaN (llama-model.cpp, `load_tensors`). The load would then fail even without allocations.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

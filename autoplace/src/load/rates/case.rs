@@ -1,4 +1,4 @@
-//! A single measurement: an operation of a realistic size, and the rate that its time gives.
+//! A single measurement: an operation of a realistic size, and the rate that results from its time.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::machine::{
 #[allow(missing_docs, reason = "the fields are those of the figures")]
 #[non_exhaustive]
 pub enum RateCase {
-    /// A [`WeightRate`] for one token, a [`PromptRate`] for more. The default shape is a large matrix, the only shape
-    /// for experts.
+    /// A [`WeightRate`] for one token, a [`PromptRate`] for more tokens. The default shape is a large matrix; experts
+    /// have no other shape.
     Matrix { tensor_type: TensorType, experts: bool, shape: MatrixShape, n_tokens: u32 },
-    /// An [`AttentionRate`] for one token, a [`PromptAttentionRate`] for more. An `n_head_kv` of 0 stands for as many
-    /// key heads as a wide block has.
+    /// An [`AttentionRate`] for one token, a [`PromptAttentionRate`] for more tokens. An `n_head_kv` of 0 means the
+    /// number of key heads of a wide block.
     Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_head_kv: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
     Layer,
@@ -38,7 +38,7 @@ pub(super) struct Heads {
     pub(super) head_size: u32,
     /// Query heads per head of keys and values.
     pub(super) n_gqa: u32,
-    /// Heads of keys and values; 0 for as many as a wide block has.
+    /// Heads of keys and values; 0 means the number in a wide block.
     pub(super) n_head_kv: u32,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Scale {
     n_activations: u32,
 }
 
-/// In a shorter computation, the time to reach the device would distort the rate.
+/// Minimum duration of a computation. In a shorter one, the time to reach the device would distort the rate.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Floating-point operations that a thread of a CPU finishes in some milliseconds.
@@ -74,7 +74,8 @@ const N_KV: u32 = 4096;
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MAX_SMALL: u32 = 360;
-/// Number of caches in one graph. Those of a narrow model must exceed the processor's caches together.
+/// Maximum number of KV caches in one graph. The caches of a narrow model are small, and together they must exceed the
+/// processor's caches.
 const MAX_CACHES: u32 = 64;
 /// Number of blocks in one graph.
 const N_BLOCKS: u32 = 32;
@@ -84,12 +85,13 @@ impl Scale {
         Self { working_set, flops: 1 << 32, most_flops: 1 << 32, n_activations: N_PROMPT }
     }
 
-    /// Larger than any GPU's cache, and work that takes longer than its launch.
+    /// For a GPU: a working set larger than any GPU's cache, and work that takes longer than its launch.
     pub(super) fn gpu(free: u64) -> Self {
         Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37, n_activations: N_PROMPT }
     }
 
-    /// For a remote GPU or CPU; the first result tells which. All data is sent over the network first.
+    /// For a remote device, which may be a GPU or a CPU; the first result shows which. All data is sent over the
+    /// network first.
     pub(super) fn remote(free: u64) -> Self {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
@@ -105,7 +107,7 @@ impl Scale {
         Self { working_set: self.working_set.min(128 << 20), flops, most_flops: flops, n_activations: N_PROMPT / 16 }
     }
 
-    /// Number of matrix rows, so that two matrices fit in the working set.
+    /// Number of rows with which two matrices fit in the working set.
     fn rows(&self, most: u32, row_bytes: u64, flops_per_row: u64) -> u32 {
         let room = self.working_set / 2 / row_bytes.max(1);
         let rows = room.min(self.flops / flops_per_row.max(1));
@@ -114,15 +116,15 @@ impl Scale {
         u32::try_from(rows).unwrap_or(most)
     }
 
-    /// Number of times that the operation fits in a graph.
+    /// Number of repetitions of the operation in a graph.
     fn repeats(&self, bytes: u64, most: u32) -> u32 {
         let fit = self.working_set.div_ceil(bytes.max(1)).max(1);
         u32::try_from(fit).unwrap_or(most).min(most)
     }
 }
 
-/// An operation, its repetitions in a graph, and the counted units of each: floating-point operations, or elements of
-/// activations.
+/// An operation, its number of repetitions in a graph, and the counted units of each repetition: floating-point
+/// operations, or elements of activations.
 struct Work(Operation, u32, u64);
 
 impl RateCase {
@@ -148,33 +150,35 @@ impl RateCase {
         conditions.flatten().is_some_and(RateConditions::is_quiet)
     }
 
-    /// The conditions of the measurement, if kept; `None` if it is missing.
+    /// The conditions of the measurement, if they were stored. The outer `None` means that the measurement is missing.
     fn conditions_in<'r>(&self, rates: &'r MeasuredRates) -> Option<Option<&'r RateConditions>> {
         let single = |is_there: bool, conditions: &'r Option<RateConditions>| is_there.then_some(conditions.as_ref());
         let of = &rates.conditions;
         match *self {
             Self::Matrix { tensor_type, experts, shape, n_tokens: 1 } => {
-                let is_it = |it: &&WeightRate| (it.tensor_type, it.experts, it.shape) == (tensor_type, experts, shape);
-                rates.weights.iter().find(is_it).map(|it| it.conditions.as_ref())
+                let is_it =
+                    |rate: &&WeightRate| (rate.tensor_type, rate.experts, rate.shape) == (tensor_type, experts, shape);
+                rates.weights.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Matrix { tensor_type, experts, shape, n_tokens } => {
-                let is_it = |it: &&PromptRate| {
-                    (it.tensor_type, it.experts, it.shape, it.n_tokens) == (tensor_type, experts, shape, n_tokens)
+                let is_it = |rate: &&PromptRate| {
+                    (rate.tensor_type, rate.experts, rate.shape, rate.n_tokens)
+                        == (tensor_type, experts, shape, n_tokens)
                 };
-                rates.prompts.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.prompts.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens: 1 } => {
-                let is_it = |it: &&AttentionRate| {
-                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv) == (kv_type, head_size, n_gqa, n_head_kv)
+                let is_it = |rate: &&AttentionRate| {
+                    (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv) == (kv_type, head_size, n_gqa, n_head_kv)
                 };
-                rates.attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.attention.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens } => {
-                let is_it = |it: &&PromptAttentionRate| {
-                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv, it.n_tokens)
+                let is_it = |rate: &&PromptAttentionRate| {
+                    (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv, rate.n_tokens)
                         == (kv_type, head_size, n_gqa, n_head_kv, n_tokens)
                 };
-                rates.prompt_attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+                rates.prompt_attention.iter().find(is_it).map(|rate| rate.conditions.as_ref())
             }
             Self::Layer => single(rates.layer_ns > 0, &of.layer),
             Self::Routing => single(rates.routing_ns > 0, &of.routing),
@@ -312,7 +316,7 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
 fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) -> Work {
     let Heads { head_size, n_gqa, n_head_kv } = heads;
     let many = n_tokens > 1;
-    // As wide as a block. For many tokens on a host, a few of its heads are enough work.
+    // The attention is as wide as a block. For many tokens on a host, a few of the heads are enough work.
     let wide = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
     let n_head_kv = if n_head_kv == 0 { wide } else { n_head_kv };
     let n_head = n_head_kv.saturating_mul(n_gqa);
@@ -331,7 +335,7 @@ fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) ->
 
 fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkRate>, Error> {
     let bytes = scale.working_set.min(64 << 20);
-    // At most 64 MiB.
+    // `bytes` are at most 64 MiB.
     let size = u32::try_from(bytes).unwrap_or(u32::MAX);
     let timing = bench.link(size, N_EMBD, each)?;
     Ok(timing.map(|timing| LinkRate {
@@ -341,7 +345,7 @@ fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkR
     }))
 }
 
-/// At least one, because 0 means unknown.
+/// The rate, but at least 1, because 0 means unknown.
 fn per_second(count: u64, time: Duration) -> u64 {
     let rate = u128::from(count) * 1_000_000_000 / time.as_nanos().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX).max(1)

@@ -1,7 +1,8 @@
 //! Measures the speed of ggml's own operations on the devices of this machine.
 //!
-//! In: a machine and the cases to measure ([`RatesRequest`]). Out: its [`MeasuredRates`], per device. Each case repeats
-//! one operation in a graph, over weights or a cache that no processor's cache can hold.
+//! In: a machine and the cases to measure ([`RatesRequest`]). Out: the [`MeasuredRates`] of each device. Each case
+//! repeats one operation in a graph. The weights, or the KV cache, that it reads are too large for the caches of any
+//! processor.
 
 mod case;
 mod request;
@@ -33,16 +34,16 @@ pub struct RatesProgress<'a> {
     pub total: usize,
 }
 
-/// Smaller working sets cannot distinguish memory from caches. In bytes.
+/// Smallest working set, in bytes. A smaller one would fit in the processor's caches and not measure the memory.
 const MIN_WORKING_SET: u64 = 16 << 20;
 
 /// Measures the GPUs and the host of this machine, and adds the results to its [`rates`](crate::machine::Gpu::rates).
-/// Known rates are measured again, unless the request asks only for missing ones. `threads` are those of the host;
-/// `None` uses as many as a load would. Each rate keeps its conditions. A disturbed measurement does not replace an
-/// undisturbed one.
+/// Known rates are measured again, unless the request asks only for missing ones. `threads` are the threads of the
+/// host; `None` means the number that a load would use. Each rate keeps its conditions. A disturbed measurement does
+/// not replace an undisturbed one.
 ///
-/// The measurement takes at most an eighth of the free memory of a device, and releases it. It does not store the
-/// rates: see [`MeasurementCache`](crate::machine::MeasurementCache).
+/// The measurement takes at most an eighth of the free memory of a device, and releases it at the end. It does not
+/// store the rates; [`MeasurementCache`](crate::machine::MeasurementCache) does.
 ///
 /// # Errors
 ///
@@ -62,7 +63,7 @@ pub fn measure_rates(
     for gpu in &mut machine.gpus {
         let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
         let scale = if is_simulated(&device.name()) {
-            // The processor computes for a simulated device.
+            // A simulated device computes with the processor.
             Scale::host((gpu.free / 8).min(beyond_caches))
         } else if gpu.kind == GpuKind::Remote {
             Scale::remote(gpu.free / 8)
@@ -120,7 +121,7 @@ impl<'a> Job<'a> {
         way: (Option<u32>, bool),
         rates: &'a mut Option<MeasuredRates>,
     ) -> Self {
-        // Rates with other threads or another weight layout do not apply.
+        // Rates for other threads or another weight layout do not apply.
         let _ = rates.take_if(|rates| (rates.threads, rates.repacked) != way);
         let mut cases = request.cases.clone();
         cases.retain(|case| {
@@ -155,7 +156,7 @@ impl<'a> Job<'a> {
         (empty.threads, empty.repacked) = self.way;
         let mut rates = empty.clone();
         let mut bench = Bench::new(self.device, threads, self.way.1)?;
-        // Cases are judged together until the system's counters have moved.
+        // Successive cases share their conditions until the system's counters have moved.
         let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
         let mut together = empty.clone();
         let last = self.cases.len() - 1;
@@ -173,7 +174,7 @@ impl<'a> Job<'a> {
             }
             done();
         }
-        // A device may lack all of these operations.
+        // The device may support none of these operations.
         if self.cases.iter().any(|case| case.is_in(&rates)) {
             match &mut *self.rates {
                 Some(earlier) => earlier.merge(rates),
@@ -196,7 +197,7 @@ impl<'a> Job<'a> {
 /// Cases within this time share one reading of the conditions, because the system counts in hundredths of a second.
 const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 
-/// Every placement of a smaller model is fast. In bytes.
+/// Smallest model for which rates are measured, in bytes. A smaller model is fast in every placement.
 pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 
 /// No further case of a device begins after this time. A later load measures the rest.
@@ -205,7 +206,8 @@ pub(super) const WITHIN: Duration = Duration::from_millis(1200);
 /// The limit for a remote device, which receives its data over the network first.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Working set in bytes. Larger caches may hold a part of it; a larger set would delay the load.
+/// Working set of a load's measurements, in bytes. A part of it may fit in a large processor cache, but a larger
+/// working set would delay the load.
 pub(super) const WORKING_SET: u64 = 256 << 20;
 
 /// Duration per case. A running computation is completed.

@@ -1,4 +1,4 @@
-//! The cases to measure: everything common, or the needs of one model.
+//! The cases to measure: all common ones, or those that one model needs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct RatesRequest {
     pub missing: bool,
     /// Whether disturbed rates count as missing.
     pub disturbed: bool,
-    /// Maximum bytes that a case reads, instead of more than the caches hold. A smaller number saves time but may
+    /// Maximum bytes that a case reads; `None` reads more than the caches hold. A smaller number saves time but may
     /// distort the rates.
     pub working_set: Option<u64>,
 }
@@ -38,7 +38,7 @@ const EXPERTS: [T; 5] = [T::Q8_0, T::Q6_K, T::Q4_K, T::IQ4_XS, T::MXFP4];
 const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
 
 impl RatesRequest {
-    /// These cases, measured for 60 milliseconds each.
+    /// A request for these cases, which are measured for 60 milliseconds each.
     pub const fn new(cases: Vec<RateCase>) -> Self {
         Self {
             cases,
@@ -73,8 +73,8 @@ impl RatesRequest {
         Self::new(cases)
     }
 
-    /// The needs of a plan for this model with these cache types: weight types with at least a twentieth of the bytes,
-    /// the largest first. The most important cases come first.
+    /// The cases that a plan for this model with these cache types needs, the most important first. They cover the
+    /// weight types with at least a twentieth of the bytes, the largest first.
     pub fn for_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
         let case = |kind: &WeightKind, shape, n_tokens| {
@@ -106,7 +106,7 @@ impl RatesRequest {
     }
 }
 
-/// Weights of one type.
+/// The weights of one type.
 struct WeightKind {
     tensor_type: TensorType,
     experts: bool,
@@ -119,7 +119,7 @@ struct WeightKind {
 }
 
 /// The types with at least a twentieth of the matrix bytes, the largest first. The embedding counts if it is also the
-/// output matrix, which is read whole for each token.
+/// output matrix, because that is read completely for each token.
 fn weight_types(header: &Header) -> Vec<WeightKind> {
     #[derive(Default)]
     struct Sum {
@@ -175,7 +175,7 @@ fn heads(profile: &ModelProfile) -> Option<Heads> {
     let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
     let most_heads = hparams.n_head.iter().max().copied().unwrap_or(0);
-    // Compressed keys have a width that no measurement covers.
+    // No measurement covers the width of compressed keys.
     let head_size = hparams.head_dim_k;
     let is_measured = head_size > 0 && head_size <= 256 && head_size == hparams.head_dim_v;
     let is_narrow = most_heads.saturating_mul(head_size) < MatrixShape::LARGE;

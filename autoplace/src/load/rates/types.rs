@@ -1,5 +1,5 @@
-//! Rates of given weight types, for comparing quantisations. In: a machine and types. Out: the machine with those
-//! rates.
+//! Measures the rates of given weight types, to compare quantisations. In: a machine and types. Out: the machine with
+//! those rates.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
 use crate::profile::ModelProfile;
 
-/// No further type begins after this time; the rest has no rate.
+/// After this time, no further type is measured. The remaining types get no rate.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// This machine with the rates of these matrix types; the flag marks expert matrices. Missing rates are measured now,
-/// in some hundredths of a second per type and device, and kept with their conditions in the user's cache. A machine
-/// with simulated GPUs stays unchanged, and so does one whose devices cannot be measured.
+/// in some hundredths of a second per type and device, and stored with their conditions in the user's cache. A machine
+/// with simulated GPUs or with devices that cannot be measured stays unchanged.
 ///
 /// The machine must be this one, as [`detect`](crate::load::detect) describes it.
 pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine {

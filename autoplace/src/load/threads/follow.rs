@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Threads, cores};
 use crate::machine::CpuWatch;
 
-/// Interval between two checks, each of which reads some small files. A second with too many threads costs little.
+/// Interval between two checks. Each check reads some small files. Within the interval, too many threads cost little.
 const EACH: Duration = Duration::from_secs(1);
 
 /// The threads of a load, and the processors of its process.
@@ -23,7 +23,7 @@ impl Follower {
         Self::with(threads, CpuWatch::new(), Instant::now())
     }
 
-    /// A follower of a machine that is described by files under `root`.
+    /// A follower of the machine that the files under `root` describe.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests have machines that are folders"))]
     fn under(threads: &Threads, root: &Path, now: Instant) -> Self {
         Self::with(threads, CpuWatch::under(root), now)
@@ -92,14 +92,14 @@ mod tests {
         ];
         let mut looks = |seconds: u64| {
             let now = begin + Duration::from_secs(seconds);
-            followers.each_mut().map(|it| it.look(now).map(|threads| (threads.generation, threads.prompt)))
+            followers.each_mut().map(|follower| follower.look(now).map(|threads| (threads.generation, threads.prompt)))
         };
         assert_eq!(looks(0), [None; 3], "a look each second");
         assert_eq!(looks(2), [None; 3], "nothing has changed");
         limit("150000 100000\n");
         assert_eq!(looks(4), [Some((2, 2)), None, Some((2, 2))]);
         limit("max 100000\n");
-        // Limited by this computer's own parallelism.
+        // This computer's own parallelism limits the number.
         let here = std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(8);
         let all = |most: u32| here.min(most);
         let grown = (here != 2).then_some((all(8), all(8)));

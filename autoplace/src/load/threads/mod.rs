@@ -1,7 +1,7 @@
-//! Threads of the CPU: how many generate, how many compute prompts, and why.
+//! Chooses the threads of the CPU: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, and the plan. Out: [`Threads`] for the report, and during generation the threads of
-//! the next step, from the times of earlier steps ([`Pacer`]).
+//! In: the cores of the machine, and the plan. Out: [`Threads`] for the report. During generation, the [`Pacer`]
+//! chooses the threads of the next step from the times of earlier steps.
 //!
 //! ggml's threads wait for each other after every operation, so a thread that shares its core delays all others.
 
@@ -21,8 +21,8 @@ pub(crate) use self::pace::Pacer;
 /// backend lacks.
 const BESIDE_GPUS: u32 = 4;
 
-/// Tolerated ratio of the time per token to the fastest. More threads are kept within it, because deeper contexts will
-/// need them.
+/// Tolerated ratio of the time per token to the fastest. Within this ratio, more threads are preferred, because deeper
+/// contexts will need them.
 const TOLERANCE: f64 = 1.1;
 
 /// The initial threads of a load.
@@ -30,7 +30,8 @@ const TOLERANCE: f64 = 1.1;
 #[error("threads: {generation} to generate, {basis}; {prompt} for prompts")]
 #[non_exhaustive]
 pub struct Threads {
-    /// Threads that generate. Fewer may be used if they turn out to be faster, unless the number was requested.
+    /// Threads that generate. Fewer threads may generate if they turn out to be faster, unless the number was
+    /// requested.
     pub generation: u32,
     /// Threads that compute prompts.
     pub prompt: u32,
@@ -49,13 +50,13 @@ pub enum ThreadBasis {
     /// [Requested](super::ModelBuilder::n_threads).
     #[error("as requested")]
     Asked,
-    /// All layers are on GPUs, so a few threads do the rest.
+    /// All layers are on GPUs, so a few threads are enough for the remaining work.
     #[error("because all layers are on GPUs")]
     FullOffload,
-    /// One per physical core.
+    /// One thread per physical core.
     #[error("one per core")]
     PerCore,
-    /// The number that the CPU quota keeps busy.
+    /// The number of threads that the CPU quota can keep busy.
     #[error("limited by the CPU quota")]
     TimeLimit,
 }
@@ -77,7 +78,7 @@ impl Threads {
         threads.on(cores(host))
     }
 
-    /// The threads for a process with `cores` cores. Requested numbers stay.
+    /// The threads for a process with `cores` cores. Requested numbers do not change.
     fn on(self, cores: u32) -> Self {
         let generation = match self.basis {
             ThreadBasis::Asked => self.generation,
@@ -99,7 +100,8 @@ pub(super) fn cores(host: &Host) -> u32 {
     host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
-/// Numbers of threads to try, in descending order: all, all but one for another program that needs a core, and halves.
+/// Numbers of threads to try, in descending order: all, all but one (for another program that needs a core), a half, a
+/// quarter and so on.
 fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
@@ -108,7 +110,8 @@ fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
-/// The largest number of threads that takes at most a tenth longer than the fastest; `None` without measurements.
+/// The largest number of threads with which a token takes at most a tenth longer than with the fastest number; `None`
+/// without measurements.
 fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<(u32, f64)> {
     let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
     speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).max_by_key(|(threads, _)| *threads)

@@ -21,7 +21,7 @@ use crate::run::places::Shutdown;
 pub(super) struct Driver {
     queue: Arc<Queue>,
     prompt_chunk: PromptChunk,
-    /// `None` while there is no working context.
+    /// `None` while the engine has no working context.
     session: Option<LocalSession>,
     running: Vec<Text>,
 }
@@ -31,7 +31,7 @@ impl Driver {
         Self { queue, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
-    /// Runs until the engine is closed and the texts to be finished have ended.
+    /// Runs until the engine is closed and its last text has ended.
     pub(super) fn run(mut self) {
         self.queue.model.requests().listen(Some(Arc::clone(&self.queue.notify).into()));
         while self.turn() {}
@@ -50,7 +50,8 @@ impl Driver {
         self.put_aside();
         self.let_waiting_in();
         self.make_room();
-        // This comes after the admission of texts, so that a long prompt begins where it is computed fastest.
+        // This comes after the admission of texts, so that a long prompt begins in the placement that computes it
+        // fastest.
         if let Some(replacement) = self.session.as_ref().and_then(LocalSession::follow_depth) {
             self.replace(replacement);
         }
@@ -120,6 +121,11 @@ impl Driver {
             self.queue.tell_waiting(&mut session.work.prompts);
         }
         loop {
+            if let Some(session) = &mut self.session
+                && self.queue.has_waiting()
+            {
+                session.store_next();
+            }
             let session = self.session.as_ref();
             let rank = |id| session.map(|session| session.work.prompts.rank(id));
             let joins = |next: &Waiting| {
@@ -138,7 +144,7 @@ impl Driver {
         let Waiting { text, mut sequence, since, has_begun } = waiting;
         let session = match &mut self.session {
             Some(session) => session,
-            // The context was lost; the next text takes it again.
+            // The context is gone, and is taken again for the next text.
             lost => match LocalSession::open(&self.queue.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
@@ -176,9 +182,11 @@ impl Driver {
         self.running.push(text);
     }
 
-    /// Suspends texts until the others have room for the next step.
+    /// Suspends texts until the remaining texts have room for the next step.
     fn make_room(&mut self) {
-        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), queue_entries(it))) {
+        while let Some(last) =
+            self.session.as_ref().and_then(|session| too_many(session.room(), queue_entries(session)))
+        {
             self.suspend(SequenceId(last));
         }
     }
@@ -253,13 +261,13 @@ fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueE
 
 /// Whether a running text is computing a prefix that `next` could soon copy.
 fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
-    let begins = |it: &Sequence| {
-        let worth = it.held.computed + WORTH_A_COPY;
+    let begins = |sequence: &Sequence| {
+        let worth = sequence.held.computed + WORTH_A_COPY;
         // The length check comes first: it skips texts that already generate, so they are not compared before every
         // step.
-        it.tokens.len() >= worth
-            && it.scales == next.sequence.scales
-            && it.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth
+        sequence.tokens.len() >= worth
+            && sequence.scales == next.sequence.scales
+            && sequence.all().common(&next.sequence.tokens, next.sequence.all().marks) >= worth
     };
     // A window or a recurrent state cannot be cut down to a prefix.
     let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());

@@ -1,4 +1,5 @@
-//! Many requests on one model. The engine's thread computes them together, one per sequence of the context.
+//! The engine: many requests on one model. The engine's thread computes them together, one in each sequence of the
+//! context.
 //!
 //! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
 //! (`queue`), join and leave between two tokens (`driver`), and are admitted as far as the cache has room (`order`).
@@ -32,7 +33,7 @@ use crate::load::{AbortHandle, Model};
 /// An engine computes many requests at once on a loaded model (continuous batching). Clones are handles of the same
 /// engine.
 ///
-/// The engine holds the model's context until its last handle is dropped. That drop cancels unfinished texts.
+/// The engine uses the model's context until its last handle is dropped, which cancels unfinished texts.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Engine};
@@ -60,14 +61,14 @@ use crate::load::{AbortHandle, Model};
 /// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`GenerateRequest::cache_prompt`]
 ///   is off.
 /// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and
-///   resumes when the reader catches up. A slow reader delays no other text.
+///   resumes when the reader catches up. A slow reader does not delay other texts.
 /// - **One cache for all** (`kv_unified`): a text is admitted when the cache has room for its expected length. When the
 ///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ by
 ///   rounding. A text ends for lack of room only if it fills the whole context.
 /// - **Isolation.** A model in a [worker](crate::Isolation::Process) behaves the same, except that it is not re-placed
 ///   while texts run. [`OnDeath`](crate::OnDeath) decides about the texts when the worker dies.
 /// - **Errors.** A computation that fails ends the running texts, and no waiting one, with its error. A failure to
-///   choose the next token of one text ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) ends that text alone.
+///   choose the next token of one text ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) ends only that text.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -76,7 +77,8 @@ pub struct Engine {
 #[derive(Debug)]
 struct Inner {
     texts: Texts,
-    /// Dropped with the last handle, which cancels unfinished texts and waits for the end of the thread.
+    /// The guard is dropped with the last handle. The guard then cancels unfinished texts and waits for the end of the
+    /// thread.
     guard: AbortAndJoin,
 }
 
@@ -85,7 +87,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`EngineBuilder::start`].
+    /// The errors of [`EngineBuilder::start`].
     pub fn new(model: &Model) -> Result<Self, Error> {
         Self::builder(model).start()
     }
@@ -112,7 +114,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`], and as [`submit`](Self::submit).
+    /// [`Error::QueueFull`], and the errors of [`submit`](Self::submit).
     pub fn try_submit(&self, generate: GenerateRequest) -> Result<TokenStream, Error> {
         self.go_on(generate, &[])
     }
@@ -131,14 +133,13 @@ impl Engine {
         self.inner.texts.submit(generate, &[], true)
     }
 
-    /// Queues a request as [`try_submit`](Self::try_submit) does, after the tokens that an earlier process generated
-    /// for the text.
+    /// Queues a request like [`try_submit`](Self::try_submit). The text continues after the tokens that an earlier
+    /// process generated for it.
     pub(crate) fn go_on(&self, generate: GenerateRequest, so_far: &[Token]) -> Result<TokenStream, Error> {
         wait(self.inner.texts.submit(generate, so_far, false))
     }
 
-    /// The stream of a request whose text a worker computes by itself. The worker's context is free when the stream has
-    /// been dropped.
+    /// The stream of a single request in a worker. The worker's context is free when the stream has been dropped.
     pub(crate) fn stream_one(generate: GenerateRequest) -> Result<TokenStream, Error> {
         let builder = EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(&generate.model) };
         let engine = builder.start_in_worker()?;
@@ -161,8 +162,8 @@ impl Engine {
         self.inner.guard.thread().join();
     }
 
-    /// Refuses further requests, gives the accepted ones `time` to finish, and cancels the rest. Returns whether all
-    /// finished. The context is then free.
+    /// Refuses further requests. Accepted requests may finish within `time`; after that, the rest is cancelled. Returns
+    /// whether all of them finished. The context is then free.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -185,8 +186,8 @@ impl Engine {
         self.inner.texts.capacity()
     }
 
-    /// Gives `read` the vocabulary. The model cannot be re-placed during the call, so `read` must not ask the model for
-    /// anything else. The vocabulary of a model in a worker process is read from the file on first use.
+    /// Calls `read` with the vocabulary. The model cannot be re-placed during the call, so `read` must not call other
+    /// methods of the model. The vocabulary of a model in a worker process is read from the file on first use.
     ///
     /// # Errors
     ///
@@ -256,8 +257,8 @@ impl EngineBuilder {
     ///
     /// # Errors
     ///
-    /// As [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be started again;
-    /// [`Error::Thread`] when the thread cannot start.
+    /// The errors of [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be
+    /// started again; [`Error::Thread`] when the thread cannot start.
     pub fn start(self) -> Result<Engine, Error> {
         if self.model.placement().context.n_seq_max <= 1 {
             tracing::warn!(
@@ -291,8 +292,8 @@ impl EngineBuilder {
         Ok((Engine::run(texts, abort.clone(), move || driver.run())?, abort))
     }
 
-    /// Starts an engine in a worker, for the texts of the parent process. The parent limits the queue, so this one has
-    /// no limit.
+    /// Starts an engine in a worker, for the texts of the parent process. The parent limits the queue, so this engine
+    /// has no limit.
     pub(crate) fn serve(model: &Model, start: Start) -> Result<(Engine, AbortHandle), Error> {
         let Start { ahead, prompt_chunk, .. } = start;
         Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_local()

@@ -1,5 +1,5 @@
-//! Room for texts: the first waiting text is admitted when the cache has room for it. When the cache runs out, the
-//! newest text gives up its sequence and waits again, so that no text ends for lack of room.
+//! Decides which texts have room: the first waiting text is admitted when the cache has room for it. When the cache
+//! runs out, the newest text gives up its sequence and waits again, so that no text ends for lack of room.
 
 use crate::decode::context::Room;
 use crate::decode::sequence::Sequence;
@@ -9,7 +9,7 @@ use crate::decode::sequence::Sequence;
 pub(super) struct QueueEntry {
     /// Order of arrival; lower is earlier.
     pub(super) arrival: u64,
-    /// Tokens so far, with the prompt.
+    /// Number of tokens so far, including the prompt.
     len: usize,
     /// Maximum number of tokens of the text.
     limit: usize,
@@ -25,7 +25,7 @@ impl QueueEntry {
 /// Whether the first waiting text may join the running ones.
 pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueEntry>, next: QueueEntry) -> bool {
     let n = running.len();
-    let taken = running.map(|it| reserve(room, it)).sum::<usize>();
+    let taken = running.map(|text| reserve(room, text)).sum::<usize>();
     let fits = taken.saturating_add(reserve(room, next)) <= room.all || !shares_cells(room);
     n == 0 || (n < room.sequences && fits)
 }
@@ -33,11 +33,11 @@ pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueE
 /// Arrival number of the text that must be suspended before the next step; `None` when each text has room for one more
 /// token.
 pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = QueueEntry> + Clone) -> Option<u64> {
-    let taken: usize = running.clone().map(|it| it.len + 1).sum();
+    let taken: usize = running.clone().map(|text| text.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
         return None;
     }
-    running.map(|it| it.arrival).max()
+    running.map(|text| text.arrival).max()
 }
 
 /// Whether all texts share one pool of cells (`kv_unified`).
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_joins_while_there_is_room_for_what_it_asked_for() {
+    fn a_text_joins_while_there_is_room_for_its_expected_length() {
         let shared = room(1000, 4, true);
         let running = || [entry(0, 300, 600)].into_iter();
         assert!(may_join(shared, running(), entry(1, 100, 400)));
@@ -95,22 +95,22 @@ mod tests {
             let mut waiting: Vec<QueueEntry> = Vec::new();
             let mut ended = 0;
             // The engine refuses prompts that do not fit at submission.
-            let lives: Vec<_> = lives.into_iter().filter(|it| it.1 < room.each).collect();
+            let lives: Vec<_> = lives.into_iter().filter(|life| life.1 < room.each).collect();
             for step in 0..20_000 {
                 for (arrival, (comes, prompt, answer)) in (0..).zip(&lives) {
                     if *comes == step {
                         waiting.push(entry(arrival, *prompt, prompt + answer));
                     }
                 }
-                waiting.sort_by_key(|it| it.arrival);
+                waiting.sort_by_key(|text| text.arrival);
                 while waiting.first().is_some_and(|next| may_join(room, running.iter().copied(), *next)) {
                     running.push(waiting.remove(0));
                 }
                 while let Some(last) = too_many(room, running.iter().copied()) {
-                    waiting.extend(running.extract_if(.., |it| it.arrival == last));
+                    waiting.extend(running.extract_if(.., |text| text.arrival == last));
                 }
                 prop_assert!(running.len() <= sequences);
-                let mut taken: usize = running.iter().map(|it| it.len).sum();
+                let mut taken: usize = running.iter().map(|text| text.len).sum();
                 let many = running.len() > 1;
                 running.retain_mut(|text| {
                     let is_full = text.len >= room.each || taken >= room.all;

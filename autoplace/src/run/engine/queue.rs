@@ -31,7 +31,7 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of arrival.
+    /// The waiting texts in the order of their arrival.
     waiting: VecDeque<Waiting>,
     arrivals: u64,
     room: Room,
@@ -39,7 +39,7 @@ struct State {
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
-/// A text apart from its sequence.
+/// The data of a text, except its sequence.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) id: SequenceId,
@@ -75,8 +75,7 @@ impl Waiting {
 }
 
 impl Queue {
-    /// An empty queue of the requests for a context of this capacity. A text runs at most `ahead` pieces ahead of its
-    /// reader.
+    /// An empty queue for a context of this capacity. A text runs at most `ahead` pieces ahead of its reader.
     pub(super) fn new(model: &Model, places: Arc<Places>, room: Room, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
         Self { model: model.clone(), places, notify: Arc::default(), ahead, state }
@@ -102,8 +101,8 @@ impl Queue {
         lock(&self.state).last_replaced.clone()
     }
 
-    /// Records the capacity of the new context and the outcome of a re-placement. The context may also have been taken
-    /// again without a re-placement.
+    /// Records the capacity of the new context and the outcome of a re-placement. There is no outcome if the context
+    /// was only taken again.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
@@ -117,7 +116,7 @@ impl Queue {
 
     /// Refuses further requests.
     pub(super) fn close(&self, how: Shutdown) {
-        // A text that is queued from here on finds the places closed; one that was queued before is in the list.
+        // Texts that arrive later find the places closed. Texts that arrived earlier are in the list.
         self.places.close(how);
         let mut state = lock(&self.state);
         let refused = match how {
@@ -135,10 +134,10 @@ impl Queue {
     }
 
     /// Called when a reader has gone or has caught up. Removes abandoned texts from the queue, and wakes the engine's
-    /// thread for the others.
+    /// thread, which handles the running texts.
     fn look(&self) {
         let mut state = lock(&self.state);
-        let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
+        let (gone, waiting) = state.waiting.drain(..).partition(|other| other.text.answer.is_abandoned());
         state.waiting = waiting;
         drop(state);
         drop::<VecDeque<Waiting>>(gone);
@@ -149,7 +148,7 @@ impl Queue {
         !lock(&self.state).waiting.is_empty()
     }
 
-    /// Marks the waiting texts that have not begun in the order of the prompts.
+    /// Adds the waiting texts that have not begun to `prompts`.
     pub(super) fn tell_waiting(&self, prompts: &mut PromptOrder) {
         for waiting in lock(&self.state).waiting.iter().filter(|waiting| !waiting.has_begun) {
             prompts.waits(waiting.text.id, waiting.sequence.to_compute());
@@ -181,7 +180,7 @@ impl Queue {
             drop(state);
             return;
         }
-        let at = state.waiting.partition_point(|it| it.text.id < waiting.text.id);
+        let at = state.waiting.partition_point(|other| other.text.id < waiting.text.id);
         state.waiting.insert(at, waiting);
     }
 

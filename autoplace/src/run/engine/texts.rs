@@ -1,4 +1,4 @@
-//! The texts of an engine: this process or a worker computes them.
+//! The texts of an engine, which this process or a worker computes.
 
 use std::future;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum Computed {
 
 /// A checked request: a sequence that this process computes, or a request that a worker is to check.
 enum Checked {
-    /// The flag: whether the prompt reuses tokens that the context holds.
+    /// The flag says whether the prompt reuses tokens that the context holds.
     Local(Arc<Queue>, Box<Sequence>, bool),
     Worker(Arc<Link>, Box<Spec>),
 }
@@ -71,7 +71,7 @@ impl Texts {
         }
     }
 
-    /// `None` for a model in a worker, whose own engine is not re-placed while texts run.
+    /// `None` for a model in a worker, because the worker's engine does not report it.
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         match &self.computed {
             Computed::Local(queue) => queue.last_replaced(),
@@ -90,8 +90,8 @@ impl Texts {
         }
     }
 
-    /// Checks a request and queues it once it has a place. `so_far` holds tokens that an earlier process generated. A
-    /// worker checks its own requests.
+    /// Checks a request and queues it once there is a place. `so_far` holds tokens that an earlier process generated.
+    /// For a model in a worker, the worker checks the request.
     pub(super) fn submit(
         &self,
         generate: GenerateRequest,
@@ -121,7 +121,7 @@ impl Texts {
         if !model.is(self.model()) {
             return Err(Error::OtherModel);
         }
-        // A worker could return this error only as text.
+        // A worker would return this error without its type.
         model.scales(spec.lora.as_deref())?;
         let mut progress = Progress::of_request(&spec);
         match &self.computed {

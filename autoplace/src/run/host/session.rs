@@ -19,7 +19,7 @@ pub(crate) struct SessionHost {
     model: Model,
     session: LocalSession,
     sender: worker::Sender,
-    /// The placement that the application knows.
+    /// The placement that was last reported to the application.
     known: Arc<Plan>,
 }
 

@@ -23,8 +23,8 @@ use crate::run::token_stream::TokenStream;
 use crate::sync::lock;
 use crate::worker::{self, Sender};
 
-/// Shortest time between two sends. Otherwise a model that is faster than its readers would wake the application for
-/// every token, and the application needs the same cores.
+/// Shortest time between two sends. Without a limit, a fast model would wake the application for every token, although
+/// both need the same cores.
 const OFTEN: Duration = Duration::from_millis(2);
 
 /// The engine of a worker. Dropping it cancels unfinished texts.
@@ -32,7 +32,7 @@ pub(crate) struct Host {
     engine: Engine,
     outbox: Arc<Outbox>,
     thread: Option<JoinHandle<()>>,
-    /// Pictures and sounds by the application's numbers.
+    /// Pictures and sounds, by the numbers that the application gave them.
     kept: HashMap<u64, Media>,
 }
 
@@ -80,7 +80,7 @@ impl Host {
                 self.outbox.notify.notify();
             }
             TextCall::Close { how } => self.close(how),
-            // The caller handles the start, and a run has no session.
+            // The caller handles the start. A run has no session.
             TextCall::Start(_) | TextCall::Session(_) => {}
         }
         Ok(true)
@@ -126,7 +126,7 @@ impl Outbox {
         let (mut known, mut known_move) = (engine.model().report(), None);
         loop {
             self.notify.wait();
-            // Read before the texts, so that texts ended by the close are still reported.
+            // The flag is read before the texts, so that texts that the close has ended are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
             let moving = engine.model().counters().moving();
@@ -134,7 +134,7 @@ impl Outbox {
                 replies.push(Reply::Moving(moving.clone()));
                 known_move = moving;
             }
-            // Before the pieces that the new placement has computed.
+            // The report comes before the pieces that the new placement has computed.
             let report = engine.model().report();
             if !Arc::ptr_eq(&known, &report) {
                 known = report;
@@ -156,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the pieces of all texts that are ready. Returns true when all texts have ended.
+    /// Takes the available pieces of all texts. Returns true when all texts have ended.
     fn take(&self, replies: &mut Vec<Reply>) -> bool {
         let waker = Waker::from(Arc::clone(&self.notify));
         let mut context = Context::from_waker(&waker);

@@ -1,5 +1,5 @@
-//! A session whose model follows the depth of its texts. The rule counts each step, and before a step the model may
-//! move to its other placement.
+//! Follows the depth of a session's texts: the rule counts each step, and the model may move to its other placement
+//! before a step.
 
 use std::time::Instant;
 
@@ -31,15 +31,16 @@ impl LocalSession {
     /// The prompts that begin with the next step.
     fn prompt_ahead(&self) -> Option<PromptAhead> {
         // A prompt that the context holds already may have one token left to compute.
-        let begins =
-            |it: &&Sequence| it.statistics.prompt_time.is_zero() && it.statistics.first_token_latency.is_none();
+        let begins = |sequence: &&Sequence| {
+            sequence.statistics.prompt_time.is_zero() && sequence.statistics.first_token_latency.is_none()
+        };
         let tokens: usize = self.sequences.iter().filter(begins).map(Sequence::to_compute).sum();
-        let most_reply = self.sequences.iter().filter(begins).map(|it| it.limits.max_tokens).max()?;
+        let most_reply = self.sequences.iter().filter(begins).map(|sequence| sequence.limits.max_tokens).max()?;
         let work = DepthWork::prompt(self.live_tokens(), count(tokens));
         Some(PromptAhead { work, most_reply: count(most_reply) })
     }
 
-    /// Live tokens: those of all running texts that are in the context.
+    /// Number of live tokens: the tokens of all running texts that are in the context.
     pub(super) fn live_tokens(&self) -> u32 {
         let to_compute: usize = self.sequences.iter().map(Sequence::to_compute).sum();
         count(cells(&self.sequences).saturating_sub(to_compute))
@@ -69,11 +70,11 @@ impl LocalSession {
         }
     }
 
-    /// Moves the model to its other placement. If that cannot be loaded, the present one is loaded again.
+    /// Moves the model to its other placement. If that placement cannot be loaded, the present one is loaded again.
     pub(super) fn move_for_depth(&mut self, plan: Plan) -> Result<(), Error> {
         let before = Plan::clone(&self.model.placement());
         let follower = self.model.counters().depth();
-        let (lost, expected) = follower.map(|it| (it.lost(), it.expected())).unwrap_or_default();
+        let (lost, expected) = follower.map(|follower| (follower.lost(), follower.expected())).unwrap_or_default();
         let moving = DepthMove {
             tokens: self.live_tokens(),
             before: before.placement_in_words(),
@@ -101,7 +102,7 @@ impl LocalSession {
     }
 }
 
-/// A number of tokens.
+/// Converts a number of tokens.
 fn count(tokens: usize) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }

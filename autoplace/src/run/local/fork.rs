@@ -8,8 +8,8 @@ use crate::decode::sampling::Sampling;
 use crate::decode::sequence::Sequence;
 use crate::run::local::LocalSession;
 
-/// Settings of a [fork](crate::generate::Session::fork) that differ from the original text. By default none differs,
-/// and both texts get the same tokens.
+/// Settings of a [fork](crate::generate::Session::fork) that differ from the original text. By default, no setting
+/// differs, and both texts get the same tokens.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Fork};
@@ -43,13 +43,13 @@ impl Fork {
         Self { from_prompt: true, ..Self::default() }
     }
 
-    /// Uses other sampling parameters from the next token on. Without a seed in them, the text's seed stays.
+    /// Uses other sampling parameters from the next token on. If they have no seed, the text's seed stays.
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = Some(sampling);
         self
     }
 
-    /// Uses another seed. The random numbers are those of a text that had this seed from its beginning.
+    /// Uses another seed. The fork draws the same random numbers as a text that had this seed from its beginning.
     pub fn seed(mut self, seed: u32) -> Self {
         self.seed = Some(seed);
         self

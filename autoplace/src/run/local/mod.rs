@@ -1,4 +1,5 @@
-//! Several texts at once on the model's one context, in this process. Sessions, streams and engines run on it.
+//! Generates several texts at once with the model's only context, in this process. Sessions, streams and engines use
+//! this.
 
 mod depth;
 pub(crate) mod fork;
@@ -36,9 +37,9 @@ pub(crate) struct LocalSession {
     pub(crate) abort: llama_sys::AbortHandle,
     pub(crate) last_replaced: Option<Result<Replaced, Error>>,
     pub(crate) work: Work,
-    /// The text that the last error of a step ended.
+    /// The text that ended with the last error of a step.
     last_failed: Option<SequenceId>,
-    /// Whether the pieces of the last step are still to be returned, because the step returned an error first.
+    /// Whether the next call returns the pieces of the last step, which returned an error first.
     is_owed: bool,
     begun: u64,
 }
@@ -147,17 +148,17 @@ impl LocalSession {
         self.work.prompts.shorten(sequence.id, sequence.to_compute());
         // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
         // others in separate graphs (llama-batch.cpp, split_equal).
-        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        let at = self.sequences.partition_point(|other| other.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
         Ok(())
     }
 
-    /// Suspends a text. Its tokens stay in the context until another text needs the cells.
+    /// Suspends a text. The tokens stay in the context until another text needs the cells.
     pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
-        suspended.suspend(&mut self.cache);
+        suspended.suspend(&mut self.cache, &mut self.drafters);
         Some(suspended)
     }
 
@@ -179,7 +180,7 @@ impl LocalSession {
 
     /// Carries out a requested re-placement, or one that the depth of the texts requires, and then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
-        // A request comes first: under pressure there may be no room for a move.
+        // A request comes first, because there may be no room for a move under memory pressure.
         if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {
             self.last_failed = None;
             self.carry_out(replacement)?;
@@ -206,6 +207,10 @@ impl LocalSession {
         if self.sequences.is_empty() {
             return Ok(());
         }
+        let is_awaited = self.is_awaited();
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_begins(is_awaited);
+        }
         let begun = self.step_begins();
         let step = Step {
             lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
@@ -226,16 +231,31 @@ impl LocalSession {
             self.step_ended(begun);
         }
         computed.inspect_err(|_| self.spoil())?;
+        if let Some(stored) = &mut self.cache.stored {
+            stored.step_ended();
+        }
         self.store_part();
         Ok(())
     }
 
-    /// Copies some megabytes of idle sequences into the prompt store, of the model's context before those of its draft.
-    /// Returns whether more is left.
+    /// Copies some megabytes of idle sequences into the prompt store, first from the model's context and then from its
+    /// drafters'. Returns whether more is left.
     pub(crate) fn store_part(&mut self) -> bool {
         let Some(lent) = &mut self.lent else { return false };
-        let is_running = |seq| self.sequences.iter().any(|it| it.held.seq == seq);
+        let is_running = |seq| self.sequences.iter().any(|other| other.held.seq == seq);
         self.cache.store_part(&mut lent.context) || self.drafters.store_part(is_running)
+    }
+
+    /// Whether a running text waits for its next token, and not for its first one.
+    fn is_awaited(&self) -> bool {
+        self.sequences.iter().any(|it| it.statistics.first_token_latency.is_some())
+    }
+
+    /// Stores the sequence that the next text would displace, as far as the running texts can wait.
+    pub(crate) fn store_next(&mut self) {
+        let is_awaited = self.is_awaited();
+        let Some(lent) = &mut self.lent else { return };
+        self.cache.store_next(&mut lent.context, lent.room, self.sequences.len(), is_awaited);
     }
 
     /// Ends all texts and discards the cache, because the content of the context is unknown.
@@ -261,13 +281,13 @@ impl LocalSession {
         let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics;
         if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+            ended.leave(&mut self.cache, &mut self.drafters);
         }
         Some(statistics)
     }
 
     pub(crate) fn position(&self, sequence: SequenceId) -> Option<usize> {
-        self.sequences.iter().position(|it| it.id == sequence)
+        self.sequences.iter().position(|other| other.id == sequence)
     }
 
     pub(crate) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
@@ -309,7 +329,7 @@ impl LocalSession {
     /// Whether the contexts can still compute. When false, the session needs a new context.
     pub(crate) fn is_usable(&self) -> bool {
         let Drafts { model, heads } = &self.drafters.drafts;
-        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|head| &head.context));
+        let drafting = model.iter().map(|draft| &draft.context).chain(heads.iter().map(|head| &head.context));
         self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
     }
 }
@@ -321,7 +341,7 @@ impl Drop for LocalSession {
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+            sequence.leave(&mut cache, &mut self.drafters);
         }
         cache.store_all(&mut lent.context);
         self.drafters.store_all();
@@ -330,5 +350,38 @@ impl Drop for LocalSession {
         };
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
         slot.give_back(lent.context, cache.into_contents());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::Token;
+
+    use super::LocalSession;
+    use crate::Model;
+    use crate::plan::Request;
+    use crate::store::PromptStore;
+
+    #[test]
+    fn a_sequence_is_stored_at_once_for_the_next_text_while_nobody_waits_for_a_token() {
+        let request = Request::new().n_ctx(1024).n_seq_max(2);
+        let builder = Model::builder(test_support::demo_path()).request(request).n_threads(1).without_learning();
+        let model = builder.prompt_store(PromptStore::new(64 << 20)).load().unwrap();
+        let mut session = LocalSession::open(&model).unwrap();
+        let begin = |session: &mut LocalSession, seed: Token| {
+            let words: Vec<Token> = (0..100).map(|at| 259 + (at * 7 + seed) % 200).collect();
+            session.begin_once(model.generate(&words[..]).temp(0.0).ignore_eos().max_tokens(2)).unwrap();
+        };
+        begin(&mut session, 1);
+        begin(&mut session, 2);
+        while !session.is_empty() {
+            session.step().unwrap().for_each(drop);
+        }
+        // The first of both is stored and displaced. The engine would not admit a further text before it has stored the
+        // second one, between steps.
+        begin(&mut session, 3);
+        assert!(session.is_storing_next());
+        session.store_next();
+        assert!(!session.is_storing_next());
     }
 }

@@ -1,9 +1,9 @@
 //! Re-places the model in the middle of texts: saves their state, releases the model, loads it elsewhere, and restores
 //! the state.
 //!
-//! These parts survive: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
-//! with its whole state, and the text that is not certain yet. Context and vocabulary hold the model, so they are
-//! created again.
+//! These parts of each sequence are kept: its tokens, its KV cache or recurrent state in llama.cpp's format, its
+//! sampler with its whole state, and the text that is held back. The context and the vocabulary refer to the model, so
+//! they are created again.
 
 use std::time::{Duration, Instant};
 
@@ -81,8 +81,8 @@ impl LocalSession {
         let model = self.model.clone();
         let _replacing = model.replacing();
         self.check_holders()?;
-        // Idle sequences do not survive the context. The time to store them does not count as the move's, because the
-        // times of moves predict later moves.
+        // Idle sequences are lost with the context, so they are stored first. The time for this is not a part of the
+        // move's time, which is used to predict later moves.
         if let Some(lent) = &mut self.lent {
             self.cache.store_all(&mut lent.context);
             self.drafters.store_all();
@@ -104,7 +104,7 @@ impl LocalSession {
     }
 
     /// A plan for the memory that is free once the model is released, with room for the texts. Also returns the context
-    /// size that had to be requested for them; 0 if the plan has room without a request.
+    /// size that had to be requested for the texts; 0 if the plan has room without such a request.
     fn plan_with_room(&self) -> Result<(Plan, u32), Error> {
         let plan = self.model.replan()?;
         if self.check_room(Room::new(&plan.context)).is_ok() {
@@ -115,7 +115,7 @@ impl LocalSession {
             true => all,
             false => longest.saturating_mul(plan.context.n_seq_max as usize),
         };
-        // Half as much again for the rest of the texts, up to the present context size.
+        // Requests half as many tokens in addition, for the rest of the texts, up to the present context size.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
         let plan = self.model.replan_for(tokens)?;
@@ -123,7 +123,8 @@ impl LocalSession {
         Ok((plan, tokens))
     }
 
-    /// Number of tokens that the context must hold: of the longest text, and of all texts together.
+    /// Number of tokens for which the context must have room: those of the longest text, and those of all texts
+    /// together.
     fn needs(&self) -> (usize, usize) {
         let needs = || self.sequences.iter().map(Sequence::needs);
         (needs().max().unwrap_or(0), needs().sum())
@@ -142,21 +143,21 @@ impl LocalSession {
         Ok(())
     }
 
-    /// Refuses to release a model that others than this session hold.
+    /// Refuses to release a model that other objects than this session use.
     fn check_holders(&self) -> Result<(), Error> {
         let Some(lent) = &self.lent else { return Ok(()) };
-        // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
-        // drafters.
+        // The session's own handles of the model are in the slot with its adapters, in the vocabularies of the context
+        // and of the session, and in the drafters.
         let ours = self.model.slot()?.holders() + 2 + self.drafters.drafts.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 { Err(Error::NativeHeld { holders }) } else { Ok(()) }
     }
 
-    /// Saves the state of all texts and releases every holder of the model. Returns the saved bytes, and the time to
-    /// save them.
+    /// Saves the state of all texts and drops every handle of the model. Returns the saved bytes, and the time to save
+    /// them.
     fn release(&mut self) -> Result<StateCopy, Error> {
         let Some(lent) = &mut self.lent else {
-            // After a failed re-placement, another part of the application may have loaded the model since.
+            // After a failed re-placement, another part of the application may have loaded the model in the meantime.
             self.model.take_to_release()?;
             let bytes = self.sequences.iter().map(Sequence::saved_bytes).sum();
             return Ok(StateCopy { bytes, ..StateCopy::default() });

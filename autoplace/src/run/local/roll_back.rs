@@ -1,4 +1,4 @@
-//! Rolls a running text back: its last tokens are forgotten as if they had never been chosen.
+//! Rolls a running text back: forgets its last tokens, as if they had never been chosen.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,8 @@ use crate::run::local::LocalSession;
 pub struct RolledBack {
     /// Number of forgotten tokens.
     pub tokens: usize,
-    /// Bytes at the end of the returned text that came from forgotten tokens, as whole characters. The next piece
-    /// replaces them.
+    /// Number of bytes at the end of the returned text that came from forgotten tokens, up to whole characters. The
+    /// next piece replaces them.
     pub text: usize,
 }
 
@@ -75,7 +75,7 @@ impl Sequence {
         let len = self.len();
         let computed = self.all().first(self.held.computed);
         let checkpoint = cache.checkpoints.first_among(computed);
-        // The last remaining token is computed again, for the choice after it.
+        // The last remaining token is computed again, because its logits choose the next one.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_held = keep >= self.held.computed || checkpoint.is_some_and(|after| keep >= after);
@@ -85,7 +85,7 @@ impl Sequence {
                     || can_go_back(&lent.context, self.held.seq, self.spans.position(keep))?,
             )
         };
-        // A picture stays whole, with a token after it.
+        // A picture is kept as a whole, with one token after it.
         let most = len.saturating_sub(self.spans.end() + 1);
         let (mut possible, mut impossible) = (0, most + 1);
         while possible + 1 < impossible {
@@ -96,7 +96,7 @@ impl Sequence {
                 impossible = middle;
             }
         }
-        // Such a sampler can restart at the end of the prompt, but not after it.
+        // A sampler that depends on logits can restart at the end of the prompt, but not after it.
         let is_lost = self.chooser.depends_on_logits() && possible < len - self.prompt;
         Ok(if is_lost { 0 } else { possible })
     }

@@ -1,4 +1,4 @@
-//! The application's side of a run: the texts, their pieces from the worker, and the replacement of a worker that dies.
+//! The application's side of a run: sends texts to the worker, receives their pieces, and replaces a worker that dies.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -32,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) model: Model,
     start: Start,
     abort: AbortHandle,
-    /// Notified when a text arrives, or when no further text can.
+    /// Notified when a text arrives, or when no further text will.
     notify: Notify,
     state: Mutex<State>,
 }
@@ -41,12 +41,12 @@ pub(crate) struct Link {
 struct State {
     /// `None` between two workers and after the end.
     sender: Option<worker::Sender>,
-    /// By text number.
+    /// The texts, by their number.
     texts: BTreeMap<u64, Text>,
     submitted: u64,
-    /// The pictures and sounds that the worker keeps, with their numbers there.
+    /// The pictures and sounds that the worker keeps, each with its number there.
     kept: Vec<(u64, Media)>,
-    /// The number of the next one.
+    /// The number for the next picture or sound.
     next_kept: u64,
     is_aborted: bool,
     closing: Option<Shutdown>,
@@ -57,7 +57,7 @@ struct State {
 #[derive(Debug)]
 struct Text {
     spec: Spec,
-    /// Receives an empty piece first, which reports the acceptance.
+    /// The channel to the reader. Its first message is an empty piece, which reports that the text was accepted.
     answer: Sender<Message>,
     is_accepted: bool,
     /// Whether the worker holds back the pieces of this text.
@@ -70,13 +70,13 @@ struct Text {
     earlier: Option<Statistics>,
     /// Number of further workers that the text may use.
     attempts: u32,
-    /// How many workers died during this text.
+    /// Number of workers that died during this text.
     deaths: u32,
 }
 
 impl Text {
-    /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again. The draft counts
-    /// are those of the last worker.
+    /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again. The numbers of
+    /// draft tokens are those of the last worker.
     fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
         if let Some(earlier) = &self.earlier {
             statistics.prompt_tokens = earlier.prompt_tokens;
@@ -108,7 +108,7 @@ impl Text {
         }
         self.deaths += 1;
         self.earlier = self.has_begun().then_some(self.statistics);
-        // A new worker sends pieces until it is asked to hold them back.
+        // A new worker sends pieces until it gets a request to hold them back.
         self.is_held = false;
         None
     }
@@ -132,7 +132,8 @@ impl State {
         }
     }
 
-    /// Submits a text to a worker, with the tokens that have arrived. Pictures that the worker lacks go before it.
+    /// Submits a text to a worker, with the tokens that have arrived. Pictures that the worker lacks are sent before
+    /// the text.
     fn put(&mut self, id: u64, spec: &Spec, so_far: &[Token], sender: &worker::Sender) -> Result<(), worker::Error> {
         for media in spec.prompt.media() {
             if number_of(&self.kept, media).is_none() {
@@ -147,7 +148,7 @@ impl State {
         sender.put(&Request::Text(TextCall::Submit { id, spec, so_far }))
     }
 
-    /// Lets the worker drop the pictures of which no text is left.
+    /// Tells the worker to drop the pictures that no text refers to any more.
     fn forget(&mut self) {
         if self.kept.is_empty() {
             return;
@@ -169,7 +170,7 @@ fn number_of(kept: &[(u64, Media)], media: &Media) -> Option<u64> {
     kept.iter().find(|(_, known)| known.is_clone_of(media)).map(|(number, _)| *number)
 }
 
-/// Texts leave the state before they end, because waking a reader runs foreign code.
+/// A text is removed from the state before it ends, because waking its reader runs foreign code.
 impl Link {
     fn new(worker: &LentWorker, start: Start) -> Self {
         let (model, abort) = (worker.model().clone(), worker.abort_handle());
@@ -206,7 +207,7 @@ impl Link {
             Ok(())
         });
         if let Err(error) = sent {
-            // Some of its pictures may have been sent.
+            // Some pictures of the text may have been sent.
             state.forget();
             drop(state);
             return Err(worker::Error::into(error));
@@ -370,7 +371,7 @@ impl Link {
         Ok(())
     }
 
-    /// Closes the run: texts that are left get no end.
+    /// Closes the run. The remaining texts get no last piece.
     fn end(&self) {
         let mut state = lock(&self.state);
         state.is_over = true;
@@ -518,7 +519,7 @@ mod tests {
         for _ in 0..3 {
             assert!(sent(&mut state, &about(&image)) < 4096);
         }
-        // An equal picture that was decoded apart is another one.
+        // An equal picture from another decoding counts as another picture.
         let equal = crate::Image::from_rgb(200, 100, vec![7; PIXELS]).unwrap();
         assert!(sent(&mut state, &about(&equal)) > PIXELS);
         assert_eq!(state.kept.len(), 2);

@@ -1,12 +1,12 @@
-//! Generation in a worker process: the messages, and the application's side of the connection.
+//! Generation in a worker process. This room has the messages, and the application's side of the connection.
 //!
-//! The worker runs its own engine (`run::host`), for an engine of the application or for a single stream. The worker
-//! assembles text, finds stop strings and counts, as a local engine does. Each piece carries the statistics of its text
-//! so far.
+//! The worker runs its own engine (`run::host`), for an engine of the application or for a single stream. Like a local
+//! engine, the worker assembles the text, finds stop strings, and collects the statistics. Each piece carries the
+//! statistics of its text so far.
 //!
 //! When a worker dies, its replacement gets every text with the tokens that have arrived (`link`). The replacement
-//! restores the cache, the sampler and the text to the state after the last of them and continues. A token that had not
-//! arrived is chosen again from the same random numbers, so it is the same token.
+//! restores the cache, the sampler and the text to their state after the last of these tokens, and continues. Tokens
+//! that were lost on the way are chosen again with the same random numbers, so they are the same tokens.
 
 mod link;
 mod session;
@@ -37,10 +37,10 @@ type Request = worker::Request<Loading, TextCall, ()>;
 pub(crate) enum TextCall {
     /// Begins a run: the worker takes the context.
     Start(Start),
-    /// Keeps a picture or a sound under a number, by which the prompts of texts refer to it: several texts about one
-    /// picture send it once.
+    /// Keeps a picture or a sound under a number. The prompts of texts refer to it by this number, so it is sent only
+    /// once, even for several texts.
     Keep { number: u64, media: Media },
-    /// Drops kept pictures and sounds: no text refers to them any more.
+    /// Drops pictures and sounds to which no text refers any more.
     Forget { numbers: Vec<u64> },
     /// Checks a text and generates it, after tokens that an earlier worker generated.
     Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
@@ -72,7 +72,7 @@ pub(crate) enum Reply {
         id: u64,
         statistics: Statistics,
     },
-    /// A piece of the text that its sequence number names.
+    /// A piece. The sequence number of the piece says which text it belongs to.
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,
@@ -81,7 +81,7 @@ pub(crate) enum Reply {
     },
     /// The model was re-placed during the run.
     Placed(Arc<Placed>),
-    /// A move by depth has begun, has loaded more, or has ended.
+    /// A move by depth has begun, has made progress, or has ended.
     Moving(Option<(DepthMove, f32)>),
     /// The last reply of a run: the context is free.
     Closed,

@@ -1,4 +1,4 @@
-//! A session of a model in a worker: its calls, which run one after the other, and the application's side of them.
+//! A session of a model in a worker: its calls, and the application's side of them. The calls run one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ pub(crate) enum SessionCall {
     },
     Begin(Box<Spec>),
     Step {
-        /// Carried out before the step.
+        /// A requested re-placement, which is carried out before the step.
         replacement: Option<Replacement>,
     },
     End(SequenceId),
@@ -41,7 +41,7 @@ pub(crate) enum SessionCall {
     CanRollBack(SequenceId),
     Replace(Option<Box<Plan>>),
     Improve(f64),
-    /// The last call. It has no answer.
+    /// The last call, which has no answer.
     Close,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Answer<T> {
     pub(crate) replaced: Option<Result<Replaced, Failed<Error>>>,
 }
 
-/// The state of a session that can be read without a call.
+/// The state of a session that the application can read without a call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct View {
     pub(crate) texts: Vec<(SequenceId, Statistics)>,

@@ -10,8 +10,8 @@ use super::{Kind, NONE, Node, Tree};
 use crate::store::folder::Folder;
 use crate::store::found::Id;
 
-/// Pieces that are evicted at most beyond the bytes that are needed, and the part of a bound that they may hold. A
-/// search for the least valuable pieces looks at all of them, and the next additions need none.
+/// Limits of what is evicted beyond the needed bytes: the number of pieces, and the part of the bound that they may
+/// hold. A search for the least valuable pieces visits all pieces. After it, the next additions need no search.
 const AHEAD: usize = 32;
 const PART_AHEAD: u64 = 32;
 
@@ -40,7 +40,7 @@ impl Excess {
     }
 }
 
-/// What leaves memory.
+/// The pieces that may leave memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaves {
     /// The data of pieces that have a file, and whole pieces without one on which nothing hangs.
@@ -63,7 +63,7 @@ impl Leaves {
 /// Files that make room for another.
 #[derive(Debug, Default)]
 pub(super) struct Outdated {
-    /// Removed by whoever asked for the room, without the store's lock. The tree does not count them any more.
+    /// The caller removes them without the store's lock. The tree no longer counts them.
     pub(super) files: Vec<Id>,
     /// Whether the new file then fits.
     pub(super) is_enough: bool,
@@ -88,8 +88,7 @@ impl Tree {
 
     fn value(&self, node: &Node) -> f64 {
         let Some(root) = self.roots.get(&node.root) else { return 0.0 };
-        // Rows on which nothing hangs cannot be restored there. Pieces of a model that this process does not use go
-        // first.
+        // Rows without a rest cannot be restored. Pieces of a model that this process does not use go first.
         let is_of_no_use = root.of.needs_rest && node.kind == Kind::Rows && node.first_child == NONE;
         if is_of_no_use || root.of.seconds_per_token.is_none() {
             return 0.0;

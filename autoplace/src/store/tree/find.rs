@@ -33,8 +33,8 @@ impl Tree {
         let (mut path, mut at, mut parent) = (Vec::new(), 0, root);
         loop {
             let common = |node: &Node| text.common(at, &node.tokens, &node.media);
-            let found = self.rows(parent).map(|(id, node)| (common(node), id, node)).max_by_key(|it| it.0);
-            let Some((common, id, node)) = found.filter(|it| it.0 > 0) else { break };
+            let found = self.rows(parent).map(|(id, node)| (common(node), id, node)).max_by_key(|(common, ..)| *common);
+            let Some((common, id, node)) = found.filter(|(common, ..)| *common > 0) else { break };
             path.push(Step { id, common });
             at += common;
             if common < node.tokens.len() {
@@ -45,8 +45,8 @@ impl Tree {
         (path, at)
     }
 
-    /// The longest rest at or before the end of the path. Several pieces may begin like the tokens, and a rest hangs on
-    /// one of them, so all are asked.
+    /// The longest rest at or before the end of the path. Several pieces may begin with the same tokens, and a rest
+    /// hangs on one of them, so this looks at all.
     pub(super) fn last_rest(&self, root: Id, text: Text<'_>, path: &[Step]) -> Option<LastRest> {
         (0..path.len()).rev().find_map(|at| {
             let parent = at.checked_sub(1).map_or(root, |before| path[before].id);

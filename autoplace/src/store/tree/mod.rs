@@ -90,7 +90,7 @@ pub(super) enum Content {
     InFolder(Box<Header>),
 }
 
-/// The folder's thread's work for a piece.
+/// The work of the folder's thread for one piece.
 #[derive(Debug, Default)]
 pub(super) struct Write {
     /// Files that are removed first.
@@ -136,6 +136,7 @@ impl Tree {
             memory_limit: self.limit,
             folder_bytes: self.of_files,
             folder_limit: self.folder_limit,
+            ..StoreUse::default()
         }
     }
 
@@ -157,7 +158,7 @@ impl Tree {
         }
         let mut models: Vec<StoredModel> = models.into_values().collect();
         models.sort_by(|a, b| {
-            let size = |it: &StoredModel| it.memory_bytes.max(it.folder_bytes);
+            let size = |model: &StoredModel| model.memory_bytes.max(model.folder_bytes);
             size(b).cmp(&size(a)).then_with(|| a.name.cmp(&b.name))
         });
         models
@@ -227,8 +228,8 @@ impl Tree {
         self.make_room_in_folder(0, folder).files.into_iter().for_each(|id| folder.remove(id));
     }
 
-    /// Goes on as the writer of a folder in which these files were found: another one has added and removed some since
-    /// they were last looked at. Returns the pieces that are in memory alone.
+    /// Becomes the tree of a writer whose folder has these files. The earlier writer has added and removed some since
+    /// this store read them. Returns the pieces that are in memory alone.
     pub(super) fn taken_over(&mut self, found: Vec<Header>, folder_limit: u64, folder: &Folder) -> Vec<Id> {
         self.folder_limit = folder_limit;
         self.of_files = 0;
@@ -332,14 +333,14 @@ impl Tree {
         }
         node.waits = folder.is_some_and(Folder::is_ours);
         let ids: Vec<Id> = path.iter().map(|step| step.id).collect();
-        let of_text: u64 = ids.iter().filter_map(|id| self.nodes.get(id)).map(|it| it.data_bytes).sum();
+        let of_text: u64 = ids.iter().filter_map(|id| self.nodes.get(id)).map(|node| node.data_bytes).sum();
         if of_text + node.data_bytes > self.most_of_one(node.waits) {
             return Added::No;
         }
         // One more entry may double the table.
         let table = if self.nodes.len() == self.nodes.capacity() { of_map(&self.nodes).max(1024) } else { 0 };
         if !self.make_room(node.bytes() + table, &ids, folder) {
-            return if self.nodes.values().any(|it| it.waits) { Added::Later } else { Added::No };
+            return if self.nodes.values().any(|node| node.waits) { Added::Later } else { Added::No };
         }
         let (parent, is_rows, waits) = (node.parent, node.kind == Kind::Rows, node.waits);
         self.insert(new, node);
@@ -355,7 +356,7 @@ impl Tree {
         if is_written { self.limit.max(self.folder_limit) / SHARE_OF_ONE } else { self.limit / SHARE_OF_ONE }
     }
 
-    /// Whether a piece of this size could be added at all. Each passes through memory.
+    /// Whether a piece of this size could be added. Every piece needs room in memory, on its way to the folder too.
     pub(super) fn may_take(&self, bytes: u64) -> bool {
         bytes <= self.limit && bytes <= self.most_of_one(self.folder_limit > 0)
     }
@@ -365,7 +366,8 @@ impl Tree {
         let (tokens, last) = (text.tokens, path.last().copied());
         let (kind, parent, start, own, media, saves, data) = match piece {
             NewPiece::Rows { from, data } => {
-                if last.is_some_and(|step| self.nodes.get(&step.id).is_none_or(|it| it.tokens.len() != step.common)) {
+                if last.is_some_and(|step| self.nodes.get(&step.id).is_none_or(|node| node.tokens.len() != step.common))
+                {
                     return None;
                 }
                 let (own, media) = (tokens[from..].into(), text.media_of(from..tokens.len()));
@@ -438,6 +440,22 @@ impl Tree {
         }
     }
 
+    /// Forgets a beginning that a context has refused. If it ends with a rest, the rest goes, and those of its pieces
+    /// that no other text has: a context may be too small for the window of one text and not for others. Otherwise all
+    /// pieces go, because they are of one format.
+    pub(super) fn refused(&mut self, found: &Found, folder: Option<&Folder>) {
+        let Some(rest) = found.rest else {
+            return found.pieces.first().into_iter().for_each(|piece| self.forget(piece.id, folder));
+        };
+        self.forget(rest, folder);
+        for piece in found.pieces.iter().rev() {
+            if self.children(piece.id).next().is_some() {
+                return;
+            }
+            self.forget(piece.id, folder);
+        }
+    }
+
     pub(super) fn clear(&mut self, folder: Option<&Folder>) {
         // No piece stays, so none is unlinked from its siblings, whose list would be searched for each.
         let nodes = std::mem::take(&mut self.nodes);
@@ -484,14 +502,14 @@ impl Tree {
         }
     }
 
-    /// Begins to write a piece: reserves its bytes in the folder. The files to be removed come back in any case; no
-    /// header if the piece is gone or finds no room.
+    /// Begins to write a piece: reserves its bytes in the folder. Always returns the files to be removed, and the piece
+    /// unless it is gone or has no room.
     pub(super) fn begin_write(&mut self, id: Id, folder: &Folder) -> Write {
         let Some(node) = self.nodes.get(&id) else { return Write::default() };
         let header = self.header(id, node);
         let data = node.data.clone();
         // A file whose parent has none would be of no use to the next process.
-        let has_parent = node.parent == node.root || self.nodes.get(&node.parent).is_some_and(|it| it.file > 0);
+        let has_parent = node.parent == node.root || self.nodes.get(&node.parent).is_some_and(|parent| parent.file > 0);
         let is_to_write = node.file == 0 && data.is_some() && has_parent;
         let bytes = on_disk(header.file_bytes());
         let Outdated { files, is_enough } =

@@ -6,12 +6,12 @@ use crate::load::ExpertUses;
 use crate::watch::event::Event;
 use crate::watch::latch::{Condition, Now};
 
-/// Uses of experts before the first window: an empty cache misses every expert once. 128 tokens of a model with 48
-/// layers that use 8 experts each.
+/// Number of uses before the first window, because an empty cache misses every expert once. These are the uses of 128
+/// tokens in a model with 48 layers that use 8 experts each.
 const WARM_UP: u64 = 128 * 48 * 8;
-/// Uses of experts of a window: 256 tokens of such a model.
+/// Number of uses in a window: those of 256 tokens in such a model.
 const WINDOW: u64 = 256 * 48 * 8;
-/// The condition ends this far above the share where it begins.
+/// Difference between the share of hits at which the condition ends and the share at which it begins.
 const MARGIN: f64 = 0.02;
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl ExpertRule {
         let limit = if self.misses.is_on() { break_even + MARGIN } else { break_even };
         self.misses.step(
             Some(hits < limit),
-            // A window is long enough.
+            // One window is long enough, so there is no patience.
             Duration::ZERO,
             || Event::ExpertMisses { hits, break_even },
             Event::ExpertHits { hits },
@@ -58,7 +58,7 @@ mod tests {
     use super::{Event, ExpertRule, ExpertUses, Now, WARM_UP, WINDOW};
     use crate::watch::latch::Settings;
 
-    /// The events of windows with these percentages of hits, a minute apart.
+    /// The events of windows with these percentages of hits. The windows are a minute apart.
     fn events(break_even: Option<f64>, percent: &[u64]) -> Vec<Event> {
         let (mut rule, settings, mut events) = (ExpertRule::new(break_even), Settings::default(), Vec::new());
         let mut uses = ExpertUses::default();
@@ -68,7 +68,7 @@ mod tests {
             rule.step(uses, &mut Now { at, settings: &settings, events: &mut events });
         };
         step(uses);
-        // The cache fills.
+        // At first, the cache fills.
         uses.misses += WARM_UP;
         step(uses);
         for percent in percent {
@@ -84,7 +84,7 @@ mod tests {
         let begins = Event::ExpertMisses { hits: 0.5, break_even: 0.6 };
         assert_eq!(events(Some(0.6), &[90, 70]), []);
         assert_eq!(events(Some(0.6), &[90, 50, 40]), std::slice::from_ref(&begins));
-        // Just above the limit it stays.
+        // Just above the limit, the condition does not end.
         assert_eq!(events(Some(0.6), &[50, 61, 61]), std::slice::from_ref(&begins));
         let events_of_both = events(Some(0.6), &[50, 80, 80]);
         assert_eq!(events_of_both.len(), 2, "{events_of_both:?}");

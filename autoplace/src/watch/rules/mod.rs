@@ -24,7 +24,7 @@ const SHORT_HOST: f32 = 5.0;
 /// Maximum number of programs that are tracked per GPU.
 const MAX_PROGRAMS: usize = 16;
 
-/// The state between two samples.
+/// The state of all conditions between two samples.
 #[derive(Debug)]
 pub(super) struct Rules {
     settings: Settings,
@@ -53,7 +53,8 @@ impl Rules {
         if let Some(GeneratingThreads { threads, most, before, after: observed }) = sample.threads {
             self.fewer_threads.step(
                 Some(threads < most),
-                // The generating thread has measured them before it changed their number.
+                // The generating thread measured the speed before it changed the number of threads, so no patience is
+                // needed.
                 Duration::ZERO,
                 || Event::FewerThreads { threads, most, before, observed },
                 Event::ThreadsRestored { threads: most },
@@ -69,8 +70,8 @@ impl Rules {
         self.speed.step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
 
-    /// Whether to look for other programs sooner than usual, because they may be the cause of an event that is about to
-    /// begin.
+    /// Whether to check the other programs sooner than usual, because they may be the cause of an event that is about
+    /// to begin.
     pub(super) fn wants_processes(&self) -> bool {
         self.speed.slow.is_pending() || self.devices.iter().any(|device| device.pressure.is_on())
     }
@@ -89,7 +90,7 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
     let over = |pressure: Option<f32>, limit| pressure.filter(|&pressure| pressure >= limit);
     let memory = over(host.memory_pressure, SHORT_HOST);
     let busy = over(host.cpu_pressure, BUSY_HOST);
-    of(|device| device.throttled(|it| it.is_fault()))
+    of(|device| device.throttled(|reason| reason.is_fault()))
         .or_else(|| of(DeviceRules::spill))
         .or_else(|| of(DeviceRules::other_process))
         .or(memory.map(|pressure| Cause::HostMemory { pressure }))
@@ -108,20 +109,20 @@ struct DeviceRules {
     room: Condition,
     first_free: Option<u64>,
     last_free: u64,
-    /// Free memory at the last report of room, and the start of a further gain.
+    /// Free memory at the last report of room. A further gain is measured from here.
     reported: u64,
     more_since: Option<Duration>,
-    /// This process' memory on the host for this GPU: at first, and now.
+    /// This process's memory on the host for this GPU: at first, and now.
     on_host: Option<(u64, u64)>,
     /// A fault lowers the clocks.
     throttle: Condition,
     /// The present reasons for lowered clocks.
     reasons: Vec<ThrottleReason>,
-    /// Memory of each program at the first look, which is normal; `None` before that.
+    /// Memory of each program at the first check, which counts as normal; `None` before that check.
     first_programs: Option<BTreeMap<u32, u64>>,
-    /// The program that has taken the most since, if notable.
+    /// The program that has taken the most memory since then, if the amount is notable.
     taker: Option<GpuProcess>,
-    /// Programs that have taken a notable amount since, by process id.
+    /// Programs that have taken a notable amount of memory since then, by process id.
     takers: BTreeMap<u32, Taker>,
 }
 
@@ -129,7 +130,7 @@ struct DeviceRules {
 #[derive(Debug)]
 struct Taker {
     name: Option<String>,
-    /// The program holds notably more than at first.
+    /// The program has notably more memory than at first.
     took: Condition,
 }
 
@@ -147,7 +148,7 @@ impl DeviceRules {
         own.into_iter().chain(self.takers.values_mut().map(|taker| &mut taker.took))
     }
 
-    /// Judges whether the GPU has too little free memory, or more than at first. Further gains are reported again.
+    /// Checks whether the GPU has too little free memory, or more than at first. Further gains are reported again.
     fn memory(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         if let Some(bytes) = seen.on_host {
             self.on_host = Some((self.on_host.map_or(bytes, |(first, _)| first), bytes));
@@ -159,12 +160,12 @@ impl DeviceRules {
         }
         let device = || watched.device.clone();
         let (free, needed) = (self.last_free, watched.needed);
-        // The end needs a quarter more memory than the beginning.
+        // The condition ends only when a quarter more memory is free than at its beginning.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
         self.pressure.step(
             seen.free.map(|free| free < enough),
-            // An allocation may fail at any moment.
+            // This is reported at once, because an allocation may fail at any moment.
             Duration::ZERO,
             || Event::MemoryPressure { device: device(), free, needed },
             Event::MemoryRelieved { device: device(), free },
@@ -204,7 +205,7 @@ impl DeviceRules {
         );
     }
 
-    /// Judges which other programs have come or have taken more memory.
+    /// Checks which other programs have come or have taken more memory.
     fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
         // Memory that the driver does not report cannot be compared.
         let held: BTreeMap<u32, u64> = seen.iter().filter_map(|program| Some((program.pid, program.bytes?))).collect();
@@ -222,11 +223,11 @@ impl DeviceRules {
         }
         let device = &self.watched.device;
         self.takers.retain(|&pid, Taker { name, took }| {
-            // An open condition stays open down to half of the amount that began it.
+            // A condition that has begun lasts until less than half of the notable amount is left.
             let limit = if took.is_on() { (notable / 2).max(1) } else { notable };
             took.step(
                 Some(taken(pid) >= limit),
-                // The looks are far enough apart.
+                // The checks are far enough apart, so there is no patience.
                 Duration::ZERO,
                 || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device.clone() },
                 Event::OtherProcessGone { name: name.clone(), pid, device: device.clone() },
@@ -236,13 +237,13 @@ impl DeviceRules {
         });
     }
 
-    /// The cause of lowered clocks, for the reasons that count.
+    /// Lowered clocks as a cause, for the reasons that `counts` accepts.
     fn throttled(&self, counts: fn(&ThrottleReason) -> bool) -> Option<Cause> {
         let reasons: Vec<ThrottleReason> = self.reasons.iter().copied().filter(counts).collect();
         (!reasons.is_empty()).then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
     }
 
-    /// The cause that the driver has moved memory to the host, or is about to.
+    /// A spill as a cause: the driver has moved memory to the host, or is about to.
     fn spill(&self) -> Option<Cause> {
         let (first, now) = self.on_host.unwrap_or_default();
         let moved = now.saturating_sub(first) >= self.watched.notable;
@@ -250,7 +251,7 @@ impl DeviceRules {
             .then(|| Cause::Spill { device: self.watched.device.clone() })
     }
 
-    /// The cause that another program has come or has taken more memory.
+    /// Another program as a cause: it has come, or has taken more memory.
     fn other_process(&self) -> Option<Cause> {
         let GpuProcess { name, pid, .. } = self.taker.clone()?;
         Some(Cause::OtherProcess { name, pid, device: self.watched.device.clone() })

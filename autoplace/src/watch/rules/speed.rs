@@ -1,8 +1,8 @@
 //! Detects a model that generates more slowly than before.
 //!
-//! The speed of the first window of tokens after a warm-up counts as the model's own speed. It rises slowly if the
-//! model turns out to be faster, and never falls. Time here is generation time, so an idle model is neither slow nor
-//! fast.
+//! The speed of the first window of tokens after a warm-up counts as the model's own speed. The model's own speed rises
+//! slowly if the model turns out to be faster, and never falls. Only generation time counts, so an idle model is
+//! neither slow nor fast.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ const BELIEF: f64 = 1.0 / 16.0;
 #[derive(Debug)]
 pub(super) struct SpeedRule {
     cost: DepthCost,
-    /// Totals at the start of the watching.
+    /// Totals when the watching began.
     first: Option<Generated>,
-    /// Totals at samples with new tokens, from the last one that is at least a window old.
+    /// Totals of the samples with new tokens. The first of them is the last sample that is at least a window old.
     window: VecDeque<Generated>,
     own: Option<Speed>,
     pub(super) slow: Condition,
@@ -38,7 +38,8 @@ impl SpeedRule {
         Self { cost, first: None, window: VecDeque::new(), own: None, slow: Condition::default() }
     }
 
-    /// `cause` names the likely cause when a slowdown begins. Its argument is the evidence for depth as the cause.
+    /// `cause` names the likely cause when a slowdown begins. The argument of `cause` is the evidence for depth as the
+    /// cause.
     pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let settings = moment.settings;
         let first = *self.first.get_or_insert(now);
@@ -57,14 +58,14 @@ impl SpeedRule {
         let Some(seen) = self.speed(from, now) else { return };
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
-        // The slowdown ends after a third of the loss is recovered.
+        // The slowdown ends when a third of the loss is recovered.
         let limit = if self.slow.is_on() { settings.slow + (1.0 - settings.slow) / 3.0 } else { settings.slow };
         let slow = own.seconds < limit * seen.seconds;
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
-        // Conditions of speed use generation time.
+        // The condition is timed by generation time.
         moment.at = now.time;
         self.slow.step(
             Some(slow),

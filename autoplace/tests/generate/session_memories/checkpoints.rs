@@ -1,5 +1,5 @@
-//! Conversations on models whose memory cannot go back by itself: a turn computes no more than the last turn again, and
-//! the text equals that of a fresh model.
+//! Conversations with models whose memory cannot go back by itself. A turn computes no more of the history again than
+//! the last turn, and the text equals that of a fresh model.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ const ANSWER: usize = 48;
 const BEFORE_END: usize = 4;
 const GIB: u64 = 1 << 30;
 
-/// A model for each kind of memory that cannot go back. The window leaves room for 32 more tokens in its cache of 256
+/// One model for each kind of memory that cannot go back. The window leaves room for 32 more tokens in its cache of 256
 /// cells.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
     let kinds = [("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
@@ -30,8 +30,8 @@ fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-/// Tokens of a message; tokens before each answer; tokens that open its reasoning; and the number of answer tokens
-/// outside of the reasoning.
+/// The number of tokens in a message. The next constants are the tokens before each answer, the tokens that open its
+/// reasoning, and the number of answer tokens outside of the reasoning.
 const MESSAGE: usize = 12;
 const HEADER: [Token; 2] = [460, 461];
 const REASONING: [Token; 2] = [470, 471];
@@ -49,8 +49,8 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             history.extend(HEADER);
             let prompt = [&history[..], &REASONING].concat();
             let text = complete(generate(&model, &prompt), &model);
-            // The last answer as the history has it, the new message, and the tokens before the end of the previous
-            // prompt.
+            // These tokens are computed: the last answer as it is in the history, the new message, and the tokens
+            // between the checkpoint and the end of the previous prompt.
             let most = KEPT + MESSAGE + HEADER.len() + REASONING.len() + BEFORE_END;
             let computed = text.statistics().prompt_tokens - text.statistics().cached_tokens;
             assert!(turn == 0 || computed <= most, "{title}, turn {turn}: {computed} > {most}");
@@ -65,7 +65,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
 }
 
 #[test]
-fn what_conversations_begin_with_is_computed_twice_and_no_more() {
+fn a_common_beginning_of_conversations_is_computed_only_twice() {
     let folder = tempfile::tempdir().unwrap();
     let system = words(9, 400);
     for (title, path) in models(folder.path()) {
@@ -74,7 +74,7 @@ fn what_conversations_begin_with_is_computed_twice_and_no_more() {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
             let cached = complete(generate(&model, &prompt), &model).statistics().cached_tokens;
-            // The second prompt finds the common beginning with the first and leaves a checkpoint there.
+            // The second prompt shares its beginning with the first, and a checkpoint is taken there.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
         }
@@ -110,7 +110,7 @@ fn the_least_recently_used_make_room_for_others() {
 }
 
 #[test]
-fn a_memory_that_goes_back_by_itself_takes_none() {
+fn a_memory_that_goes_back_by_itself_takes_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let model = load(&random("llama", None, folder.path()), 1024, 1, GIB);
     complete(generate(&model, &words(1, 300)), &model);
@@ -127,7 +127,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
         let mut session = model.session().unwrap();
         let mut texts = Texts::default();
         let first = session.begin(generate(&model, &prompt)).unwrap();
-        // Beyond the window's spare cells.
+        // The text goes beyond the window's spare cells.
         texts.generate_to(&mut session, first, 40);
         session.replace(None).unwrap();
         session.end(first).unwrap();
@@ -138,7 +138,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
     }
 }
 
-/// Two sequences, in graphs of 32 tokens. A window's cache holds 256 tokens of each.
+/// A context with two sequences and graphs of 32 tokens. A window's cache holds 256 tokens of each sequence.
 fn context(path: &Path, kv: KvType) -> Context {
     let params = ContextParams { n_seq_max: 2, n_batch: 512, ..plain(2048, kv) };
     Context::new(&native(path).unwrap(), params).unwrap()
@@ -169,17 +169,17 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         let mut here = filled(path, KvType::F32, 300);
         assert!(here.has_partial_state(), "{title}");
         let state = here.save_partial_state(0).unwrap();
-        // A sequence that is shorter than the checkpoint.
+        // The sequence is shorter than the checkpoint.
         let refused = here.restore_state(1, &state);
         assert!(matches!(refused, Err(Error::State { .. })), "{title}: {refused:?}");
         assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
         assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
-        // Another model, and another type of cache.
+        // The checkpoint is for another model, or for another type of cache.
         for (other, path) in &models {
             let kv = if other == title { KvType::F16 } else { KvType::F32 };
             let mut there = filled(path, kv, 320);
             let refused = there.restore_state(0, &state);
-            // A recurrent state has only one type.
+            // A recurrent state has the same type in all contexts.
             if other == title && *title != "gpt-oss" {
                 refused.unwrap();
                 continue;

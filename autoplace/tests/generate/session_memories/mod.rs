@@ -1,6 +1,6 @@
 //! Models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside attention.
-//! Reused tokens give the text of a fresh model. The models are small and have random weights. These tests run without
-//! checkpoints; the tests with checkpoints are in `checkpoints`.
+//! With reused tokens, the text equals that of a fresh model. The models are small and have random weights. These tests
+//! run without checkpoints; the tests with checkpoints are in `checkpoints`.
 
 mod checkpoints;
 
@@ -28,7 +28,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path, recurrent, window) in models(folder.path()) {
         let model = small(&path, request(1024, 1, false), 0);
-        // Longer than the windows.
+        // The text is longer than the windows.
         let whole = words(7, 460);
         // The earlier text ends in the middle of the longer prompt, beyond it, or at its end.
         for (before, of) in [(320, 460), (460, 460), (459, 210)] {
@@ -39,7 +39,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
             let expected = match (before < of, recurrent, window && before > of) {
                 (true, ..) => before,
                 (false, false, false) => of - 1,
-                // A state holds only its end, and a window only the tokens near it.
+                // A recurrent state exists only at the end of a text, and a window only near the end.
                 (false, ..) => 0,
             };
             assert_eq!(cached, expected, "{title}: {before}, then {of}");
@@ -88,9 +88,10 @@ fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
             let possible = session.can_roll_back(first).unwrap();
             match (recurrent, window, checkpoints) {
                 (false, false, _) => assert_eq!(possible, prompt.len() + 30 - 1, "{case}"),
-                // A recurrent state holds only its end, and the last token is not computed yet.
+                // A recurrent state exists only at the end of the text, and the last token is not computed yet.
                 (true, _, 0) => assert_eq!(possible, 0, "{case}"),
-                // Back to the checkpoint before the end of the prompt, plus one token that is computed after it.
+                // The text can go back to the checkpoint before the end of the prompt, and one token is computed after
+                // it.
                 (true, ..) => assert_eq!(possible, 30 + 3, "{case}"),
                 (false, true, _) => assert!(possible >= 30, "{case}: {possible}"),
             }

@@ -1,4 +1,4 @@
-//! The headers of the models: every key that an architecture may ask for, with an accepted value.
+//! The headers of the models. They have every key that an architecture may need, with an accepted value.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -11,16 +11,16 @@ use super::variants::{Dims, HYBRID_BY_HEADS, LATENT, LISTED_WINDOWS, among};
 pub(super) struct Keys<'a> {
     arch: &'a str,
     builder: Builder,
-    /// Keys to leave out, whoever sets them.
+    /// Keys that are always left out.
     omitted: Vec<&'a str>,
 }
 
 impl Keys<'_> {
     /// Sets keys from a text of the form `key = value; ...`. A number with a point or an exponent is an `f32`, any
-    /// other a `u32`. The same holds for the numbers of a list, except that a list ending in `i` holds `i32`. A key
+    /// other number a `u32`. This also applies to the numbers of a list, but a list that ends in `i` has `i32`s. A key
     /// that begins with a slash has no architecture prefix.
     pub(super) fn say(&mut self, said: &str) -> &mut Self {
-        for pair in said.split(';').map(str::trim).filter(|it| !it.is_empty()) {
+        for pair in said.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once(" = ").expect(pair);
             if self.omitted.contains(&name) {
                 continue;
@@ -49,10 +49,14 @@ impl Keys<'_> {
 }
 
 fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
-    list.trim_start_matches('[').trim_end_matches(['i', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
+    list.trim_start_matches('[')
+        .trim_end_matches(['i', ']'])
+        .split(", ")
+        .map(|number| number.parse().unwrap())
+        .collect()
 }
 
-/// The header of such a model, without the omitted keys.
+/// The header of a model with these sizes, without the omitted keys.
 pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a str]) -> Keys<'a> {
     let mut keys =
         Keys { arch, builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"), omitted: omitted.to_vec() };
@@ -86,7 +90,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         keys.say(&format!("nextn_predict_layers = {n_nextn}"));
     }
     let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
-    // In a hybrid, attention, state space and feed-forward steps may each have a block of their own.
+    // In a hybrid, attention, state space and feed-forward steps may each be a separate block.
     let feeds = |il: u32| il % 3 == 2 && il < trunk;
     let attends = |il: u32| il.is_multiple_of(2) || il >= trunk;
     if arch.starts_with("nemotron_h") {
@@ -104,11 +108,11 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         keys.say(&format!("attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"));
     }
     if among(LISTED_WINDOWS, arch) {
-        // The last of five blocks has full attention (gemma4); of two blocks, the first.
+        // Of five blocks, the last has full attention (gemma4); of two blocks, the first.
         let windowed = |il: u32| match arch {
             _ if il >= trunk => 0,
             "gemma4" | "gemma4-assistant" => u32::from(il % 5 != 4),
-            // The blocks between attend to nothing.
+            // The blocks between them have no attention.
             "lfm3" => u32::from(il.is_multiple_of(4)),
             _ => il % 2,
         };
@@ -141,7 +145,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
     keys
 }
 
-/// Keys that only one or two architectures need, or need with other values.
+/// Keys that only one or two architectures need, and keys for which they need other values.
 fn of_its_own(arch: &str, dims: Dims) -> String {
     let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.split_once(": ").expect(line));

@@ -1,9 +1,9 @@
-//! Models of every architecture of llama.cpp: hyper-parameters in, GGUF files out.
+//! Models of every architecture of llama.cpp. In: hyper-parameters. Out: GGUF files.
 //!
-//! llama.cpp itself lists the tensors of an architecture: it creates a model from our metadata
-//! ([`Model::from_metadata`]), and its tensors, with their names and shapes, go into the file beside that metadata. The
-//! sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without attention,
-//! experts, prediction blocks, tied tensors.
+//! llama.cpp itself lists the tensors of an architecture. For this, it creates a model from our metadata
+//! ([`Model::from_metadata`]). The names and shapes of that model's tensors go into the file, together with the
+//! metadata. The sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without
+//! attention, experts, prediction blocks, tied tensors.
 mod header;
 mod variants;
 
@@ -17,10 +17,11 @@ pub(crate) use variants::all;
 /// A model to create.
 pub(crate) struct Blueprint {
     pub(crate) arch: String,
-    /// Distinguishes it from the other models of its architecture.
+    /// Distinguishes the model from the others of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// Metadata to create the model from, if llama.cpp omits tensors of its own metadata: those of prediction blocks.
+    /// Other metadata from which the model is created. These are needed because llama.cpp omits the tensors of
+    /// prediction blocks.
     made_of: Option<Builder>,
     /// Tensors that llama.cpp would not create.
     also: Vec<(String, Vec<u64>)>,
@@ -28,9 +29,9 @@ pub(crate) struct Blueprint {
     without: Vec<String>,
     /// Suffixes of tensors that llama.cpp would create and that most files lack.
     lacks: &'static [&'static str],
-    /// The first prediction block. llama.cpp does not look for the scales of blocks that it does not load.
+    /// Index of the first prediction block. llama.cpp does not read the scales of blocks that it does not load.
     predicts_from: u32,
-    /// The type of its matrices.
+    /// The type of the matrices.
     matrices: TensorType,
 }
 

@@ -6,7 +6,7 @@ use super::Blueprint;
 use super::header::keys;
 
 pub(super) fn among(list: &str, arch: &str) -> bool {
-    list.split_whitespace().any(|it| it == arch)
+    list.split_whitespace().any(|name| name == arch)
 }
 
 /// Architectures whose blocks always have experts.
@@ -22,7 +22,7 @@ const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
     glm-dsa glm4 glm4moe glm5-next hy_v3 mellum mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
-/// Those of them whose prediction blocks are never loaded.
+/// Those architectures of `PREDICTS` whose prediction blocks are never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
 /// Architectures whose blocks without key heads are recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
@@ -41,8 +41,8 @@ const EVEN_HEADS: &str =
 /// Suffixes of tensors that few files have.
 const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
 
-/// Unusual headers that change the memory of a model: architecture, name, and the keys with other values, or with a
-/// minus the omitted keys.
+/// Unusual headers that change the memory of a model: the architecture, a name, and the keys with other values. A minus
+/// marks a key that is omitted.
 const TWISTS: &str = include_str!("twists.txt");
 
 /// The sizes that most architectures share.
@@ -128,7 +128,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         let bare = &["scale", ".bias", "cls.output.weight"];
         push("bare", large, !dense, TensorType::Q8_0, bare);
     }
-    for tied in all.iter_mut().filter(|it| it.name == "tied") {
+    for tied in all.iter_mut().filter(|model| model.name == "tied") {
         tied.without = vec!["output.weight".to_owned(), "output.bias".to_owned()];
     }
     if among(PREDICTS, arch) {
@@ -142,7 +142,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         }
     }
     if arch == "rwkv6qwen2" {
-        // With this tensor, llama.cpp would take it for another model, half of which is missing.
+        // With this tensor, llama.cpp would take the file for another model, half of which is missing.
         for model in &mut all {
             let first = |il| format!("blk.{il}.time_mix_first.weight");
             model.without.extend((0..large.n_layer).map(first));
@@ -161,13 +161,13 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
 
 fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) -> Blueprint {
     let said = said.split(';').map(str::trim);
-    let omitted: Vec<&str> = said.clone().filter_map(|it| it.strip_prefix('-')).collect();
+    let omitted: Vec<&str> = said.clone().filter_map(|pair| pair.strip_prefix('-')).collect();
     let mut dims = dims(arch, true);
-    if let Some(n) = said.clone().find_map(|it| it.strip_prefix("block_count = ")) {
+    if let Some(n) = said.clone().find_map(|pair| pair.strip_prefix("block_count = ")) {
         dims.n_layer = n.parse().unwrap();
     }
     let mut keys = keys(arch, dims, experts, &omitted);
-    for pair in said.filter(|it| !it.starts_with('-')) {
+    for pair in said.filter(|pair| !pair.starts_with('-')) {
         keys.say(pair);
     }
     Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::new(arch, keys.build()) }
@@ -185,9 +185,9 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }
-    // llama.cpp creates its tensors only if it is an ordinary block.
+    // llama.cpp creates the block's tensors only if it is an ordinary block.
     model.made_of = Some(of(0));
-    // llama.cpp creates it once per block, skipped or not, and counts it as often.
+    // llama.cpp creates and counts this tensor once per block, even for skipped blocks.
     model.without.push("rope_freqs.weight".to_owned());
     let [n_embd, n_ff, n_vocab] = [dims.n_embd, dims.n_ff, dims.n_vocab].map(u64::from);
     let mut also = |name: &str, shape: &[u64]| {
@@ -211,7 +211,8 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if matches!(arch, "dots3note" | "exaone-moe") {
         // The block's feed-forward step is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
-        let names = experts.split(' ').map(|it| format!("ffn_{it}.weight")).chain(["exp_probs_b.bias".to_owned()]);
+        let names =
+            experts.split(' ').map(|tensor| format!("ffn_{tensor}.weight")).chain(["exp_probs_b.bias".to_owned()]);
         model.without.extend(names.map(|name| format!("blk.{il}.{name}")));
     }
     model

@@ -19,7 +19,7 @@ use test_support::random_weights::Dice;
 
 const TOKENS: usize = 6;
 
-/// The kind of a round whose first generation is the text of the CPU.
+/// The kind of a round in which the first generation gives the text of the CPU.
 const SAME: &str = "the same text at once";
 
 /// A round, determined by its number.
@@ -38,7 +38,7 @@ impl<'m> Round<'m> {
     pub(crate) fn new(number: u64, models: &'m Models) -> Self {
         let mut case = Case::new(number, models);
         let mut dice = Dice::new(number ^ 0x00c4_a05c_4a05);
-        // Repacked weights are multiplied in another order, and the same text is certain only with the same order.
+        // Repacked weights are multiplied in another order, and only the same order is certain to give the same text.
         case.request.params.repack = false;
         // Faults are rare if cards keep some memory.
         if dice.percent(50) {
@@ -158,7 +158,7 @@ impl<'m> Round<'m> {
         for card in 0..sims.len() {
             while dice.percent(50) {
                 let (call, any) = (1 + dice.below(120), dice.below(101));
-                // All, nothing, or any part.
+                // The percentage is 100, 0, or any number.
                 events.push((card, call, dice.one_of(&[0, 0, any, 100])));
             }
         }
@@ -206,7 +206,7 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// Checks that a loaded model generates the CPU's text, whatever other programs take now.
+    /// Checks that a loaded model generates the CPU's text, no matter how much memory other programs take now.
     fn loaded(&mut self, sims: &[Arc<SimGpu>], model: &Model) -> Result<Vec<String>, String> {
         let report = model.report();
         let attempts = report.tries();
@@ -249,7 +249,7 @@ impl<'m> Round<'m> {
         };
         let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
         let is_verified = self.verify != Verify::Off;
-        // Where no card computes, a load reserves only as llama.cpp itself does.
+        // If no card computes, a load reserves no more than llama.cpp itself does.
         let grew = now != used || (grown > 0 && !sims.is_empty());
         if is_verified && grew && said == SAME {
             let counted = format!("the text counted {grown} bytes more");
@@ -258,8 +258,8 @@ impl<'m> Round<'m> {
         Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
     }
 
-    /// The text of the prompt, while other programs take and release memory between tokens, and the bytes by which it
-    /// grew buffers.
+    /// The text after the prompt, and the bytes by which it grew buffers. Other programs take and release memory
+    /// between its tokens.
     fn generate(&mut self, model: &Model, sims: &[Arc<SimGpu>]) -> Result<(String, u64), generate::Error> {
         let mut text = String::new();
         let mut stream = self.stream(model)?;
@@ -277,7 +277,7 @@ impl<'m> Round<'m> {
     fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
         let plan = model.placement();
         let tokens = plan.context.n_ubatch as usize + self.case.remainder;
-        // With room for the continuation, if several sequences share the context.
+        // The prompt leaves room for the continuation, if several sequences share the context.
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));

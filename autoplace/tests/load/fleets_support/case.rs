@@ -1,4 +1,4 @@
-//! A case: its model, cards, host and request.
+//! A random case: a model, cards, a host and a request.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
@@ -16,7 +16,7 @@ pub(crate) struct Case {
     cards: Vec<CardKind>,
     host: Host,
     pub(crate) request: Request,
-    /// Prompt tokens beyond a full computation.
+    /// Number of prompt tokens beyond a full computation.
     pub(crate) remainder: usize,
 }
 
@@ -44,14 +44,14 @@ impl Case {
         }
         let count = dice.one_of(&[0, 1, 1, 1, 2, 2, 3, 3, 4, 4]);
         let asynchronous = dice.percent(50);
-        // Models are a thousandth of real size. With memory that is slower by the same factor, reading weights decides
-        // the speed as it does in reality.
+        // The models have a thousandth of the real size. If the memory is slower by the same factor, the reading of
+        // weights determines the speed, as in reality.
         let unit = dice.one_of(&[1_000_000_000, 1_000_000, 1_000_000, 1_000_000]);
         let same_rules = dice.percent(60).then(|| rules(&mut dice));
         let cards = (0..count)
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
-                // A plan ignores an integrated GPU beside a card, so most integrated GPUs here are alone.
+                // A plan ignores an integrated GPU beside a card, so most integrated GPUs in these cases are alone.
                 let kind =
                     if dice.percent(if count == 1 { 25 } else { 6 }) { GpuKind::Integrated } else { GpuKind::Discrete };
                 let usable = match dice.below(20) {
@@ -90,7 +90,7 @@ impl Case {
         &models.all[self.model]
     }
 
-    /// The full case, for debugging.
+    /// Describes the whole case, for debugging.
     pub(crate) fn describe(&self, models: &Models) -> String {
         let Self { number, cards, host, request, remainder, .. } = self;
         let title = &self.model(models).title;
@@ -144,19 +144,20 @@ fn read(mut gpu: Gpu) -> Gpu {
     gpu
 }
 
-/// The memory that a case is sized by.
+/// The memory needs by which the cards of a case are sized.
 struct Needs {
-    /// Bytes of all layers on one GPU, and of all on the host.
+    /// Bytes of all layers on one GPU; `host` has those of all layers on the host.
     gpu: u64,
     host: u64,
     workload: PeakSizes,
 }
 
 impl Needs {
-    /// Possible growth of compute buffers after the load. llama.cpp reserves them for the largest prompt of all
-    /// sequences and for a token of each. Numbers in between, or a single sequence, may be computed elsewhere and need
-    /// more memory, because a GPU takes work from the host only from 32 tokens on (llama-context.cpp, `sched_reserve`).
-    /// The table's growth covers this; a headroom in bytes is the user's own choice.
+    /// Possible growth of compute buffers after the load. llama.cpp reserves the buffers for the largest prompt over
+    /// all sequences, and for one token of each sequence. Other numbers of tokens, or a single sequence, may be
+    /// computed on another device and need more memory, because a GPU takes work from the host only from 32 tokens on
+    /// (llama-context.cpp, `sched_reserve`). The default headroom covers this growth, but a headroom in bytes is the
+    /// user's own choice.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }
@@ -194,7 +195,7 @@ impl Needs {
 
 fn rules(dice: &mut Dice) -> Rules {
     let alignment = dice.one_of(&[16, 64, 256]);
-    // The smallest limit fits the largest tensor, and a computation may need several buffers.
+    // The smallest limit has room for the largest tensor, but a computation may need several buffers.
     let max_alloc = dice.one_of(&[mib(8), gib(1), gib(4)]);
     dice.one_of(&[Rules::Cuda, Rules::Cuda, vulkan(alignment, max_alloc), Rules::Metal])
 }
@@ -224,7 +225,7 @@ fn request(dice: &mut Dice) -> Request {
         .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
         .n_outputs_max(dice.one_of(&[1, 1, 1, 0, 4]));
     request.params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
-    // Quantised values need it.
+    // Quantised values need fused attention.
     if dice.below(10) > 5 {
         let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
         (request.params.type_k, request.params.type_v) = (both, both);

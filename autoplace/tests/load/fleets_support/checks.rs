@@ -10,7 +10,7 @@ use super::Models;
 use super::case::Case;
 use crate::rig::{Card, nothing_left};
 
-/// Plans, loads, generates and frees. Returns the plan; `None` if the case had no room.
+/// Plans, loads, generates and frees. Returns the plan; `None` if there was no room for the model.
 ///
 /// # Errors
 ///
@@ -24,7 +24,7 @@ pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> 
 
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let machine = case.machine(fleet);
-    // One thread, because ggml's threads spin while they wait for each other.
+    // One thread is used, because ggml's threads spin while they wait for each other.
     let builder =
         || Model::builder(&case.model(models).path).request(case.request.clone()).machine(machine.clone()).n_threads(1);
     let planned = match builder().plan() {
@@ -38,13 +38,13 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     };
     within_budget(&planned)?;
 
-    // A full verification computes the whole context.
+    // A full verification is slow, because it computes the whole context.
     let full = planned.context.n_ctx <= 512 && case.number.is_multiple_of(4);
     let verify = if full { Verify::Full } else { Verify::Quick };
     let model = builder().verify(verify).load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        // The warm-up finds this growth; nothing grows later (docs/load-contract.md).
+        // This is the growth in the warm-up; nothing grows later (docs/load-contract.md).
         let report = model.report();
         let mut failures = report.attempts.iter().filter_map(|attempt| attempt.failure.as_ref());
         if case.model(models).title.contains("mla") && failures.all(|failure| failure.stage == Stage::WarmUp) {
@@ -77,7 +77,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
             return Err(format!("{name} counts {used} bytes, and had {loaded} after its load\n{plan}"));
         }
     }
-    // The statistics also count the host's buffers. Where no card computes, a load reserves only as llama.cpp itself
+    // The statistics also count the host's buffers. If no card computes, a load reserves no more than llama.cpp itself
     // does.
     let grown = statistics.buffer_growth;
     let is_reserved = verify == Verify::Full && plan.gpus().next().is_some();
@@ -140,15 +140,15 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Generates after a prompt of `remainder` tokens more than a full computation, or of as many as a sequence holds, and
-/// three tokens of its continuation.
+/// Computes a prompt of `remainder` tokens more than a full computation, but no more than a sequence holds. Then
+/// generates three tokens.
 fn generate(model: &Model, remainder: usize) -> Result<Statistics, String> {
     const CONTINUATION: usize = 3;
     let context = &model.placement().context;
     let shared_by = if context.kv_unified { 1 } else { context.n_seq_max };
     let room = (context.n_ctx / shared_by) as usize - CONTINUATION;
     let tokens = room.min(context.n_ubatch as usize + remainder);
-    // One token begins the text, three are the bytes of a space, and each letter is one more.
+    // The prompt begins with one token, then come three tokens for the bytes of a space. Each letter is one more token.
     let prompt = "a".repeat(tokens.saturating_sub(4));
     let text = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION).stream().and_then(TokenStream::into_text);
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;

@@ -1,4 +1,4 @@
-//! Cases, their invariants, and counts by kind.
+//! Random cases, their invariants, and the number of cases of each kind.
 mod case;
 mod checks;
 
@@ -21,7 +21,7 @@ pub(crate) struct Model {
     pub(crate) profile: ModelProfile,
 }
 
-/// All models, written once. The files live as long as this.
+/// All models. The files are written once, and are removed when this is dropped.
 pub(crate) struct Models {
     pub(crate) all: Vec<Model>,
     _folder: TempDir,
@@ -42,8 +42,8 @@ impl Models {
     }
 }
 
-/// Runs `cases` cases by number. Fails with all violations, or if a kind is too rare, because 1,000 cases must differ.
-/// `least` is the minimum number of each kind per thousand.
+/// Runs the cases with the numbers below `cases`. Fails with all violations. Also fails if a kind of case is too rare,
+/// because the cases must differ. `least` is the minimum number of each kind per thousand.
 #[track_caller]
 pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());

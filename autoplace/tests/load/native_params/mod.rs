@@ -56,7 +56,7 @@ fn pooling(pooling: Option<Pooling>) -> llama_sys::Pooling {
     }
 }
 
-/// By ggml's name.
+/// Finds the type by ggml's name.
 fn kv_type(ty: KvType) -> llama_sys::KvType {
     ty.to_string().parse().unwrap()
 }

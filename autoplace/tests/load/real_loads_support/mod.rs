@@ -1,4 +1,4 @@
-//! Cards, splits and settings; real loads of each, and llama.cpp's account of them.
+//! Compares the probe with real loads, for cards, splits and settings.
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Placements for a model with `layers` layers that can be offloaded.
+    /// The placements for a model with `layers` layers that can be offloaded.
     pub(crate) fn all(layers: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
@@ -49,7 +49,7 @@ impl Placement {
             place(&[PLAIN], layers - 1, &[]),
             place(&[METAL], layers, &[]),
             place(&[vulkan(1 << 30)], layers / 2, &[]),
-            // Buffers so small that the computation needs several.
+            // The buffers are so small that the computation needs several.
             place(&[vulkan(1 << 21)], layers, &[]),
             place(&[CUDA, PLAIN], layers, &[1.0, 3.0]),
             place(&[CUDA, PLAIN], layers - 2, &[]),
@@ -88,15 +88,15 @@ fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool)
     for sequence in 0..sequences {
         for position in positions.clone() {
             let token = 3 + (7 * position + sequence) % 500;
-            let [token, at, sequence] = [token, position, sequence].map(|it| it.try_into().unwrap());
+            let [token, at, sequence] = [token, position, sequence].map(|number| number.try_into().unwrap());
             batch.add(token, at, sequence, is_output(position));
         }
     }
     batch
 }
 
-/// Computes a prompt of more than one full graph batch over all sequences, and then a token of each. Returns the last
-/// logits of both.
+/// Computes a prompt that fills more than one graph, over all sequences, and then one token of each sequence. Returns
+/// the last logits of both.
 pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     if context.embeds() {
         let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
@@ -116,8 +116,8 @@ pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error
     Ok(all)
 }
 
-/// Computes texts that are shorter than a full computation. With fewer than 32 tokens another device may compute, with
-/// a graph that llama.cpp has not reserved: the buffers grow by at most an eighth.
+/// Computes texts that are shorter than a full computation. With fewer than 32 tokens, another device may compute a
+/// graph that llama.cpp has not reserved. The buffers may then grow by at most an eighth.
 fn embed_short_texts(context: &mut Context) -> Compared {
     let longest = context.longest_text();
     let before = context.compute_buffers().bytes;
@@ -146,7 +146,8 @@ fn embed(context: &mut Context, sizes: &[(u32, u32)]) -> Result<Vec<f32>, llama_
     Ok(all)
 }
 
-/// Computes as many tokens as a context for multi-token prediction takes at once, and one with its prediction.
+/// Computes the maximum number of tokens of a context for multi-token prediction at once, and then one token with its
+/// prediction.
 fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     let width = heads.model().n_embd_out() as usize;
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1);
@@ -175,7 +176,7 @@ pub(crate) fn probed(
 /// Probes, loads and runs a model on new cards.
 pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed) = probed(probe, placement, params)?;
-    // The probe's own peaks.
+    // Peaks of the cards during the probe.
     let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
     let mut context = loaded.context(params)?;
@@ -229,8 +230,8 @@ fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Conte
     Ok(())
 }
 
-/// Compares each of these models in every placement, `times` times with the next of the settings. `probe` writes the
-/// model into a folder, or returns `None` to skip it. Returns the number of comparisons.
+/// Compares each of these models in every placement. Each placement is compared `turns` times, with the settings in
+/// rotation. `probe` writes the model into a folder, or returns `None` to skip it. Returns the number of comparisons.
 pub(crate) fn compare_all(
     models: &[Sketch],
     settings: &[ContextParams],

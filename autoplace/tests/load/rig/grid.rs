@@ -2,9 +2,9 @@
 
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
-/// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of
-/// Plackett and Burman, and its mirror image. Context lengths and cache types alternate; the mirror's lengths are not
-/// round numbers.
+/// Twenty-four settings of eight choices. For any two choices, each of the four combinations occurs six times. This is
+/// the design of Plackett and Burman together with its mirror image. Context lengths and cache types alternate; the
+/// mirror's lengths are not round numbers.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 11] = [true, true, false, true, true, true, false, false, false, true, false];
     const TYPES: [(KvType, KvType); 6] = [
@@ -46,11 +46,11 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .collect()
 }
 
-/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs: any number of layers, by free memory and by
-/// proportions, with and without overrides.
+/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs. The splits have any number of layers and are made by
+/// free memory or by proportions, with and without overrides.
 ///
-/// With `thorough`, each number of layers (some, for a deep model) in each form; otherwise the ends and the middle,
-/// each in one form.
+/// With `thorough`, each number of layers occurs in each form (for a deep model, only some numbers). Otherwise, only
+/// the ends and the middle occur, each in one form.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {
@@ -65,7 +65,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
-        // With full offload, the inputs of several batches are in flight, whatever the proportions.
+        // With full offload, the inputs of several batches are in flight, for any proportions.
         let rules = if thorough && n == all { 0..3 } else { turn % 3..turn % 3 + 1 };
         let given = rules.map(|rule| free.clone().tensor_split(PROPORTIONS[rule]));
         let given: Vec<Split> = if n_gpus == 1 { Vec::new() } else { given.collect() };

@@ -12,7 +12,7 @@ use autoplace::profile::ModelProfile;
 
 use crate::native_params;
 
-/// Rules of a card, and whether it computes asynchronously as real ones do.
+/// The rules of a card, and whether it computes asynchronously, as real cards do.
 pub(crate) type CardKind = (Rules, bool);
 
 pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
@@ -28,7 +28,7 @@ pub(crate) fn backend(rules: Rules) -> &'static str {
     }
 }
 
-/// A simulated card, and the planner's view of it.
+/// A simulated card, and its description for the planner.
 pub(crate) struct Card {
     pub(crate) sim: SimGpu,
     pub(crate) gpu: Gpu,
@@ -83,7 +83,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the model. It is mapped if a plan's load would map it.
+    /// Loads the model. The file is mapped if a plan's load would map it.
     pub(crate) fn new(
         path: &Path,
         cards: &[&Card],

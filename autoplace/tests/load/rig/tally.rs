@@ -37,8 +37,8 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights (up to `slack` additional
-    /// bytes) and cache must be equal, and the compute buffer at most the stated maximum.
+    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights and cache must be equal,
+    /// except for up to `slack` additional bytes of weights. The compute buffer must not exceed the stated maximum.
     pub(crate) fn hold(
         &mut self,
         arch: &str,
@@ -87,7 +87,7 @@ impl Tally {
         self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Fails if any comparison failed, or if totals are within 3 % or 32 MiB on fewer than 95 of 100 devices.
+    /// Fails if any comparison failed, or if the total is within 3 % or 32 MiB on fewer than 95 of 100 devices.
     pub(crate) fn check(&self) {
         println!("{self}");
         let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());
@@ -122,7 +122,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, seen: &Seen) -> fmt::Result {
     if devices == 0 {
         return writeln!(f, "| {name} | {models} | 0 | - | - | - | 0 |");
     }
-    let [weights, kv, compute] = seen.differences.each_ref().map(|it| median_and_worst(it));
+    let [weights, kv, compute] = seen.differences.each_ref().map(|bytes| median_and_worst(bytes));
     #[allow(clippy::cast_precision_loss)] // a table of MiB
     let mib = |bytes: i64| bytes as f64 / f64::from(1 << 20);
     writeln!(

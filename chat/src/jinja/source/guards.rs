@@ -1,14 +1,14 @@
-//! Inserts guard calls into a tag, around expressions that create values from others.
+//! Inserts calls of guards into a tag, around expressions that create values from other values.
 
 use std::ops::Range;
 
 use super::names::{GENERATED, KEPT, PRINTF, SUM, TEXT};
 use super::tag::{Tag, Token};
 
-/// The filter [`LIST`], written behind a value.
+/// The filter [`LIST`] in the form in which it is written behind a value.
 const LIST_FILTER: &str = "|__list";
 
-/// Texts to write before, instead of and after each token.
+/// Texts to write before, instead of and behind each token.
 pub(super) struct Guards {
     pub(super) before: Vec<String>,
     pub(super) instead: Vec<Option<String>>,
@@ -48,8 +48,7 @@ impl Tag<'_> {
         out
     }
 
-    /// Guards the results of operators: the operands of `~`, the results of `*` and `%`, and in a second pass the
-    /// results of `+`.
+    /// Guards operators: the operands of `~`, the results of `*` and `%`, and in a second pass the results of `+`.
     pub(super) fn guard_runs(&self, row: &[usize], is_sum: bool, guards: &mut Guards) {
         let mut run: Vec<usize> = Vec::new();
         let (mut previous, mut left, mut is_test) = ("", "", false);
@@ -57,7 +56,7 @@ impl Tag<'_> {
             let text = index.map_or(",", |index| self.word(*index));
             let is_attribute = previous == ".";
             let is_unary = run.is_empty() || matches!(previous, "*" | "/" | "//" | "%" | "**" | "+" | "-" | "~");
-            // Operators that bind less tightly.
+            // Operators of lower precedence end the run.
             let is_end = match text {
                 "," | ":" | "=" | "==" | "!=" | "<" | ">" | "<=" | ">=" => true,
                 "~" => !is_sum,
@@ -65,7 +64,7 @@ impl Tag<'_> {
                 "in" | "not" => !is_attribute && !is_test,
                 "if" | "else" | "elif" | "and" | "or" => !is_attribute,
                 "recursive" => self.word(0) == "for" && !is_attribute,
-                // The tag's name.
+                // The tag's name is not an operand.
                 _ => self.is_block && index == Some(&0),
             };
             is_test = text == "is" || (is_test && text == "not");
@@ -141,9 +140,10 @@ impl Tag<'_> {
                         self.tokens.iter().find(within).is_some()
                     };
                     if !follows_operand && (open != "(" || is_tuple()) {
-                        // Brackets, because a subscript or method may follow: `[1][0]`, `{}.items()`.
+                        // The literal is put in brackets, because a subscript or method may follow: `[1][0]`,
+                        // `{}.items()`.
                         guards.before[*index].push('(');
-                        // A list in a `set` is mutable.
+                        // A list that a `set` creates is mutable.
                         let list = if open == "[" && self.is_block && self.word(0) == "set" { LIST_FILTER } else { "" };
                         guards.after[row[place + 1]].push_str(&format!("|{KEPT}{list})"));
                     }

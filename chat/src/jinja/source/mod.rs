@@ -1,9 +1,11 @@
-//! Rewrites a template's source for minijinja, with guard calls wherever a template creates values from others.
+//! Rewrites a template's source for minijinja. It inserts calls of guards wherever the template creates values from
+//! other values.
 //!
-//! minijinja's fuel pays for texts and for the slots of lists, but not for a list's content: repeated `[x, x]` doubles
-//! it for free. Code that prints, compares or drops values recurses as deep as they are. So every expression that
-//! creates a list, dict or tuple passes through our filter [`KEPT`], which charges for the whole content and limits its
-//! depth. Tags are read token by token, as minijinja's lexer reads them; parsing them is left to minijinja.
+//! minijinja's fuel counts texts and the slots of lists, but not a list's content: repeated `[x, x]` doubles the
+//! content for free. Code that prints, compares or drops values recurses as deep as the values are nested. So every
+//! expression that creates a list, dict or tuple passes through our filter [`KEPT`], which charges for the whole
+//! content and limits its depth. Tags are read token by token, as by minijinja's lexer. minijinja then parses the
+//! rewritten source.
 
 mod guards;
 mod names;
@@ -77,16 +79,16 @@ impl<'a> Tag<'a> {
         }
         let mut defaults = Vec::new();
         match first {
-            // transformers adds no extension for these tags.
+            // These tags need extensions that transformers does not enable.
             "do" | "autoescape" => return Err("unknown tag"),
-            // These tags only open a scope.
+            // These tags only open and close a scope.
             "generation" | "block" => out.push_str(" with "),
             "endgeneration" | "endblock" => out.push_str(" endwith "),
             _ => defaults = self.write_tokens(first, out)?,
         }
         out.push_str(self.end);
         if is_else_of_loop {
-            // A scope for the `else` branch.
+            // The `else` branch of a loop gets its own scope.
             open.pop();
             open.push(Open::Else);
             out.push_str("{% with ");
@@ -125,7 +127,8 @@ impl<'a> Tag<'a> {
     fn write_tokens(&self, first: &str, out: &mut String) -> Result<Vec<(&'a str, String)>, &'static str> {
         let mut guards = Guards::new(self.tokens.len());
         let indices = 0..self.tokens.len();
-        // One row for each pair of brackets: the tokens inside, and the brackets of the next level.
+        // There is a row for each pair of brackets. It has the tokens directly inside them, and the brackets of the
+        // next level.
         let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.tokens.len() + 1];
         for index in indices.clone() {
             let around = self.tokens[index].around;
@@ -162,7 +165,7 @@ impl<'a> Tag<'a> {
             let is_private = indices
                 .clone()
                 .take(equals)
-                .any(|it| it > 0 && self.word(it - 1) == "." && self.word(it).starts_with('_'));
+                .any(|index| index > 0 && self.word(index - 1) == "." && self.word(index).starts_with('_'));
             let filter = match of_namespace {
                 true if is_private => PRIVATE,
                 true => DATA,

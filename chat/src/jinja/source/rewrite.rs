@@ -31,7 +31,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The tokens of a row from `from` on. In a loop tag, the condition is left out.
+    /// The tokens of a row from `from` on, in a loop's tag without the condition.
     fn value_from(&self, row: &[usize], from: usize) -> Vec<usize> {
         let is_loop = self.is_block && self.word(0) == "for";
         let is_behind = |index: &usize| is_loop && matches!(self.word(*index), "if" | "recursive");
@@ -71,7 +71,7 @@ impl<'a> Tag<'a> {
             (0..self.tokens.len()).filter(|index| self.tokens[*index].around == Some(open)).collect();
         let mut defaults = Vec::new();
         for part in within.split(|index| self.word(*index) == ",") {
-            // The closing bracket belongs to the outer row.
+            // The closing bracket is in the outer row.
             if part.len() > 2 && self.word(part[1]) == "=" {
                 let last = part[part.len() - 1];
                 let default = self.text(part[2]..last + 1, guards);
@@ -115,7 +115,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The start of the operand whose attribute follows the dot at `dot`, as positions in the row.
+    /// The start of the operand before the dot at `dot`. `dot` and the result are positions in the row.
     fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
         let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
         let mut begin = dot;
@@ -131,7 +131,7 @@ impl<'a> Tag<'a> {
                 if !is_operand || is_tag || text(begin) == "{" {
                     return Some(begin);
                 }
-                // Brackets of a filter's arguments: no operand comes before them.
+                // The brackets contain a filter's arguments, so no operand comes directly before them.
                 if begin >= 2 && text(begin - 2) == "|" {
                     return None;
                 }

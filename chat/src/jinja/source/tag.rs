@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-/// Maximum tokens of a tag: more than any published template has (200), and few enough for the recursion of parsing and
-/// compiling.
+/// Maximum tokens of a tag. Published templates have at most 200. More than this would be too many for the recursion of
+/// parsing and compiling.
 const MAX_TOKENS: usize = 1000;
 
 /// Words that cannot be operands.
@@ -30,7 +30,7 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Tag<'a> {
-    /// Reads the tokens of a tag up to its closing delimiter outside of all brackets.
+    /// Reads the tokens of a tag, up to its first closing delimiter outside of brackets.
     pub(super) fn read(source: &'a str, is_block: bool) -> Result<Self, &'static str> {
         let close = if is_block { "%}" } else { "}}" };
         let mut tokens: Vec<Token<'a>> = Vec::new();
@@ -71,12 +71,12 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// Whether the next byte could continue a number: minijinja tokenizes `1.in` and `1. in` differently.
+/// Whether the next byte could continue a number, because minijinja tokenizes `1.in` and `1. in` differently.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
-    after.is_some_and(|it| it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.')))
+    after.is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (byte == b'.' && before != Some(b'.')))
 }
 
-/// A name, a text, a number or an operator; otherwise a single character.
+/// The pattern of a token: a name, a text, a number, an operator, or otherwise a single character.
 static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?s:[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\.)*'|",
@@ -88,6 +88,6 @@ static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
 
 /// Compiles a pattern of this module.
 pub(super) fn regex(pattern: &str) -> Regex {
-    // The patterns are constants, covered by tests.
+    // The patterns are constants that the tests cover.
     Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
 }

@@ -12,10 +12,10 @@ use super::section::{Kind, Section};
 use super::{ReasoningMarks, Reply, ReplyFormat, ReplyPart};
 use crate::Tool;
 
-/// Parses an answer while it is generated: takes text, gives [`ReplyPart`]s as soon as they are certain.
+/// Parses an answer while it is generated: takes text, and returns [`ReplyPart`]s as soon as they are certain.
 ///
-/// It holds back only possible beginnings of marks, whitespace that a mark may follow, and incomplete calls. The result
-/// does not depend on how the text is split into pieces.
+/// It holds back only text that may be the beginning of a mark, whitespace that a mark may follow, and incomplete
+/// calls. The result does not depend on how the text is split into pieces.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
@@ -43,7 +43,7 @@ pub struct ReplyParser {
     closed_by: &'static [&'static str],
     /// Whether a constraint forces the answer to be a call.
     is_forced: bool,
-    /// Whether there are no tools, so that calls are content.
+    /// Whether there are no tools, so that calls count as content.
     forbids_calls: bool,
 }
 
@@ -53,7 +53,7 @@ enum Mark {
     BeginReasoning,
     EndReasoning,
     Call(&'static CallSyntax),
-    /// Frames calls or content; no meaning of its own.
+    /// Frames calls or content, and is dropped.
     Silent,
     /// Ends a message; a header follows.
     EndMessage,
@@ -93,7 +93,7 @@ struct Call {
     in_value: bool,
     /// The tool, if a header named it.
     tool: Option<String>,
-    /// The kind of body, once the beginning tells.
+    /// The kind of body, once the beginning of the text decides it.
     body: Option<&'static Body>,
     follow: Option<Follow>,
     /// The start and end of a closing mark inside an open value. It ends the call if no closing tag of the value
@@ -169,8 +169,8 @@ impl ReplyParser {
     }
 
     /// Sets the tools of the model. Their schemas decide how to read arguments that a format writes as bare text;
-    /// without schemas such arguments are strings. Text without a mark is a call only if it names one of the tools.
-    /// With no tools, calls are content.
+    /// without schemas such arguments are strings. Text without a mark is a call only if it names one of the tools. If
+    /// there are no tools, calls are content.
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();
@@ -182,7 +182,7 @@ impl ReplyParser {
         self
     }
 
-    /// Takes the next piece of the answer and gives the parts that became certain.
+    /// Takes the next piece of the answer, and returns the parts that became certain.
     pub fn push(&mut self, text: &str) -> Drain<'_, ReplyPart> {
         self.raw.push_str(text);
         if self.is_plain() {
@@ -193,13 +193,13 @@ impl ReplyParser {
         self.section.parts.drain(..)
     }
 
-    /// Ends the answer and gives the parts that were held back. [`finish`](Self::finish) does this too.
+    /// Ends the answer, and returns the parts that were held back. [`finish`](Self::finish) does this too.
     pub fn end(&mut self) -> Drain<'_, ReplyPart> {
         self.close();
         self.section.parts.drain(..)
     }
 
-    /// Ends the answer and returns it whole.
+    /// Ends the answer, and returns the whole of it.
     pub fn finish(mut self) -> Reply {
         self.close();
         Reply { raw: self.raw, ..self.section.reply }

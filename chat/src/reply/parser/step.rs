@@ -82,7 +82,7 @@ impl ReplyParser {
         true
     }
 
-    /// Skips a repeated closing mark behind a call. `None` if no such mark can follow.
+    /// Skips a closing mark behind a call that models sometimes repeat. `None` if no such mark can follow.
     fn doubled_close(&mut self, last: bool) -> Option<bool> {
         let text = self.raw[self.seen..].trim_start();
         let marks = self.closed_by;
@@ -107,7 +107,7 @@ impl ReplyParser {
         self.seen = end;
     }
 
-    /// Handles a mark at `at`, which ends at `seen`.
+    /// Handles the mark from `at` to `seen`.
     fn mark(&mut self, mark: Mark, at: usize) {
         let behind = self.seen;
         // Marks that are control tokens are never text.
@@ -162,7 +162,7 @@ impl ReplyParser {
         match message {
             Message::Content => self.section.begin(Kind::Content, inside),
             Message::Reasoning => self.section.begin(Kind::Reasoning, inside),
-            // The header has the tool's name, so it is a part of the content.
+            // The header has the tool's name, so the header is part of the content too.
             Message::Call(_) if self.forbids_calls => self.section.begin(Kind::Content, start),
             Message::Call(tool) => {
                 self.section.begin(Kind::Content, start);
@@ -235,7 +235,7 @@ impl ReplyParser {
         };
         let thought_ends = self.thought_end().iter().any(|mark| self.raw[end..].starts_with(mark));
         if thought_ends && end == behind && matches!(call.syntax.end, End::Mark(_)) {
-            // The reasoning only mentions calls.
+            // Reasoning ends before the call does, so it only mentions the mark of a call.
             self.say(end);
         } else {
             self.read_call(&call, end, behind, false);
@@ -245,7 +245,7 @@ impl ReplyParser {
 
     /// Handles text behind a mark that does not begin a call.
     fn no_call(&mut self, call: &Call) -> bool {
-        // Reasoning may mention calls.
+        // A mark in reasoning is not an error, because reasoning may mention calls.
         if !call.is_bare() && self.section.kind == Kind::Content {
             let mark = &self.raw[call.start..call.inside];
             self.section.malformed(mark, CallError::NotACall);
@@ -304,7 +304,8 @@ impl Call {
         matches!(self.syntax.end, End::WholeAnswer)
     }
 
-    /// The end of the call's text and the end of its closing mark (the same without a mark). Continues from `seen`.
+    /// The end of the call's text, and the end of its closing mark, which is the same if there is no mark. The search
+    /// continues from `seen`.
     fn end(&mut self, raw: &[u8], seen: &mut usize, last: bool) -> Option<(usize, usize)> {
         while let Some(byte) = raw.get(*seen) {
             let in_string = self.follow.as_ref().is_some_and(|json| json.in_string);
@@ -322,7 +323,8 @@ impl Call {
                     At::Undecided => return None,
                     At::Nothing => None,
                 };
-                // A value without a closing tag ends with the call. This is certain only if another call follows.
+                // A value that has no closing tag ends with the call. That is certain only if a further call or mark
+                // follows.
                 if self.in_value
                     && let Some((_, behind)) = end.filter(|(end, behind)| behind > end)
                 {
@@ -335,7 +337,7 @@ impl Call {
                         _ => {}
                     }
                 }
-                // After its last tag a call ends, even if a value's closing tag is missing.
+                // A call ends after its last tag, even if a value's closing tag is missing.
                 let is_closed = |tags: &Tags| {
                     let close = tags.call[2].as_bytes();
                     let before = raw[self.inside..*seen].trim_ascii_end();
@@ -351,7 +353,7 @@ impl Call {
                 return Some((*seen, *seen));
             }
         }
-        // The answer ended without a value's closing tag behind the call's closing mark.
+        // The answer has ended, and no closing tag of the value came behind the call's closing mark.
         self.unclosed.filter(|_| last)
     }
 }

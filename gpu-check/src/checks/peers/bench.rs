@@ -1,4 +1,4 @@
-//! Compares the session with the loop of llama.cpp's llama-bench: on one split, in one process, in turns.
+//! Compares a session with the loop of llama.cpp's llama-bench. Both use the same split in one process, and take turns.
 
 use anyhow::Result;
 use autoplace::machine::mib;
@@ -19,7 +19,7 @@ each) is carried out by the same library calls, in the same process, in turns wi
 types. It chooses no tokens; the session looks for the likeliest. \
 It has no thread pool of its own, as llama-bench has.";
 
-/// The session and llama.cpp's loop on one split. Speeds are in tokens per second.
+/// A session and llama.cpp's loop on the same split. Speeds are in tokens per second.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Loop {
     pub(super) model: String,
@@ -29,10 +29,10 @@ pub(super) struct Loop {
     pub(super) threads: u32,
     pub(super) work: Work,
     pub(super) end: End,
-    /// The speeds of each round: prompt, generation.
+    /// The speeds of each round, first of the prompt, then of the generation.
     pub(super) ours: Vec<(f64, f64)>,
     pub(super) theirs: Vec<(f64, f64)>,
-    /// The medians of our speed divided by theirs: prompt, generation.
+    /// The medians of our speed divided by theirs, first for the prompt, then for the generation.
     pub(super) ours_by_theirs: Option<(f64, f64)>,
 }
 
@@ -40,7 +40,7 @@ impl Loop {
     /// Runs with all layers on the card (`by` 1) or half of them (`by` 2).
     pub(super) fn new(setting: &Setting, model: &Written, by: u32, work: Work) -> Result<Self> {
         let threads = threads(setting);
-        // The weights are loaded twice.
+        // The weights are loaded twice, once for each side.
         let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
         let layers = models::layers(&model.path)?;
         let Work { prompt, generated, rounds } = work;

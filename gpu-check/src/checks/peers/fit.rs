@@ -16,7 +16,7 @@ use crate::setting::{SIM_HEADROOM, Setting};
 /// The memory that llama.cpp's fit leaves free on each device by default (common/common.h, `fit_params_target`).
 pub(super) const MARGIN: u64 = mib(1024);
 
-/// Processes of each side that only determine a split.
+/// Number of processes of each side that only determine a split.
 const ASKED: usize = 3;
 /// Repetitions in each of these processes.
 const AGAIN: usize = 3;
@@ -38,16 +38,17 @@ pub(super) struct Fit {
     pub(super) theirs: Found,
 }
 
-/// A side's results. Times are in milliseconds from the question to the split, with open devices; sizes are in bytes.
+/// The results of a side. Times are in milliseconds from the question to the split, with open devices. Sizes are in
+/// bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Found {
     pub(super) end: End,
     pub(super) split: Option<Split>,
-    /// Planned free memory over all cards.
+    /// Planned free memory, over all cards.
     pub(super) headroom: u64,
-    /// Times of a process's first question.
+    /// The time of the first question of each process.
     pub(super) fresh_ms: Vec<f64>,
-    /// Times of the later questions.
+    /// The times of the later questions.
     pub(super) warm_ms: Vec<f64>,
     /// Free memory of each card before the load, after it, and with a full context.
     pub(super) opened: Vec<Free>,
@@ -55,13 +56,13 @@ pub(super) struct Found {
     pub(super) full: Vec<Free>,
     /// Tokens in the context at the end.
     pub(super) depth: usize,
-    /// The speeds of each round: prompt, generation.
+    /// The speeds of each round, first of the prompt, then of the generation.
     pub(super) speeds: Vec<(f64, f64)>,
     pub(super) medians: Option<(f64, f64)>,
 }
 
 impl Fit {
-    /// Runs both sides in turns: first the questions alone, then the splits.
+    /// Runs both sides in turns: first only the questions, then the splits.
     pub(super) fn new(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
         let margin = if setting.simulated { SIM_HEADROOM } else { MARGIN };
         let (mut ours, mut theirs) = (Found::nothing(), Found::nothing());
@@ -90,7 +91,7 @@ impl Fit {
         Ok(Self { model: model.name.clone(), model_bytes: model.bytes, n_ctx: shape.n_ctx, margin, ours, theirs })
     }
 
-    /// A sentence: ours, then theirs.
+    /// A sentence with our results and then theirs.
     pub(super) fn words(&self) -> String {
         let (ours, theirs) = (&self.ours, &self.theirs);
         let fresh = |found: &Found| median(found.fresh_ms.iter().copied());
@@ -115,7 +116,7 @@ impl Fit {
 }
 
 impl Found {
-    /// A side without results.
+    /// The results of a side that did not run.
     pub(super) const fn nothing() -> Self {
         Self {
             end: End::Completed,
@@ -132,7 +133,7 @@ impl Found {
         }
     }
 
-    /// The failure, if any.
+    /// The failure, or an empty text.
     fn trouble(&self) -> String {
         match &self.end {
             End::Completed => String::new(),
@@ -185,7 +186,7 @@ mod tests {
     use crate::child::End;
 
     #[test]
-    fn the_first_time_of_each_process_is_apart_and_a_failure_is_kept() {
+    fn the_first_time_of_each_process_is_separate_and_a_failure_is_kept() {
         let asked = |milliseconds: &[f64]| Stage::Asked {
             milliseconds: milliseconds.to_vec(),
             split: Split::layers(9),

@@ -1,4 +1,4 @@
-//! Comparisons with llama.cpp: its benchmark's loop on the same split, and its own fit on the same card.
+//! Comparisons with llama.cpp: with its benchmark's loop on the same split, and with its own fit on the same card.
 
 mod bench;
 mod fit;
@@ -17,7 +17,7 @@ use fit::{FIT, Fit, MARGIN};
 
 /// The amount of work.
 struct Shape {
-    /// On a real card, llama-bench's defaults: pp512 and tg128.
+    /// The defaults of llama-bench on a real card: pp512 and tg128.
     bench: Work,
     fit: Work,
     n_ctx: u32,
@@ -41,7 +41,7 @@ const fn shape(size: Size) -> Shape {
     }
 }
 
-/// The room on a card for a model.
+/// The memory of a card, compared with that of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// More than the model needs.
@@ -61,7 +61,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     for room in [Room::Part, Room::All] {
         found.fit(setting, &shape, &model, room)?;
     }
-    // The second loop, with half of the layers on the CPU, gets shorter work.
+    // The second loop has half of the layers on the CPU, so its work is shorter.
     found.beside_loop(setting, &model, 2, shape.fit)?;
     drop(model);
     let sketches = models::of_size(setting.size);
@@ -74,7 +74,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(found.verdict(&shape))
 }
 
-/// The number of threads for both sides.
+/// The number of threads, which is the same for both sides.
 fn threads(setting: &Setting) -> u32 {
     setting.threads.unwrap_or_else(|| {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -95,7 +95,7 @@ impl Peers {
         self.loops.len() + self.fits.len()
     }
 
-    /// Compares the session with llama.cpp's loop, with all layers on the card (`by` 1) or half of them (`by` 2). The
+    /// Compares a session with llama.cpp's loop, with all layers on the card (`by` 1) or half of them (`by` 2). The
     /// first case always runs.
     fn beside_loop(&mut self, setting: &Setting, model: &Written, by: u32, work: Work) -> Result<()> {
         let ends = setting.ends(self.cases());
@@ -116,7 +116,7 @@ impl Peers {
             self.skipped.push(format!("{name}, fit: {why}"));
             return Ok(());
         }
-        // Six tenths of the weights, plus the headroom.
+        // The card has memory for six tenths of the weights, plus the headroom.
         let part = model.bytes / 10 * 6;
         let total = match room {
             Room::All => model.bytes * 2 + mib(32),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_cannot_do_is_reported_and_fails_nobody() {
+    fn a_failure_of_a_peer_is_reported_but_fails_no_check() {
         let died = || End::Failed("signal: 6".to_owned());
         let judged = peers(End::Completed, died()).verdict(&shape(Size::Small));
         assert!(judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6"));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_compared_nothing_has_passed() {
+    fn a_check_that_compared_nothing_has_not_passed() {
         assert!(!Peers::default().verdict(&shape(Size::Small)).passed);
     }
 }

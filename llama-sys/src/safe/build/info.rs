@@ -14,7 +14,7 @@ pub struct BuildInfo {
     /// CPU features that the code was compiled for and requires. Empty with `dynamic-backends`, which choose their code
     /// at run time.
     pub instruction_set: Vec<&'static str>,
-    /// CPU features of this computer that would make the code faster if it were compiled for them (as `native` does).
+    /// CPU features of this computer that would make the code faster if it were compiled for them (feature `native`).
     /// Empty with `dynamic-backends`.
     pub unused_instructions: Vec<&'static str>,
     /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, perhaps with
@@ -29,8 +29,9 @@ pub struct BuildInfo {
     pub dynamic_backends: bool,
 }
 
-/// How the native code of this program was built. The call runs on any CPU. With `prebuilt-runtime` it opens the
-/// runtime; without a runtime, the answer says only that.
+/// How the native code of this program was built. The call is safe even on a CPU that the native code does not support.
+/// With `prebuilt-runtime` it opens the runtime. If there is no runtime, [`BuildInfo::llama_cpp`] says so and the other
+/// fields are empty.
 pub fn build_info() -> BuildInfo {
     #[cfg(feature = "prebuilt-runtime")]
     let Ok(manifest) = super::runtime::open().map(|choice| &choice.set.manifest) else {
@@ -85,17 +86,18 @@ fn backends_are_loadable() -> bool {
     return cfg!(feature = "dynamic-backends");
 }
 
-/// The CPU features that the native code requires: for linked code as the build script recorded them, and for an opened
-/// runtime as its manifest states them.
+/// The CPU features that the native code requires. For linked code the build script recorded them; an opened runtime
+/// lists them in its manifest.
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     let linked = env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty());
     #[cfg(feature = "prebuilt-runtime")]
-    let linked =
-        linked.chain(super::runtime::manifest().into_iter().flat_map(|it| it.instructions.iter().map(String::as_str)));
+    let linked = linked.chain(
+        super::runtime::manifest().into_iter().flat_map(|manifest| manifest.instructions.iter().map(String::as_str)),
+    );
     linked
 }
 
-/// Features of this CPU that would speed up ggml most and that the native code does not use. Empty where the code is
+/// Features of this CPU that would speed ggml up most, but that the native code does not use. Empty if the code is
 /// chosen at run time.
 fn unused() -> impl Iterator<Item = &'static str> {
     #[cfg(target_arch = "x86_64")]
@@ -137,8 +139,8 @@ mod tests {
 
     #[cfg(all(target_arch = "x86_64", feature = "native"))]
     #[test]
-    fn a_native_build_records_more_than_nothing() {
-        // For a native build on any CPU of this century, an x86-64 compiler defines at least SSE3.
+    fn a_native_build_records_instructions() {
+        // An x86-64 compiler that builds for its own CPU defines at least SSE3.
         assert!(required().count() > 0);
     }
 }

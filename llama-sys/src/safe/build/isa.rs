@@ -7,7 +7,7 @@
 #[allow(unused_macros, reason = "one for each processor")]
 mod cpu_features;
 
-/// The required features that `has` denies.
+/// The required features for which `has` returns false.
 pub(crate) fn missing<'a>(required: impl Iterator<Item = &'a str>, has: impl Fn(&str) -> bool) -> Vec<String> {
     required.filter(|name| !has(name)).map(str::to_owned).collect()
 }

@@ -1,4 +1,5 @@
-//! The native build: its name, its instruction set, and the runtime that holds it where it is opened instead of linked.
+//! The native build: its identity, its instruction set, and the runtime that a program with `prebuilt-runtime` opens
+//! instead of linking the native code.
 
 mod info;
 mod isa;
@@ -12,5 +13,6 @@ pub(crate) use isa::{cpu_has, missing};
 /// A hash of the bindings and of the native code. A runtime of another build is not opened.
 pub const BUILD: &str = env!("LLAMA_SYS_BUILD");
 
-/// The processor, system and C library that this was compiled for, in the notation of runtimes: `x86_64-linux-gnu`.
+/// The processor, system and C library that this crate was compiled for, in the notation of runtimes:
+/// `x86_64-linux-gnu`.
 pub const TARGET: &str = env!("LLAMA_SYS_TARGET");

@@ -15,8 +15,8 @@ use libloading::Library;
 use super::{BUILD, TARGET, isa};
 use crate::raw;
 
-/// A list of folders, as in `PATH`, in which the libraries of a backend are looked for before the system's folders: for
-/// example CUDA's libraries in NVIDIA's Python packages.
+/// A list of folders, separated as in `PATH`, that are searched for a backend's libraries before the system's folders.
+/// For example, CUDA's libraries may lie in NVIDIA's Python packages.
 pub const LIBRARIES: &str = "AUTOPLACE_LIBRARIES";
 
 /// The open runtime. Its functions are installed in [`raw`] before it is stored here.
@@ -25,8 +25,8 @@ static OPENED: OnceLock<Choice> = OnceLock::new();
 /// The folder to search instead of the usual ones. The lock is held while a runtime is being opened.
 static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Opens the runtime in this folder, or the best of those below it, instead of searching the usual folders. If a
-/// runtime is already open, it stays.
+/// Opens the runtime in this folder, or the best runtime below it, instead of searching the usual folders. A runtime
+/// that is already open stays open.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ fn usable(set: &Set) -> Result<(), String> {
         let opened =
             opened.map_or_else(|| load(&needed.library), Ok).map_err(|error| format!("{}: {error}", from()))?;
         let version = needed.cuda.map_or(Ok(()), |least| is_as_new(&opened, least));
-        // Kept open: a backend that asks for a library by this name gets this one.
+        // The library stays open, so that a backend that opens a library of this name gets this one.
         std::mem::forget(opened);
         version.map_err(|problem| format!("{}: {problem}", from()))?;
     }
@@ -105,7 +105,7 @@ fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
     }
 }
 
-/// The folders of a set's additional libraries: its own, and those that the user names.
+/// The folders of a set's additional libraries: the set's own folders, and those that the user names.
 fn folders(set: &Path) -> impl Iterator<Item = PathBuf> {
     let others = std::env::var_os(LIBRARIES).unwrap_or_default();
     let others: Vec<PathBuf> = std::env::split_paths(&others).filter(|folder| folder.is_absolute()).collect();
@@ -121,7 +121,7 @@ fn functions_of(set: &Set) -> Result<raw::Functions, String> {
     same_build(find_in(&libraries, c"shim_build")?.cast())?;
     // SAFETY: the set is complete, and its own data says that it was built from the sources of these bindings.
     let functions = unsafe { raw::Functions::find(|name| find_in(&libraries, name)) };
-    // Open until the process ends.
+    // The libraries stay open until the process ends.
     std::mem::forget(libraries);
     functions
 }
@@ -150,11 +150,11 @@ fn said_in_file(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Compares the constants of libraries, whose functions are not called yet.
+/// Compares the build constants of the libraries with ours, before any function of the libraries is called.
 fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     const NAME: usize = offset_of!(raw::shim_build_info, text);
-    // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. It is
-    // read as bytes first, because another build may have laid it out differently behind the text.
+    // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. The text
+    // is read as bytes first, because another build may have laid out the fields behind it differently.
     let text = unsafe { std::slice::from_raw_parts(theirs.byte_add(NAME).cast::<u8>(), BUILD.len() + 1) };
     if text != [BUILD.as_bytes(), &[0]].concat() {
         return Err(format!(
@@ -171,7 +171,7 @@ fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     }
 }
 
-/// The same as in native/build.cpp.
+/// The sizes of our structures, in the order of native/build.cpp.
 #[allow(clippy::unnecessary_cast, reason = "C's enums are signed for MSVC")]
 const SIZES: [u32; 18] = [
     size_of::<raw::llama_model_params>() as u32,
@@ -195,20 +195,21 @@ const SIZES: [u32; 18] = [
 ];
 
 fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
-    // SAFETY: opening a library runs its initialisers. It belongs to a set that is complete and of this build, or is a
-    // system library that such a set's backends would open.
+    // SAFETY: opening a library runs its initialisers. The library belongs to a complete set of this build, or is a
+    // system library that the backends of such a set would open.
     unsafe { Library::new(name) }
 }
 
 /// The address of a function or constant in the first library that has it.
 fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: only the address is used, and every symbol is a pointer.
-    let find = |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| *it) };
+    let find =
+        |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|symbol| *symbol) };
     let found = libraries.iter().find_map(|library| find(library).ok());
     found.ok_or_else(|| format!("none of its libraries has the function `{}`", name.to_string_lossy()))
 }
 
-/// The program, and libraries whose symbols are global.
+/// A handle that finds the symbols of the program itself and of libraries that were opened with global symbols.
 #[cfg(unix)]
 fn this_program() -> Library {
     libloading::os::unix::Library::this().into()
@@ -216,7 +217,7 @@ fn this_program() -> Library {
 
 #[cfg(unix)]
 fn is_open(name: &str) -> bool {
-    // dlfcn.h of Linux's C libraries, of the BSDs' and of macOS.
+    // The values in dlfcn.h: of Linux's C libraries, of macOS, and of the BSDs.
     const RTLD_NOLOAD: i32 = if cfg!(target_os = "linux") || cfg!(target_os = "android") {
         4
     } else if cfg!(target_vendor = "apple") {

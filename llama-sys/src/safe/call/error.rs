@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::log::Captured;
 
-/// One of the few fixed words in errors. Without this alias, serde would borrow it from its input.
+/// One of the few fixed words in errors. Without this alias, serde would borrow the word from its input.
 type Word = &'static str;
 
 /// An error of the native layer.
@@ -24,7 +24,7 @@ pub enum Error {
          without the `native` feature", .required.join(", "), .missing.join(", ")
     )]
     UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
-    /// A parameter that llama.cpp would refuse, or that would end the process. It has llama.cpp's name.
+    /// A parameter that llama.cpp would refuse, or that would end the process. `name` is llama.cpp's name for it.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
         #[serde(deserialize_with = "word")]
@@ -50,7 +50,7 @@ pub enum Error {
     /// llama.cpp did not create the context. `n_ctx` is the requested length (0: the model's own).
     #[error("cannot create a context of {n_ctx} tokens: {failure}")]
     ContextInit { n_ctx: u32, failure: Failure },
-    /// The KV cache has no room for a batch of this size. Free a part of a sequence, or stop.
+    /// The KV cache has no room for a batch of this size. Remove a part of a sequence, or stop.
     #[error("the KV cache has no room for {n_tokens} more tokens; the context has {n_ctx}")]
     NoKvSlot { n_tokens: usize, n_ctx: u32 },
     /// [`AbortHandle::abort`](crate::AbortHandle::abort) was called while decoding.
@@ -83,7 +83,7 @@ pub enum Error {
     #[error("cannot restore the saved state: {reason}")]
     State { reason: String },
     /// There is no runtime that this program can open. This variant is last, so that the others keep their numbers in
-    /// messages.
+    /// messages to workers.
     #[cfg(feature = "prebuilt-runtime")]
     #[error(transparent)]
     Runtime(#[from] autoplace_runtime::Error),
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// The allocation that failed, when memory was the cause.
+    /// The allocation that failed, if the cause was a lack of memory.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         self.failure()?.out_of_memory.as_ref()
     }
@@ -118,7 +118,7 @@ impl Error {
 pub struct Failure {
     /// The kind of failure.
     pub cause: FailureCause,
-    /// One line: the exception, the assertion, or the last error that llama.cpp logged.
+    /// The text of the exception or of the assertion, or the last error that llama.cpp logged, in one line.
     pub reason: String,
     /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
     pub log: Vec<String>,

@@ -22,7 +22,7 @@ struct ThreadLog {
     quiet: usize,
     /// A line that has not ended yet, with its level.
     partial: Option<(Level, String)>,
-    /// One per capture in progress, innermost last.
+    /// An entry for each capture in progress, the innermost last.
     captures: Vec<Captured>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
     (value, end())
 }
 
-// Prevents a copy of this code for each `f`.
+// This is a separate function, so that the compiler does not copy its code for each type of `f`.
 #[inline(never)]
 fn begin() {
     LOG.with_borrow_mut(|log| log.captures.push(Captured::default()));
@@ -67,11 +67,11 @@ fn end() -> Captured {
     LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default())
 }
 
-/// Runs `f`, and keeps llama.cpp's log on this thread out of `tracing` meanwhile. Errors still carry it.
+/// Runs `f`, and keeps llama.cpp's log on this thread out of `tracing` meanwhile. Errors still carry the log.
 ///
-/// For frequent queries with a useless log: a load without data logs some thousand lines.
+/// This is for frequent queries whose log is of no use: a load without data logs some thousand lines.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
-    /// Ends the silence, even if `f` panics.
+    /// Ends the silence when it is dropped, even if `f` panics.
     struct Silence;
     impl Drop for Silence {
         fn drop(&mut self) {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_lines_that_nobody_would_see_are_dropped_at_once() {
+    fn lines_that_nobody_would_see_are_dropped_at_once() {
         quietly(|| {
             assert!(unheard(Some(Level::DEBUG), c"a line\n"));
             assert!(!unheard(Some(Level::WARN), c"an error may carry it\n"));

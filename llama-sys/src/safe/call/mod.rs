@@ -1,4 +1,4 @@
-//! Calls of shim functions: each runs with an error slot and the log capture, and a failure becomes a [`Failure`].
+//! Calls of shim functions. Each call runs with an error slot and captures the log; an error becomes a [`Failure`].
 //!
 //! In: a function of the C++ shim (`native/`). Out: its value, or an [`Error`] that carries llama.cpp's log.
 
@@ -13,12 +13,13 @@ use log::Captured;
 
 pub use error::{Error, Failure, FailureCause, OutOfMemory};
 
-/// Runs `call`. Returns `Err` if the shim reported an exception or an assertion, for any value.
+/// Runs `call`. Returns `Err` if the shim reported an exception or an assertion, whatever value `call` returned.
 pub(crate) fn checked<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
     accepted(call, |_| true)
 }
 
-/// Runs `call`, and also treats a value for which `ok` is false as a failure. Its reason is then llama.cpp's log.
+/// Runs `call`, and also treats a value for which `ok` is false as a failure. The reason of that failure comes from
+/// llama.cpp's log.
 pub(crate) fn accepted<T>(
     call: impl FnOnce(*mut raw::shim_error) -> T,
     ok: impl FnOnce(&T) -> bool,
@@ -32,7 +33,7 @@ pub(crate) fn accepted<T>(
     Err(unsafe { failed(&raw const error, said) })
 }
 
-/// For frequent calls: without log capture, and the failure is made only if there is one.
+/// As [`checked`], for frequent calls: it captures no log, and builds a [`Failure`] only after an error.
 pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
     // Only the status is initialised: the shim writes the message before it sets a status other than OK.
     let mut error = std::mem::MaybeUninit::<raw::shim_error>::uninit();
@@ -47,7 +48,7 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     }
 }
 
-/// The failure of a call. With a status of OK, its value was not accepted.
+/// The failure of a call. A status of OK means that the caller did not accept the value.
 ///
 /// # Safety
 ///
@@ -71,9 +72,9 @@ unsafe fn failed(error: *const raw::shim_error, said: Captured) -> Failure {
 ///
 /// # Safety
 ///
-/// `write` must initialise as many entries as it returns, or as there was room for if that is less.
+/// `write` must initialise as many entries as it returns, but no more than it has room for.
 pub(crate) unsafe fn list<T>(mut write: impl FnMut(*mut T, i32) -> i32) -> Vec<T> {
-    // Enough for the buffer types of a context: querying them costs a reservation each time.
+    // Room for all buffer types of a context, because a second query for them would reserve the graphs again.
     let mut list = Vec::with_capacity(64);
     loop {
         let room = i32::try_from(list.capacity()).unwrap_or(i32::MAX);

@@ -1,4 +1,4 @@
-//! Texts and paths, as they cross between Rust and C.
+//! Conversion of texts and paths between Rust and C.
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
@@ -18,7 +18,8 @@ pub(crate) unsafe fn owned(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A path as llama.cpp takes it: bytes on Unix, UTF-8 on Windows (where it converts to UTF-16 itself).
+/// A path in the form that llama.cpp expects: bytes on Unix, and UTF-8 on Windows, which llama.cpp itself converts to
+/// UTF-16.
 pub(crate) fn path_to_c(path: &Path) -> Result<CString, Error> {
     #[cfg(unix)]
     let bytes = {

@@ -16,7 +16,7 @@ impl Context {
     ///
     /// The cache stays as it was computed. If the set or a scale changes, llama.cpp frees its compute buffers and
     /// reserves new ones, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and for one token of each sequence
-    /// (llama-context.cpp, `sched_reserve`). The growth by [`reserve`](Self::reserve) is lost then.
+    /// (llama-context.cpp, `sched_reserve`). Buffers that [`reserve`](Self::reserve) has grown lose that growth.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Context {
         let before = std::mem::replace(&mut self.lora, adapters.to_vec());
         match set {
             Ok(_) => {
-                // Freeing an adapter changes the list.
+                // Freeing an adapter changes the model's list, which this thread must no longer hold.
                 drop(listed);
                 drop(before);
                 Ok(())
@@ -79,9 +79,10 @@ impl Context {
         &self.lora
     }
 
-    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. Empty `data` ends that.
+    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. Empty `data` removes
+    /// the vector.
     ///
-    /// `data` has [`n_embd`](crate::Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has any.
+    /// `data` has [`n_embd`](crate::Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has a vector.
     /// Layers beyond the data and outside of `layers` are not changed. The cache stays as it was computed. The first
     /// call allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers are
     /// reserved anew as by [`set_lora`](Self::set_lora).

@@ -2,7 +2,7 @@
 
 use crate::safe::model::Token;
 
-/// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
+/// A sequence in the KV cache: a number from 0 that is below `n_seq_max` of the context.
 pub type SeqId = i32;
 
 /// A position in a sequence, counted from 0.
@@ -29,7 +29,7 @@ impl Batch {
         }
     }
 
-    /// Adds a token of a sequence. With `output`, its logits are computed.
+    /// Adds a token of a sequence. If `output` is set, the logits of this token are computed.
     pub fn add(&mut self, token: Token, position: Position, seq: SeqId, output: bool) {
         self.tokens.push(token);
         self.positions.push(position);

@@ -16,7 +16,8 @@ impl Context {
     /// - [`Error::InvalidParameter`]: an empty batch, more tokens than `n_batch`, more outputs than `n_outputs_max`, a
     ///   token outside the vocabulary, or an impossible sequence or position. Nothing was computed.
     /// - [`Error::NoKvSlot`]: the cache is full. Nothing was computed.
-    /// - [`Error::Aborted`]: an [`AbortHandle`](crate::AbortHandle) stopped it. Parts of the batch may be in the cache.
+    /// - [`Error::Aborted`]: an [`AbortHandle`](crate::AbortHandle) stopped the computation. Parts of the batch may be
+    ///   in the cache.
     /// - [`Error::Decode`]: the computation failed; the context is unusable from then on ([`Error::Poisoned`]).
     pub fn decode(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check_usable()?;
@@ -27,7 +28,7 @@ impl Context {
         self.compute(batch, std::ptr::null())
     }
 
-    /// Computes a batch that was checked. `hidden` is a row for each token, or null.
+    /// Computes a batch that was checked. `hidden` points to a row for each token, or is null.
     pub(super) fn compute(&mut self, batch: &Batch, hidden: *const f32) -> Result<(), Error> {
         // Until this succeeds, no logits may be read: llama.cpp still holds those of the previous batch.
         self.outputs.clear();
@@ -44,7 +45,7 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         if let Some(counts) = &self.moe_counts {
-            // SAFETY: the context lives and is borrowed mutably; the counts live until after it.
+            // SAFETY: the context lives and is borrowed mutably; the counts outlive the computation.
             unsafe { raw::shim_context_count_experts(self.as_ptr(), counts.get()) };
         }
         let listed = self.vocab.model().adapters();
@@ -98,9 +99,9 @@ impl Context {
     /// all sequences. It computes nothing, and never shrinks a buffer.
     ///
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp,
-    /// `sched_reserve`). A number of tokens between them may be computed by other devices and need more memory: a GPU
-    /// takes over the host's weights only from 32 tokens on. Where sequences are pooled, every sequence has the same
-    /// number of tokens, and the total is at most `n_tokens`.
+    /// `sched_reserve`). A graph of a size between these two may run on other devices and need more memory: a GPU takes
+    /// over the host's weights only from 32 tokens on. If the context pools its sequences, all of them have the same
+    /// number of tokens, and the graph has at most `n_tokens`.
     ///
     /// # Errors
     ///
@@ -116,8 +117,8 @@ impl Context {
             ));
         }
         let n_tokens = if self.pools() {
-            // Pooling must have as many rows as there are tokens. `graph_reserve` in llama-context.cpp would otherwise
-            // raise the number.
+            // Pooling needs as many rows as tokens. `graph_reserve` in llama-context.cpp would round the number of
+            // tokens up to a multiple of the sequences, so it is rounded down here.
             n_tokens - n_tokens % self.n_seq_max.max(1)
         } else {
             n_tokens
@@ -177,7 +178,7 @@ impl Context {
         if self.is_output(index) && !self.embeddings {
             Ok(())
         } else {
-            Err(Error::parameter("index", index, "the last batch did not ask for logits at this index"))
+            Err(Error::parameter("index", index, "the last batch did not request logits at this index"))
         }
     }
 
@@ -209,7 +210,7 @@ impl Context {
         !self.outputs.is_empty()
     }
 
-    /// Refuses a batch of which llama.cpp would pool only parts.
+    /// Refuses a batch that llama.cpp would pool only in part.
     fn check_embedded(&self, batch: &Batch) -> Result<(), Error> {
         // llama-kv-cache.cpp, init_batch: sequences with separate caches are computed as several graphs if their
         // lengths differ; recurrent memory computes each whole sequence in one graph.
@@ -274,7 +275,7 @@ impl Context {
         for &token in &batch.tokens {
             self.vocab.check(token)?;
         }
-        // The position after the last one must be valid too. Learned positions are rows of a table; ggml ends the
+        // The position after the last token must be valid too. Learned positions are rows of a table; ggml ends the
         // process on a row past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
         let last = match self.n_positions {
             Some(rows) => Position::try_from(rows).unwrap_or(Position::MAX) - 1,

@@ -1,8 +1,8 @@
 //! Embeddings: the vectors of the last batch.
 //!
 //! A context with [`ContextParams::embeddings`](crate::ContextParams::embeddings) yields vectors instead of logits:
-//! with pooling one for each sequence of a batch, without pooling one for each token. Pooled tokens are computed as one
-//! graph, because llama.cpp pools only the tokens of a sequence that one graph holds.
+//! with pooling one for each sequence of a batch, without pooling one for each token. With pooling, all tokens are
+//! computed in one graph, because llama.cpp does not pool across graphs.
 
 use std::ptr::NonNull;
 
@@ -12,7 +12,7 @@ use crate::safe::call::{self, Error, Failure};
 use crate::safe::model::Pooling;
 
 impl Context {
-    /// Elements of each vector: those of an embedding, or the scores with [`Pooling::Rank`].
+    /// Elements of each vector: the width of an embedding, or with [`Pooling::Rank`] the number of scores.
     pub fn embedding_width(&self) -> usize {
         let shape = self.model().embedding_shape();
         let width = match self.pooling {
@@ -35,7 +35,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] if the last batch did not hold the sequence, or nothing is pooled;
+    /// [`Error::InvalidParameter`] if the last batch did not hold the sequence, or the context does not pool;
     /// [`Error::Poisoned`]; [`Error::Call`] when a device fails.
     pub fn embeddings_seq(&mut self, seq: SeqId) -> Result<&[f32], Error> {
         self.check_usable()?;

@@ -19,9 +19,9 @@ impl Context {
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. Those
-    /// tokens must have been computed in one graph, together with the token before them, of at most `n_rs_seq` + 1
-    /// tokens of the sequence; and no other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end, once. These
+    /// tokens and the token before them must have been computed in one graph, which had at most `n_rs_seq` + 1 tokens
+    /// of the sequence. No other sequence may share the state (llama-memory-recurrent.cpp, `seq_rm`).
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl Context {
                 "without kv_unified, only a whole sequence can be copied",
             ));
         }
-        // SAFETY: the context lives; a NULL memory has no parts to refuse.
+        // SAFETY: the context lives; the shim accepts a NULL memory.
         if !whole && source != target && !unsafe { raw::shim_memory_copies_parts(self.as_ptr()) } {
             return Err(Error::parameter(
                 "range",
@@ -72,7 +72,7 @@ impl Context {
     }
 
     /// Moves the positions in `range` of a sequence by `delta`. The keys are rotated at the next decode, or by
-    /// [`kv_update`](Self::kv_update). Cells that another sequence shares move for it as well.
+    /// [`kv_update`](Self::kv_update). Cells that are shared with another sequence move for that sequence too.
     ///
     /// # Errors
     ///
@@ -108,8 +108,8 @@ impl Context {
         self.memory_call("updating the KV cache", |ctx, error| unsafe { raw::shim_memory_update(ctx, error) }).map(drop)
     }
 
-    /// Whether moving positions only rotates the keys. With YaRN's factors each shift also scales the whole cache,
-    /// including sequences that were not moved (ggml-cpu/ops.cpp, `rope_yarn`).
+    /// Whether a shift of positions does nothing but rotate the keys. With YaRN's factors each shift also scales the
+    /// whole cache, including sequences that were not moved (ggml-cpu/ops.cpp, `rope_yarn`).
     pub fn rope_only_rotates(&self) -> bool {
         // SAFETY: the context lives.
         unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
@@ -142,7 +142,7 @@ impl Context {
         .map(drop)
     }
 
-    /// One past the last position of a sequence; `None` when it is empty.
+    /// The position after the last one of a sequence; `None` if the sequence is empty.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Context {
         self.position(seq, raw::llama_memory_seq_pos_min)
     }
 
-    /// A position of a sequence that llama.cpp reports; `None` for an empty sequence.
+    /// A position of a sequence, which `ask` gets from llama.cpp; `None` for an empty sequence.
     fn position(
         &self,
         seq: SeqId,

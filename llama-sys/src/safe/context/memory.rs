@@ -12,12 +12,12 @@ use crate::safe::device::{Device, DeviceKind};
 pub struct BufferUse {
     /// ggml's name, such as `CUDA0`, `CPU`, `CPU_Mapped`, `CPU_REPACK` or `CUDA_Host`.
     pub buffer_type: String,
-    /// The device that it belongs to.
+    /// The device that the buffer type belongs to.
     pub device: Option<Device>,
     /// Whether the memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
     pub on_host: bool,
-    /// Whether ggml calls it a host buffer: plain or pinned memory that any device may read. A buffer of repacked
-    /// weights is not.
+    /// Whether ggml calls the buffer type a host buffer: plain or pinned memory that any device may read. A buffer of
+    /// repacked weights is not.
     pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
@@ -57,7 +57,7 @@ impl BufferUse {
 
 /// The compute buffers of a context, and how often its computations had to reserve them again.
 ///
-/// A buffer grows only where a graph is reserved again, but such a graph may also fit the buffers as they are. The
+/// A buffer grows only if a graph is reserved again, but such a graph may also fit into the buffers as they are. The
 /// difference of `bytes` before and after a computation says whether it took memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,8 +72,9 @@ pub struct ComputeBuffers {
 
 /// How often computations of a context used experts from its cache.
 ///
-/// An expert counts for each token that it computes, and each layer. Layers that compute more than 32 tokens at once do
-/// not use the cache, and are not counted; the last layer computes only the outputs of a batch.
+/// An expert is counted once for each token that it computes in each layer. Layers that compute more than 32 tokens at
+/// once do not use the cache, and are not counted. The last layer counts only the outputs of a batch, because it
+/// computes no other tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoeCacheUses {
@@ -108,10 +109,10 @@ impl ComputeBuffers {
     }
 }
 
-/// Every buffer type that a context and its model use. The driver's own memory is not included.
+/// The memory of a context and its model, by buffer type. The driver's own memory is not included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryBreakdown {
-    /// One row per buffer type, by name.
+    /// One row for each buffer type, sorted by name.
     pub rows: Vec<BufferUse>,
 }
 
@@ -144,9 +145,9 @@ impl MemoryBreakdown {
 }
 
 impl Context {
-    /// The compute buffers now, and the graphs that were reserved again since the context was created. llama.cpp counts
-    /// only graphs whose operations keep their devices; a change of devices reserves again too (llama-context.cpp,
-    /// `sched_graph_realloc`). Asking costs no synchronisation.
+    /// The bytes of the compute buffers now, and how many graphs were reserved again since the context was created. A
+    /// graph whose operations have moved to other devices is reserved again too, but llama.cpp does not count it
+    /// (llama-context.cpp, `sched_graph_realloc`). The query does not wait for the devices.
     pub fn compute_buffers(&self) -> ComputeBuffers {
         // SAFETY: the context lives, and has a scheduler since its creation. The shim fills every field of the struct,
         // whose all-zero state is valid.

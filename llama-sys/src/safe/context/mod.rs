@@ -41,7 +41,7 @@ pub use state_rows::{RowPiece, RowShape, StateRows};
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
-    /// The vocabulary, which keeps the model loaded. Every batch is checked against it.
+    /// The vocabulary, which keeps the model loaded. The tokens of every batch are checked against it.
     vocab: Vocab,
     n_ctx: u32,
     n_batch: u32,
@@ -51,8 +51,8 @@ pub struct Context {
     kv_unified: bool,
     causal: bool,
     has_memory: bool,
-    /// Whether batches are encoded. Without a memory llama_decode does the same, except for encoders that have one
-    /// (t5encoder).
+    /// Whether batches are computed by `llama_encode`. For a model without a memory `llama_decode` does the same; but
+    /// some encoders have a memory (t5encoder).
     encodes: bool,
     /// Rows of the model's table of learned positions, if there is one.
     n_positions: Option<u32>,
@@ -61,9 +61,9 @@ pub struct Context {
     /// Whether decoding needs an encoder's output first.
     needs_encoder: bool,
     embeddings: bool,
-    /// Its role in predicting further tokens.
+    /// The context's role in predicting further tokens.
     mtp: Mtp,
-    /// The adapters in use, which this keeps alive.
+    /// The adapters in use, which the context keeps alive.
     lora: Vec<(LoraAdapter, f32)>,
     /// The threads that compute. They are freed after the context, whose backend refers to them.
     threadpools: Threadpools,
@@ -162,7 +162,7 @@ impl Context {
                 Pooling::Unspecified => embedding_shape.pooling,
                 stated => Some(stated),
             }
-            // llama-context.cpp: without any statement there is no pooling.
+            // llama-context.cpp: if neither the parameters nor the model state a pooling, there is none.
             .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
             mtp: params.mtp,
@@ -200,11 +200,11 @@ impl Context {
         Ok(())
     }
 
-    /// Reserves the graphs with their hidden states as outputs. The caller holds the lock on the model's list of
-    /// adapters: taking it again would wait behind a change that waits for the first.
+    /// Reserves the graphs with their hidden states as outputs. The caller must hold the lock on the model's list of
+    /// adapters. This function must not lock the list itself: a second lock would wait for a thread that wants to
+    /// change the list, and that thread waits for the first lock.
     fn output_hidden(&mut self) -> Result<(), Error> {
-        // llama.cpp keeps the hidden states of all tokens of a trunk, and of heads only those that drafts continue
-        // from.
+        // A trunk outputs the hidden states of all tokens. Heads output only those from which a draft continues.
         let outputs_only = self.mtp == Mtp::Heads;
         let reserved = call::accepted(
             // SAFETY: the context lives and is borrowed mutably.
@@ -265,8 +265,8 @@ impl Context {
         unsafe { raw::shim_context_copies(self.as_ptr()) }.try_into().unwrap_or(1)
     }
 
-    /// How many tokens a recurrent state can go back; 0 where llama.cpp cannot do that, or the memory is of another
-    /// kind.
+    /// The number of tokens that a recurrent state can go back; 0 if llama.cpp does not support that, or the memory is
+    /// of another kind.
     pub fn n_rs_seq(&self) -> u32 {
         // SAFETY: the context lives.
         unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
@@ -277,7 +277,8 @@ impl Context {
         self.kv_unified
     }
 
-    /// False for models that keep nothing between batches and therefore cannot generate token by token: BERT, LLaDA.
+    /// Whether the context has a memory. Models without one keep nothing between batches and therefore cannot generate
+    /// token by token: BERT, LLaDA.
     pub fn has_memory(&self) -> bool {
         self.has_memory
     }
@@ -292,8 +293,8 @@ impl Context {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Listens to this handle instead of its current one. That may be the handle of a context that this one replaces,
-    /// or a new handle, so that holders of an old handle cannot stop the next use.
+    /// Makes the context obey this handle instead of its current one. Pass the handle of a context that this one
+    /// replaces, or a new handle, so that holders of an old handle cannot stop the next use.
     pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
         // SAFETY: the context lives and is borrowed mutably, so nothing is computing; the flag is kept alive below.
         unsafe {
@@ -347,13 +348,13 @@ impl Context {
         self.embeddings
     }
 
-    /// How the embeddings of a sequence are combined: as the parameters ask, otherwise as the model states, otherwise
+    /// How the embeddings of a sequence are combined: as the parameters say, otherwise as the model states, otherwise
     /// not at all. Never [`Pooling::Unspecified`].
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }
 
-    /// Whether there is one vector for each sequence.
+    /// Whether the context yields one vector for each sequence.
     fn pools(&self) -> bool {
         self.embeddings && self.pooling != Pooling::None
     }

@@ -56,13 +56,14 @@ pub struct ContextParams {
     pub pooling: Pooling,
     /// The context's role in predicting further tokens.
     pub mtp: Mtp,
-    /// How many tokens that were computed together a recurrent state can go back. As many additional states are kept.
-    /// Has no effect on other kinds of memory, or where llama.cpp does not support it for the architecture.
+    /// The number of tokens that a recurrent state can go back, if they were computed together. llama.cpp keeps one
+    /// additional state for each of them. The parameter has no effect on other kinds of memory, or on architectures for
+    /// which llama.cpp does not support it.
     pub n_rs_seq: u32,
     /// Bytes of a cache on the GPUs for experts that lie in host memory; 0, the default, means no cache. The GPUs share
-    /// them as they share the layers. Layers with another expert layout, or experts on a device, are not cached
+    /// them as they share the layers. Layers whose experts lie on a device or have another layout are not cached
     /// ([`Model::moe_cache_shape`]). Batches of up to 32 tokens compute with cached experts, and load the missing ones;
-    /// larger batches do not change the cache. A cache rules pipeline parallelism out.
+    /// larger batches do not change the cache. A context with such a cache cannot use pipeline parallelism.
     pub moe_cache_size: u64,
     /// How positions are scaled.
     pub rope: Rope,
@@ -115,9 +116,9 @@ impl Default for ContextParams {
 
 /// Whether attention runs fused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names say enough")]
 pub enum FlashAttention {
-    /// Where the device of every layer supports it.
+    /// Fused if the device of every layer supports it.
     #[default]
     Auto,
     Enabled,
@@ -230,8 +231,8 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Refuses a pooling that would end the process, or read past the model's output. `n_ctx` and `n_ubatch` are
-    /// resolved.
+    /// Refuses a pooling that would end the process, or read past the model's output. `n_ctx` and `n_ubatch` are the
+    /// values that llama.cpp will use, not 0 for its default.
     fn check_pooling(&self, model: &Model, n_ctx: u32, n_ubatch: u32) -> Result<(), Error> {
         let shape = model.embedding_shape();
         let pooling = match self.pooling {
@@ -245,8 +246,8 @@ impl ContextParams {
                 "the model has no classification head, which computes the scores",
             ));
         }
-        // `graph_reserve` in llama-context.cpp reserves for a multiple of the sequences, and for as many outputs as
-        // there were tokens before that.
+        // `graph_reserve` in llama-context.cpp rounds the tokens up to a multiple of the sequences, but not the
+        // outputs. Mean pooling needs as many outputs as tokens.
         let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
         if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
             return Err(Error::parameter(
@@ -258,9 +259,9 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Refuses a cache of experts on which the constructor in llama-moe-cache.cpp would give up. A cache on several
-    /// GPUs, or for layers of several layouts, needs more than the least; llama.cpp refuses the rest itself. Without a
-    /// layer whose experts lie on the host, it only warns, and makes no cache.
+    /// Refuses a cache of experts for which the constructor in llama-moe-cache.cpp would fail. A cache on several GPUs,
+    /// or for layers of several layouts, needs more than the minimum; llama.cpp itself refuses one that is too small.
+    /// If no layer has its experts on the host, llama.cpp only warns, and makes no cache.
     fn check_moe_cache(&self, model: &Model) -> Result<(), Error> {
         let refused = |requirement: String| Err(Error::parameter("moe_cache_size", self.moe_cache_size, requirement));
         if model.shape().n_expert == 0 {

@@ -1,4 +1,4 @@
-//! Rows of an encoder of images or sound, decoded as tokens of a sequence.
+//! Decoding of the rows that an encoder of images or sound has computed, as tokens of a sequence.
 
 use super::{Context, Position, SeqId};
 use crate::raw;
@@ -9,11 +9,12 @@ use crate::safe::call::{self, Error};
 pub struct Rows<'a> {
     /// The rows, one after the other, each as wide as the model's input.
     pub values: &'a [f32],
-    /// The positions of each row: one, or the four of M-RoPE.
+    /// The positions of each row: one number for each row, or four with M-RoPE.
     pub positions: &'a [Position],
     /// The sequence.
     pub seq: SeqId,
-    /// Whether each row attends to all others: an image of Gemma 3, for example. All its rows are then in one call.
+    /// Whether each row attends to all others, as in an image of Gemma 3. All rows of the image must then be in one
+    /// call.
     pub is_non_causal: bool,
     /// Whether the logits of the last row are wanted.
     pub output_last: bool,
@@ -25,7 +26,7 @@ impl Context {
     /// # Errors
     ///
     /// As [`decode`](Self::decode). [`Error::InvalidParameter`] also for rows of another width, another number of
-    /// positions, or more rows than `n_ubatch` where each attends to all others.
+    /// positions, or more rows than `n_ubatch` if each attends to all others.
     pub fn decode_rows(&mut self, rows: &Rows<'_>) -> Result<(), Error> {
         self.check_usable()?;
         let n_rows = self.check_rows(rows)?;
@@ -41,8 +42,9 @@ impl Context {
             output_last: rows.output_last,
         };
         let listed = self.vocab.model().adapters();
-        // SAFETY: the context lives and is borrowed mutably. There are `n_rows` rows of `width` values, and as many
-        // positions for each; llama.cpp only reads them. The counts were checked against its assertions.
+        // SAFETY: the context lives and is borrowed mutably. There are `n_rows` rows of `width` values, and
+        // `n_sections` positions for each row; llama.cpp only reads them. The counts were checked against its
+        // assertions.
         let code = call::quick(|error| unsafe { raw::shim_media_decode(self.as_ptr(), &raw const native, error) });
         drop(listed);
         let mut outputs = vec![0; n_rows];

@@ -1,7 +1,7 @@
-//! Saving and restoring the state of a sequence (KV cache, recurrent state).
+//! Saves and restores the state of a sequence (KV cache, recurrent state).
 //!
-//! llama.cpp trusts the bytes that it restores. So a [`State`] holds bytes that a context wrote and the shapes of its
-//! model, which are checked before llama.cpp sees a byte.
+//! llama.cpp trusts the bytes that it restores. So a [`State`] holds the bytes that a context wrote, and the shapes of
+//! its model. The shapes are checked before llama.cpp reads a byte.
 //!
 //! The *partial* state is the part that cannot go back to an earlier token: a recurrent state, and the windows of
 //! layers with a shorter cache (`swa_full` off). Full attention keeps every token separately. So a sequence can go back
@@ -32,7 +32,7 @@ pub struct State {
 }
 
 impl State {
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.data.len()
     }
@@ -47,7 +47,7 @@ impl State {
         &self.data
     }
 
-    /// One past the last position of the sequence when it was saved.
+    /// The position after the last one that the sequence had when it was saved.
     pub fn end(&self) -> Position {
         self.end
     }
@@ -188,8 +188,8 @@ impl Context {
         Err(Error::parameter("model", self.model().description(), reason))
     }
 
-    /// Shapes and size of the model. Two models that share them may still differ in weights; the `autoplace` crate
-    /// tells them apart.
+    /// A hash of the model's shapes and size. Two models with the same hash may still differ in weights; the
+    /// `autoplace` crate distinguishes them.
     fn fingerprint(&self) -> u64 {
         let model = self.model();
         let text = format!(
@@ -200,7 +200,7 @@ impl Context {
             model.n_embd(),
             model.shape()
         );
-        // FNV-1a with 64 bits, against accidents and not against forgery.
+        // FNV-1a with 64 bits. It detects accidents, not forgery.
         let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
     }

@@ -1,10 +1,10 @@
-//! The state of a sequence by tokens: the rows that full attention keeps of each token, and the rest.
+//! The state of a sequence, divided by tokens: the rows that full attention keeps for each token, and the rest.
 //!
 //! llama.cpp writes the state of a whole sequence. Full attention keeps a row of keys and a row of values for each
-//! token and layer, and a row depends on the tokens before it alone. So the rows of the first tokens of a sequence are
-//! the state of these tokens, and the rows of several ranges can be put together. Windows and recurrent states cannot
-//! be divided. They follow the rows in the stream as the *rest*, which belongs to exactly the tokens that the sequence
-//! held.
+//! token and layer, and a row depends only on its token and the tokens before it. So the rows of the first tokens of a
+//! sequence are the state of these tokens, and the rows of several ranges can be put together. Windows and recurrent
+//! states cannot be divided. They follow the rows in the stream as the *rest*, which belongs to exactly the tokens that
+//! the sequence held.
 //!
 //! The stream is read as llama-kv-cache.cpp writes it (`state_write`). A stream that this reader does not understand to
 //! its last byte is [`None`]: such a state is not divided.
@@ -17,24 +17,26 @@ use super::{Context, Position, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
-/// Bytes of `llama_kv_cell_ext`, which some models keep of each token.
+/// Bytes of `llama_kv_cell_ext`, which some models keep for each token.
 const EXT: usize = 12;
 
-/// Bytes of a cell in the stream before what some models keep of it: its position, and its number of sequences.
+/// Bytes of a cell in the stream without its `llama_kv_cell_ext`: its position, and its number of sequences.
 const CELL: usize = 8;
 
-/// Most rows of a sequence in a cache whose cells have more bytes; a stream that says more has another layout.
+/// Maximum rows of a sequence in a cache with a `llama_kv_cell_ext` in each cell. A stream that states more rows has
+/// another layout.
 const MAX_CELLS: usize = 1 << 27;
 
-/// Says in a shape's bytes that a cache has rows of positions and of `llama_kv_cell_ext`.
+/// The byte in a written shape that marks a cache whose rows hold a position and a `llama_kv_cell_ext`.
 const WITH_POSITIONS: u8 = 2;
 
-/// Bytes of a token in a lane, and lanes that are alike, beyond which bytes are no shape.
+/// Maximum bytes of a token in a lane, and maximum number of equal lanes, in the bytes of a shape. Bytes that state
+/// more do not describe a shape.
 const MAX_LANE_BYTES: usize = 1 << 24;
 const MAX_LANES: u32 = 1 << 20;
 
 /// How the rows of a context's states are laid out. Contexts of the same model with the same cache types have the same
-/// shape, whatever their size and placement.
+/// shape, even if their sizes and placements differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowShape {
     sections: Vec<Section>,
@@ -45,10 +47,10 @@ pub struct RowShape {
 /// One cache in the stream. Models with an indexer have two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Section {
-    /// Bytes of each token before its keys: of its position and of `llama_kv_cell_ext` where the cache keeps one,
-    /// because with M-RoPE all rows of a picture have the same position. Otherwise 0.
+    /// Bytes of each token before its keys. They hold its position and its `llama_kv_cell_ext` if the cache keeps one:
+    /// with M-RoPE all rows of a picture have the same position. Otherwise 0.
     head: usize,
-    /// The fixed fields before the layers: whether values are transposed, layers, and rotations.
+    /// The fixed fields before the layers: whether values are transposed, the number of layers, and the rotations.
     fixed: [u8; 16],
     lanes: Vec<Lane>,
 }
@@ -74,13 +76,13 @@ impl RowShape {
         self.has_rest
     }
 
-    /// The shape in bytes, to be kept with the rows.
+    /// The shape in bytes, to be stored with the rows.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.has_rest)];
         for Section { head, fixed, lanes } in &self.sections {
             bytes.push(if *head > 0 { WITH_POSITIONS } else { 0 });
             bytes.extend(fixed);
-            // Transposed values have a lane for each dimension, all alike.
+            // Transposed values have a lane for each dimension, and these lanes are equal.
             for alike in lanes.chunk_by(|a, b| a.unit == b.unit && b.header.is_empty()) {
                 let Some(Lane { header, unit }) = alike.first() else { continue };
                 bytes.push(header.len() as u8);
@@ -142,7 +144,7 @@ pub struct StateRows {
     cells: Vec<u32>,
     /// The position of the first token.
     first: Position,
-    /// Where the rest lies in the stream.
+    /// The range of the rest in the stream.
     rest: Range<u64>,
 }
 
@@ -167,7 +169,7 @@ impl StateRows {
         usize::try_from(self.rest.end - self.rest.start).unwrap_or(usize::MAX)
     }
 
-    /// The ranges of the stream that hold the rows of these cells, which ascend: lane by lane.
+    /// The ranges of the stream that hold the rows of these cells, lane by lane. `cells` must be in ascending order.
     fn ranges(&self, cells: &[u32]) -> Vec<raw::shim_range> {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for &cell in cells {
@@ -220,9 +222,10 @@ pub struct RowPiece<'a> {
 }
 
 impl Context {
-    /// Finds the rows of a sequence; `None` for a state that cannot be divided: one of another layout, or a sequence
-    /// that does not hold each position from its first one on exactly once. With M-RoPE the rows of a picture have one
-    /// position in time, and are told apart by their places in it. Reads no row. Waits for computations in progress.
+    /// Finds the rows of a sequence, without reading any. Returns `None` for a state that cannot be divided: a state of
+    /// another layout, or of a sequence that lacks a position after its first one or holds one twice. With M-RoPE the
+    /// rows of a picture have one position in time, and are distinguished by their places in the picture. Waits for
+    /// computations in progress.
     ///
     /// # Errors
     ///
@@ -232,7 +235,8 @@ impl Context {
         let Some(end) = self.kv_seq_end(seq)? else { return Ok(None) };
         let (between, total) = self.between_rows(seq, false)?;
         let (of_rest, rest) = self.between_rows(seq, true)?;
-        // Plain attention has no rest: asked for it, llama.cpp writes nothing, or everything in versions before 0.8.
+        // Plain attention has no rest. llama.cpp then writes an empty partial state, or in versions before 0.8 the
+        // whole state.
         let has_rest = self.has_partial_state() || (1..total).contains(&rest);
         let (rest, of_rest) = if has_rest { (rest, of_rest) } else { (0, Vec::new()) };
         let Some(between) = between.strip_suffix(&of_rest[..]) else { return Ok(None) };
@@ -251,13 +255,14 @@ impl Context {
         let mut sorted = cells.to_vec();
         sorted.sort_unstable();
         let data = self.read_ranges(seq, &rows.ranges(&sorted), rows.shape.row_bytes() * count)?;
-        // The order of cells differs from that of tokens where the cache has begun again at its first cell.
+        // The order of cells differs from the order of tokens if the cache has begun again at its first cell.
         Ok(if cells == sorted { data } else { rows.reorder(&data, cells, &sorted) })
     }
 
-    /// The rows of these tokens in pieces of `piece` tokens, the last of which may have fewer: as
-    /// [`read_rows`](Self::read_rows) returns each, with the bytes of `before` in front. llama.cpp passes over all
-    /// cells of the sequence once for each call, and not once for each piece, and the bytes are copied once less.
+    /// The rows of these tokens in pieces of `piece` tokens; the last piece may have fewer. Each piece has the bytes of
+    /// `before`, and then the rows as [`read_rows`](Self::read_rows) returns them. This is faster than one call of
+    /// `read_rows` for each piece: llama.cpp passes over all cells of the sequence only once, and the bytes are copied
+    /// once less.
     ///
     /// # Errors
     ///
@@ -284,7 +289,7 @@ impl Context {
         let user = (&raw mut pieces).cast();
         // SAFETY: `add_to_pieces` takes these pieces, which outlive the call.
         unsafe { self.write_ranges(seq, &rows.ranges(cells), add_to_pieces, user) }?;
-        let read: usize = pieces.all.iter().map(|it| it.len() - before.len()).sum();
+        let read: usize = pieces.all.iter().map(|piece| piece.len() - before.len()).sum();
         if read == bytes {
             return Ok(pieces.all);
         }
@@ -300,7 +305,7 @@ impl Context {
         self.read_rest_part(seq, rows, 0..rows.rest_bytes())
     }
 
-    /// These bytes of what [`read_rest`](Self::read_rest) returns.
+    /// A part of the bytes that [`read_rest`](Self::read_rest) returns.
     ///
     /// # Errors
     ///
@@ -367,7 +372,7 @@ impl Context {
             let have = data.len();
             return Err(refused(format!("a piece has {have} bytes for {wanted} of {tokens} tokens of {row} bytes")));
         }
-        let tokens: usize = pieces.iter().map(|it| it.wanted).sum();
+        let tokens: usize = pieces.iter().map(|piece| piece.wanted).sum();
         let end = match last_position(shape, pieces) {
             Some(last) => last.saturating_add(1),
             None => Position::try_from(tokens)
@@ -416,11 +421,12 @@ impl Context {
         Err(refused(format!("the sequence has changed: {} of {bytes} bytes", data.len())))
     }
 
-    /// Has llama.cpp write these ranges of a sequence's stream.
+    /// Makes llama.cpp write these ranges of a sequence's stream.
     ///
     /// # Safety
     ///
-    /// `user` is what `to` takes, lives until the call returns, and nobody else uses it meanwhile.
+    /// `user` points to the value that `to` expects. The value lives until the call returns, and nobody else uses it
+    /// meanwhile.
     unsafe fn write_ranges(
         &mut self,
         seq: SeqId,
@@ -431,7 +437,7 @@ impl Context {
         self.check_state(seq)?;
         let (ctx, first, n) = (self.as_ptr(), ranges.as_ptr(), ranges.len());
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists. `to` is called only
-        // during the call, with what the caller answers for, and the `n` ranges outlive it.
+        // during the call, with the caller's `user`, and the `n` ranges outlive the call.
         let written = call::checked(|error| unsafe {
             raw::shim_state_write_ranges(ctx, seq, false, first, n, Some(to), user, error)
         });
@@ -443,11 +449,11 @@ impl Context {
 #[derive(Debug)]
 struct Pieces {
     all: Vec<Vec<u8>>,
-    /// Bytes of one token in each lane that has any.
+    /// Bytes of one token in each lane that is not empty.
     units: Vec<usize>,
     /// Number of tokens in each piece.
     tokens: Vec<usize>,
-    /// The lane and the piece that get the next bytes, and how many of them.
+    /// The lane and the piece that get the next bytes, and the number of bytes that are left for them.
     lane: usize,
     piece: usize,
     left: usize,
@@ -472,7 +478,7 @@ impl Pieces {
         Ok(Self { all, units, tokens, lane: 0, piece: 0, left })
     }
 
-    /// Appends the next bytes. Returns false for more bytes than the pieces have.
+    /// Appends the next bytes. Returns false if there are more bytes than the pieces have room for.
     fn add(&mut self, mut data: &[u8]) -> bool {
         while !data.is_empty() {
             let Some(piece) = self.all.get_mut(self.piece).filter(|_| self.left > 0) else { return false };
@@ -498,12 +504,12 @@ unsafe extern "C" fn add_to_pieces(user: *mut c_void, data: *const c_void, size:
     let pieces = unsafe { &mut *user.cast::<Pieces>() };
     // SAFETY: there are `size` bytes (native/shim.cpp, range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // Nothing panics: the pieces have reserved all bytes that `add` takes.
+    // Nothing panics, because the pieces have reserved room for all bytes that `add` takes.
     pieces.add(data)
 }
 
 /// The stream of a sequence with the wanted tokens of the pieces at the positions from `first` on. `streams` is the
-/// number of streams of the context's caches, of which the sequence has one.
+/// number of streams of the context's caches; the sequence is in one of them.
 fn assemble<'a>(
     shape: &RowShape,
     streams: u32,
@@ -512,14 +518,15 @@ fn assemble<'a>(
     rest: &'a [u8],
 ) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
-    // Where the present lane begins in one token's row.
+    // The offset of the current lane in one token's row.
     let mut before = 0;
     for section in &shape.sections {
         let mut head = streams.to_le_bytes().to_vec();
         let count = u32::try_from(tokens).unwrap_or(u32::MAX);
         head.extend(count.to_le_bytes());
         if tokens > 0 {
-            let cells = pieces.iter().flat_map(|it| lane_of(*it, before, section.head).chunks(section.head.max(1)));
+            let cells =
+                pieces.iter().flat_map(|piece| lane_of(*piece, before, section.head).chunks(section.head.max(1)));
             let mut cells = cells.fuse();
             for position in (first..).take(tokens) {
                 match cells.next() {
@@ -529,7 +536,7 @@ fn assemble<'a>(
                         head.extend(1u32.to_le_bytes());
                     }
                 }
-                // The number of the sequence is not read.
+                // llama.cpp does not read the number of the sequence.
                 head.extend(0u32.to_le_bytes());
             }
             head.extend(section.fixed);
@@ -550,10 +557,10 @@ fn assemble<'a>(
     parts
 }
 
-/// The highest position of the wanted rows; `None` where the rows have no positions.
+/// The highest position of the wanted rows; `None` if the rows have no positions.
 fn last_position(shape: &RowShape, pieces: &[RowPiece<'_>]) -> Option<Position> {
     let head = shape.sections.first()?.head;
-    let cells = pieces.iter().flat_map(|it| lane_of(*it, 0, head).chunks(head.max(1)));
+    let cells = pieces.iter().flat_map(|piece| lane_of(*piece, 0, head).chunks(head.max(1)));
     let position = |cell: &[u8]| cell.first_chunk().map(|bytes| Position::from_le_bytes(*bytes));
     cells.filter_map(position).max()
 }
@@ -564,7 +571,7 @@ fn lane_of(piece: RowPiece<'_>, before: usize, unit: usize) -> &[u8] {
     &piece.data[from..from + unit * piece.wanted]
 }
 
-/// Reads the bytes between the rows. The state has `total` bytes, of which the last `rest` cannot be divided, and the
+/// Reads the bytes between the rows. The state has `total` bytes, and the last `rest` of them cannot be divided. The
 /// last position of the sequence is before `end_position`.
 fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: bool) -> Option<StateRows> {
     let end = total.checked_sub(rest)?;
@@ -578,7 +585,8 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
     };
     let mut fields = Fields { left: between, at: 0 };
     while !fields.left.is_empty() {
-        // The number of layers with values is not written: all, or none where keys hold the values too (MLA).
+        // The stream does not state the number of layers with values. All layers have them, or none if the keys hold
+        // the values too (MLA).
         let (FoundSection { section, lanes, cells, first }, next) = [true, false]
             .into_iter()
             .flat_map(|values| [0, EXT].map(|ext| (values, ext)))
@@ -604,14 +612,14 @@ fn parse(between: &[u8], total: u64, rest: u64, end_position: usize, has_rest: b
     (fields.at == end).then_some(rows)
 }
 
-/// The fields that are left, and the place in the stream.
+/// A reader of fields: the bytes that are left, and the offset in the stream.
 #[derive(Debug, Clone, Copy)]
 struct Fields<'a> {
     left: &'a [u8],
     at: u64,
 }
 
-/// A cache in the stream: where its lanes lie, and its cells in the order of their positions.
+/// A cache that was found in the stream: the places of its lanes, and its cells in the order of their positions.
 struct FoundSection {
     section: Section,
     lanes: Vec<(u64, u64)>,
@@ -645,17 +653,18 @@ impl<'a> Fields<'a> {
         Some(first)
     }
 
-    /// Reads a cache whose cells have `ext` more bytes each, of a sequence whose last position is before `end`.
-    /// `values` says whether its layers have values.
+    /// Reads a cache of a sequence whose last position is before `end`. Each cell has `ext` bytes of
+    /// `llama_kv_cell_ext`. `values` is whether the layers have values.
     fn section(&mut self, values: bool, ext: usize, end: usize) -> Option<FoundSection> {
-        let streams = self.u32().filter(|it| (1..=1 << 16).contains(it))?;
+        let streams = self.u32().filter(|streams| (1..=1 << 16).contains(streams))?;
         let mut found = None;
         for _ in 0..streams {
             let count = self.u32()? as usize;
             if count == 0 {
                 continue;
             }
-            // One sequence lies in one stream. Several rows of it may have one position where cells have more bytes.
+            // A sequence lies in one stream only. Several of its rows may have the same position if the cells have a
+            // `llama_kv_cell_ext`.
             let most = if ext > 0 { MAX_CELLS } else { end };
             if count > most || found.is_some() {
                 return None;
@@ -666,10 +675,10 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// Reads the stream of a sequence with so many tokens, the first of which has the position `first`.
+    /// Reads the stream of a sequence of `tokens` tokens that begins at the position `first`.
     fn stream(&mut self, values: bool, ext: usize, tokens: usize, first: u32) -> Option<FoundSection> {
         let (begin, step) = (self.at, (12 + ext) as u64);
-        // The places of the cells: the position, and with more bytes the place in a picture, row before column.
+        // The place of each cell: the position and, with a `llama_kv_cell_ext`, the row and column in a picture.
         let mut found = Vec::new();
         for cell in 0..u32::try_from(tokens).ok()? {
             let position = self.u32()?;
@@ -683,7 +692,7 @@ impl<'a> Fields<'a> {
         }
         found.sort_unstable();
         let is_first = found.first().is_none_or(|((position, ..), _)| *position == first);
-        // Each place once, and without more bytes each position.
+        // No place may occur twice. Without a `llama_kv_cell_ext`, no position may be missing either.
         let is_once = match ext {
             0 => found.iter().zip(first..).all(|(((position, ..), _), expected)| *position == expected),
             _ => found.is_sorted_by(|(a, _), (b, _)| a < b),

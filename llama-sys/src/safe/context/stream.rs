@@ -6,7 +6,7 @@ use super::{Context, SeqId};
 use crate::raw;
 use crate::safe::call::{self, Error};
 
-/// A part of a stream that is restored.
+/// A part of a stream that llama.cpp restores.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
     Made(Vec<u8>),
@@ -26,15 +26,16 @@ impl Part<'_> {
     }
 }
 
-/// The parts that llama.cpp has not read yet.
+/// The parts of a stream that llama.cpp has not read yet.
 struct Left<'a> {
     parts: &'a [Part<'a>],
-    /// Bytes of the first part that were read.
+    /// Bytes of the first part that llama.cpp has read already.
     at: usize,
 }
 
 impl Context {
-    /// Reads a stream into a sequence that exists, of a context with a memory. A failure may leave a part of it there.
+    /// Reads a stream into a sequence. The context must have a memory, and the sequence must exist. A failure may leave
+    /// a part of the stream in the sequence.
     pub(super) fn read_parts(&mut self, seq: SeqId, partial: bool, parts: &[Part<'_>]) -> Result<(), Error> {
         let size = parts.iter().map(Part::len).sum();
         let ctx = self.as_ptr();
@@ -59,8 +60,8 @@ pub(super) fn refused(reason: impl Into<String>) -> Error {
 
 /// Appends bytes that llama.cpp writes to the `Vec<u8>` that `user` points to.
 pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: each call of the shim that gets this function gets a `Vec<u8>` of its caller, which nobody else uses
-    // during that call.
+    // SAFETY: whoever passes this function to the shim passes its `Vec<u8>` with it, and nobody else uses that during
+    // the call.
     let to = unsafe { &mut *user.cast::<Vec<u8>>() };
     // SAFETY: there are `size` bytes (native/shim.cpp, stream_writer and range_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
@@ -72,7 +73,7 @@ pub(super) unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size
     has_room
 }
 
-/// Gives llama.cpp the next bytes of the parts that are left.
+/// Copies the next bytes of the parts that are left to llama.cpp's buffer.
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
     // SAFETY: `read_parts` passes the parts that are left, which nobody else uses meanwhile.
     let left = unsafe { &mut *user.cast::<Left<'_>>() };

@@ -11,7 +11,7 @@ use crate::safe::build::{cpu_has, missing, required};
 use crate::safe::call::text::{owned, path_to_c};
 use crate::safe::call::{self, Error, log};
 
-/// Proof that llama.cpp is initialised. Every call that needs it runs [`Backend::init`] itself; applications need a
+/// Proof that llama.cpp is initialised. Calls that need llama.cpp run [`Backend::init`] themselves; applications need a
 /// `Backend` only to list devices or to add devices of another machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
@@ -20,11 +20,11 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU and routes the log into `tracing`. With `dynamic-backends` it loads
-    /// the backends that lie beside the program, or, for a program in cargo's target folder, where they were built.
+    /// the backends beside the program or, for a program in cargo's target folder, those in the folder of their build.
     /// With `prebuilt-runtime` it opens the runtime first. Later calls cost nothing.
     ///
-    /// ggml sets environment variables meanwhile (`KMP_BLOCKTIME`, and `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` for Metal) with
-    /// C's `setenv`: call this before starting threads that read the environment through C.
+    /// During this call ggml sets environment variables (`KMP_BLOCKTIME`, and `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` for
+    /// Metal) with C's `setenv`. So call it before starting threads that read the environment through C.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ pub fn shortcomings() -> Vec<String> {
     choice.passed_over.iter().map(ToString::to_string).chain(missing).collect()
 }
 
-/// Loadable backends are not registered at first, not even the CPU's.
+/// Loads the backends. Loadable backends are not registered at the start of the process, not even the CPU's.
 #[cfg(feature = "prebuilt-runtime")]
 fn load_dynamic_backends() {
     if let Some(choice) = runtime::opened()
@@ -94,7 +94,7 @@ fn load_dynamic_backends() {
     }
 }
 
-/// Loadable backends are not registered at first, not even the CPU's.
+/// Loads the backends. Loadable backends are not registered at the start of the process, not even the CPU's.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
@@ -115,7 +115,7 @@ fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
             continue;
         }
         let Ok(text) = path_to_c(dir) else { continue };
-        // SAFETY: a NUL-terminated path and a valid error slot. A folder without backends causes no failure.
+        // SAFETY: a NUL-terminated path and a valid error slot. A folder without backends is not an error.
         if let Err(failure) = call::checked(|error| unsafe {
             raw::shim_backend_load_all_from(text.as_ptr(), error);
         }) {
@@ -125,8 +125,8 @@ fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
 }
 
 /// The folders to search for backends: the program's own, and then the folder of the build if the program lies in the
-/// same target folder. On another machine anyone may have created a folder of that name, and its libraries would run in
-/// this process.
+/// same target folder. A program elsewhere does not search the build's folder: on another machine anyone may have
+/// created a folder of that name, and its libraries would run in this process.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn backend_folders<'a>(program: &'a Path, built: &'a Path) -> Vec<&'a Path> {
     // target/debug/build/autoplace-llama-sys-0123456789abcdef/out

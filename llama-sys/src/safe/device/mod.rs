@@ -77,7 +77,7 @@ impl Device {
         unsafe { owned(raw::ggml_backend_dev_description(self.as_ptr())) }
     }
 
-    /// Name of the backend that drives it, such as `CUDA`.
+    /// Name of the backend that drives the device, such as `CUDA`.
     pub fn backend(&self) -> String {
         // SAFETY: every device belongs to a registry entry with a name.
         unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_dev_backend_reg(self.as_ptr()))) }
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Whether layers can be offloaded to it.
+    /// Whether layers can be offloaded to the device.
     pub fn is_gpu(&self) -> bool {
         matches!(self.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu)
     }
@@ -116,14 +116,14 @@ impl Device {
     }
 
     /// Whether a model with layers on this device is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
-    /// (llama-model.cpp, `load_tensors`). Most backends say no for a device that shares the host's memory.
+    /// (llama-model.cpp, `load_tensors`). False for most devices that share the host's memory.
     pub fn lets_files_be_mapped(&self) -> bool {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }
 
-    /// Whether the device offers host memory that its driver pins. If a device of a load does, the host's weights lie
-    /// there, or in plain memory where the file is mapped, and are never rearranged for the CPU (llama-model.cpp,
-    /// `make_cpu_buft_list`).
+    /// Whether the device offers host memory that its driver pins. If a device of a load does, the weights on the host
+    /// lie in that memory, or in plain memory if the file is mapped. They are then never rearranged for the CPU
+    /// (llama-model.cpp, `make_cpu_buft_list`).
     pub fn pins_host_memory(&self) -> bool {
         self.buffer_type(true).is_ok_and(|buft| !buft.is_null())
     }

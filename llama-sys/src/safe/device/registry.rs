@@ -1,9 +1,10 @@
-//! ggml's registry: reading it, and changing it while no thread reads it.
+//! Guards of ggml's registry: for reading it, and for changing it while no thread reads it.
 //!
 //! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them
 //! while it loads a model and makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the
-//! constructor). So those calls, and calls that list devices, hold a [`Reading`]; changes wait until there is none.
-//! Readers never wait for each other, not even behind a waiting change, so that a progress callback may list devices.
+//! constructor). So those calls, and calls that list devices, hold a [`Reading`]; a change waits until no reading is
+//! held. Readers never wait for each other, not even behind a waiting change, so that a progress callback may list
+//! devices.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -16,7 +17,7 @@ use crate::safe::call::Error;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(raw::ggml_backend_reg_t);
 
-// SAFETY: an entry lives until the process ends (`Changing::add`), and here its address alone is used.
+// SAFETY: an entry lives until the process ends (`Changing::add`), and only its address is used here.
 unsafe impl Send for Entry {}
 
 struct State {
@@ -32,7 +33,7 @@ static STATE: Mutex<State> = Mutex::new(State { readings: 0, listed: Vec::new(),
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
-    /// The readings of this thread, which cannot wait for itself.
+    /// The number of readings that this thread holds. A thread cannot wait for its own readings to end.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -40,7 +41,7 @@ fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While a reading is held, ggml's registry does not change. It stays on its thread.
+/// While a reading is held, ggml's registry does not change. A reading cannot move to another thread.
 #[must_use]
 pub(crate) struct Reading(PhantomData<*const ()>);
 
@@ -63,15 +64,15 @@ impl Drop for Reading {
     }
 }
 
-/// While it is held, only this thread may change ggml's registry, and nobody may read it.
+/// While this guard is held, only its thread may change ggml's registry, and nobody may read it.
 #[must_use]
 pub(crate) struct Changing(MutexGuard<'static, State>);
 
-/// Waits until no reading is held. The holder of the result must not ask for a [`Reading`].
+/// Waits until no reading is held. The holder of the result must not take a [`Reading`].
 ///
 /// # Errors
 ///
-/// [`Error::InvalidParameter`] on a thread that holds a reading, because it would wait for itself.
+/// [`Error::InvalidParameter`] on a thread that holds a reading, because the thread would wait for itself.
 pub(crate) fn changing() -> Result<Changing, Error> {
     if HERE.get() > 0 {
         return Err(Error::parameter(
@@ -95,8 +96,8 @@ impl Changing {
     ///
     /// The entry lives until the process ends, is listed at most once, and its callbacks take no lock of this file.
     pub(crate) unsafe fn add(&mut self, entry: raw::ggml_backend_reg_t) {
-        // SAFETY: the entry is the caller's promise. Nobody reads the registry, and the lock keeps others from
-        // changing it.
+        // SAFETY: the caller promises that the entry is valid. Nobody reads the registry, and the lock keeps others
+        // from changing it.
         unsafe { raw::ggml_backend_register(entry) };
         self.0.listed.push(Entry(entry));
     }
@@ -122,14 +123,15 @@ impl State {
         for entry in std::mem::take(&mut self.leaving) {
             let Some(index) = self.listed.iter().position(|listed| *listed == entry) else { continue };
             self.listed.swap_remove(index);
-            // SAFETY: as for adding. An entry of this crate has no library to close (ggml-backend-reg.cpp,
-            // `unload_backend`), so this only removes the entry and its devices from the vectors.
+            // SAFETY: as in `add`, nobody reads the registry or changes it meanwhile. An entry of this crate has no
+            // library to close (ggml-backend-reg.cpp, `unload_backend`), so this only removes the entry and its devices
+            // from the vectors.
             unsafe { raw::ggml_backend_unload(entry.0) };
         }
     }
 }
 
-/// Whether an added entry is listed, asked without waiting for readers.
+/// Whether an added entry is listed. Does not wait for readers.
 #[cfg(test)]
 pub(crate) fn is_listed(entry: raw::ggml_backend_reg_t) -> bool {
     lock().listed.contains(&Entry(entry))

@@ -1,7 +1,7 @@
-//! Devices of other machines: both ends of llama.cpp's RPC backend.
+//! Devices of other machines, by llama.cpp's RPC backend: its client and its server.
 //!
-//! llama.cpp ends the process if a connection fails. So this module checks first whether a server answers, and in which
-//! version of the protocol.
+//! llama.cpp ends the process if a connection fails. So this module first checks whether a server answers, and which
+//! version of the protocol it speaks.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -25,19 +25,20 @@ impl Backend {
     /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
     /// feature. A server has one client at a time.
     ///
-    /// The link is trusted from then on: llama.cpp ends the process if it drops later.
+    /// If the connection drops later, llama.cpp ends the process.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an endpoint where no server listens, none answers within five seconds, or the
-    /// answer is not that of an rpc-server of this version; [`Error::Call`] if this build has no RPC backend.
+    /// [`Error::InvalidParameter`] for an endpoint where no server listens, where the server does not answer within
+    /// five seconds, or where it is not an rpc-server of this version; [`Error::Call`] if this build has no RPC
+    /// backend.
     pub fn add_rpc_server(self, endpoint: &str) -> Result<Vec<Device>, Error> {
         let refused = |reason| Error::parameter("endpoint", endpoint, reason);
         let theirs = version(endpoint).map_err(refused)?;
         let mut ours = [0; 3];
         // SAFETY: writes three numbers.
         unsafe { raw::shim_rpc_protocol(ours.as_mut_ptr()) };
-        // The last number stands for the list of operations.
+        // The last number changes with the list of operations.
         if theirs != ours {
             let [a, b, c] = theirs;
             let [x, y, z] = ours;
@@ -61,15 +62,15 @@ impl Backend {
     }
 
     /// Serves devices of this machine to other machines, to one client after the other, as llama.cpp's `rpc-server`
-    /// does. `threads` is for a CPU. Needs the `rpc` feature. Anyone who reaches the endpoint (`address:port`) can read
-    /// and write this process's memory: there is no authentication.
+    /// does. `threads` is the number of threads of a CPU device. Needs the `rpc` feature. Anyone who reaches the
+    /// endpoint (`address:port`) can read and write this process's memory: there is no authentication.
     ///
     /// # Errors
     ///
-    /// Returns only with an error: [`Error::InvalidParameter`] for an endpoint that cannot be listened at,
-    /// [`Error::Call`] if this build has no RPC backend, or when the server ends.
+    /// The call returns only with an error: [`Error::InvalidParameter`] for an endpoint at which the process cannot
+    /// listen, [`Error::Call`] if this build has no RPC backend, or when the server ends.
     pub fn serve_rpc(self, endpoint: SocketAddr, devices: &[Device], threads: usize) -> Error {
-        // Tried first, because the server only prints that it cannot listen.
+        // llama.cpp's server would only print that it cannot listen, so this is tried first.
         if let Err(error) = std::net::TcpListener::bind(endpoint) {
             return Error::parameter("endpoint", endpoint, error.to_string());
         }
@@ -131,7 +132,7 @@ fn hello(mut stream: TcpStream) -> io::Result<[u8; 3]> {
     stream.write_all(&message)?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
-    // The version, a byte of padding, and the server's capabilities.
+    // The answer has the version, a byte of padding, and the server's capabilities.
     if u64::from_le_bytes(length) != 4 + CAPS as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "its first answer has another length"));
     }
@@ -147,7 +148,7 @@ mod tests {
 
     use super::{CAPS, version};
 
-    /// The version that is read from a server with this answer to the first message.
+    /// The result of `version` for a server that sends this answer to the first message.
     fn version_of(answer: &'static [u8]) -> Result<[u8; 3], String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_its_version_and_what_is_none_is_refused() {
+    fn the_version_of_a_server_is_read_and_other_answers_are_refused() {
         assert_eq!(version_of(&[28, 0, 0, 0, 0, 0, 0, 0, 6, 1, 2]), Ok([6, 1, 2]));
         for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[28, 0, 0, 0, 0, 0, 0, 0, 7], &[]] {
             let refused = version_of(answer).unwrap_err();

@@ -1,6 +1,6 @@
 //! CPU threads that compute graphs. The threads of a pool sleep when they have nothing to do (`native/wait.h`).
 //!
-//! A build with OpenMP has no pools: its runtime keeps the threads, and decides how they wait.
+//! A build with OpenMP has no pools: OpenMP's runtime keeps the threads, and decides how they wait.
 
 use std::ptr::NonNull;
 
@@ -34,8 +34,9 @@ impl Threadpool {
     }
 }
 
-/// Makes a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do, for loops that
-/// are compared with a [`Context`](crate::Context). The pool lives until the process ends.
+/// Makes a bare context of llama.cpp compute with a pool of `n_threads` threads, as llama.cpp's own programs do. This
+/// is for benchmarks that compare a bare loop with a [`Context`](crate::Context). The pool lives until the process
+/// ends.
 ///
 /// # Errors
 ///
@@ -43,7 +44,7 @@ impl Threadpool {
 ///
 /// # Safety
 ///
-/// The context lives and is not computing. It was made for at most `n_threads`.
+/// The context lives and is not computing. It was made for at most `n_threads` threads.
 pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -> Result<(), Error> {
     let mut pools = Threadpools::default();
     let pool = pools.get(n_threads).map_err(|failure| Error::Call { what: "starting threads", failure })?;
@@ -57,14 +58,14 @@ pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -
 
 impl Drop for Threadpool {
     fn drop(&mut self) {
-        // SAFETY: created by `new` and freed once. A user of a pool in a backend frees the backend first, or gives it
-        // another pool.
+        // SAFETY: created by `new` and freed once. A backend that uses a pool is freed before it, or gets another pool
+        // first.
         unsafe { raw::shim_threadpool_free(self.raw.as_ptr()) };
     }
 }
 
-/// The pools of one context or backend: one for each number of threads that it has computed with. Unused pools sleep.
-/// No pool is freed before the backend, which may refer to it.
+/// The pools of one context or backend: one for each number of threads with which it has computed. The threads of
+/// unused pools sleep. No pool is freed before the backend, which may refer to it.
 #[derive(Default)]
 pub(crate) struct Threadpools(Vec<Threadpool>);
 

@@ -1,4 +1,4 @@
-//! Prompts of texts, images and sounds: parts flow in, and chunks of tokens and of encoders' rows flow out.
+//! Prompts of texts, images and sounds. In: the parts of a prompt. Out: chunks of tokens and of encoders' rows.
 
 use std::ptr::NonNull;
 
@@ -11,11 +11,11 @@ use crate::safe::model::Token;
 /// A part of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub enum MediaPart<'a> {
-    /// A text. With `parse_special`, names of control tokens in it are those tokens.
+    /// A text.
     Text {
         /// The text.
         text: &'a str,
-        /// Whether names of control tokens are tokens.
+        /// Whether names of control tokens in the text are read as those tokens.
         parse_special: bool,
     },
     /// An image: red, green and blue of each pixel, row by row.
@@ -27,8 +27,8 @@ pub enum MediaPart<'a> {
         /// `width` x `height` x 3 bytes.
         rgb: &'a [u8],
     },
-    /// An image of which only the size is known. Its chunks have the tokens and rows of any image of that size, and
-    /// cannot be encoded. Nothing is scaled for them.
+    /// An image of this size without pixels. Its chunks have the same tokens and rows as any image of this size, but
+    /// cannot be encoded. No image is scaled for them.
     ImageSize {
         /// Pixels in a row.
         width: u32,
@@ -85,7 +85,7 @@ impl<'a> MediaChunk<'a> {
         self.kind
     }
 
-    /// The tokens of a text; none of an image or a sound.
+    /// The tokens of a text; empty for an image or a sound.
     pub fn tokens(&self) -> &'a [Token] {
         self.tokens
     }
@@ -100,8 +100,8 @@ impl<'a> MediaChunk<'a> {
         self.len == 0
     }
 
-    /// Positions that it takes: the next chunk begins this many positions later. With M-RoPE an image takes fewer than
-    /// it has rows.
+    /// The number of positions that the chunk takes: the next chunk begins this many positions later. With M-RoPE an
+    /// image takes fewer positions than it has rows.
     pub fn n_positions(&self) -> Position {
         self.n_positions
     }
@@ -133,11 +133,12 @@ impl Projector {
         self.model.vocab().with_stack_for(&texts, || self.tokenize_here(parts, add_special))?
     }
 
-    /// Tokenises with the stack that there is.
+    /// Tokenises on the caller's stack.
     fn tokenize_here(&self, parts: &[MediaPart<'_>], add_special: bool) -> Result<MediaChunks, Error> {
         let native: Vec<raw::shim_media_part> = parts.iter().map(|part| self.native(part)).collect::<Result<_, _>>()?;
         let made = call::accepted(
-            // SAFETY: the projector lives; every pointer is to as many values as stand beside it, and is only read.
+            // SAFETY: the projector lives; every pointer points to as many values as the count beside it says, and is
+            // only read.
             |error| unsafe {
                 raw::shim_media_tokenize(self.as_ptr(), native.as_ptr(), native.len(), add_special, error)
             },
@@ -206,7 +207,7 @@ impl MediaChunks {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -240,7 +241,8 @@ impl MediaChunks {
         Ok(MediaChunk { kind, tokens, len, n_positions, is_non_causal })
     }
 
-    /// The positions of each row of chunk `index` where its first is `first`: [`Projector::sections`] numbers for each.
+    /// The positions of each row of chunk `index`, if the chunk begins at position `first`. Each row has
+    /// [`Projector::sections`] numbers.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The bytes that a projector takes, as llama.cpp counts them.
+//! The memory of a projector, as llama.cpp counts it.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub struct ProjectorBytes {
 }
 
 impl ProjectorBytes {
-    /// Both together.
+    /// Weights and compute buffers together.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.compute)
     }
@@ -30,21 +30,21 @@ impl ProjectorBytes {
 /// The memory that a projector will take, known before it is loaded.
 #[derive(Debug, Clone)]
 pub struct MediaMemory {
-    /// The bytes on each device. A load with the same parameters allocates the same number.
+    /// The bytes on each device. A load with the same parameters allocates the same number of bytes.
     pub bytes: Vec<ProjectorBytes>,
     /// Maximum tokens of an image, if the projector takes images of any size and its file states the number.
     pub image_max_tokens: Option<u32>,
     /// Rows of the largest image, or of the largest part of an image that is computed in parts. `None` without an
     /// encoder of images.
     pub image_rows: Option<u32>,
-    /// Whether all rows of an image are computed at once, so that `n_ubatch` has to hold them.
+    /// Whether all rows of an image are computed at once, so that `n_ubatch` must be at least their number.
     pub is_non_causal: bool,
 }
 
-/// More rows than devices, which are the host and at most one other.
+/// Room for rows in the shim's answer. There are at most two devices: the host and one other.
 const MAX_DEVICES: usize = 16;
 
-/// The shim's answer of bytes on each device.
+/// The shim's answer: the bytes on each device.
 pub(super) struct Rows {
     rows: [raw::shim_media_row; MAX_DEVICES],
 }

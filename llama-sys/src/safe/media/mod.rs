@@ -1,7 +1,7 @@
 //! Images and sound, by llama.cpp's tools/mtmd (feature `media`): a projector's file beside a model, prompts of texts,
 //! pixels and samples, and rows that the model computes as it computes tokens.
 //!
-//! In: pixels and samples that were decoded elsewhere. No file of an image or a sound is read here.
+//! In: decoded pixels and samples. This module does not read files of images or sounds.
 
 mod chunks;
 mod memory;
@@ -30,13 +30,13 @@ pub fn has_media() -> bool {
 /// How a projector is loaded.
 #[derive(Debug, Clone)]
 pub struct ProjectorParams {
-    /// The device that holds and computes all of it. `None`: the host.
+    /// The device that holds and computes the whole projector. `None`: the host.
     pub device: Option<Device>,
     /// Threads of the host.
     pub n_threads: u32,
     /// Whether its attention is computed in tiles.
     pub flash_attention: FlashAttention,
-    /// The fewest tokens of an image, where the projector takes images of any size. `None`: as its file says.
+    /// Minimum tokens of an image, if the projector takes images of any size. `None`: as its file says.
     pub image_min_tokens: Option<u32>,
     /// Maximum tokens of an image, likewise.
     pub image_max_tokens: Option<u32>,
@@ -78,8 +78,8 @@ pub struct Projector {
     model: Model,
 }
 
-// SAFETY: a context of mtmd belongs to no thread, and `&mut self` serialises what changes it: encoding. Tokenising only
-// reads it (mtmd.h, `mtmd_tokenize`).
+// SAFETY: a context of mtmd belongs to no thread, and `&mut self` serialises encoding, which changes it. Tokenising
+// only reads it (mtmd.h, `mtmd_tokenize`).
 unsafe impl Send for Projector {}
 // SAFETY: as above.
 unsafe impl Sync for Projector {}
@@ -92,8 +92,8 @@ impl Drop for Projector {
 }
 
 impl Projector {
-    /// Loads a projector's file for `model`, with the buffers that its encoders need for the largest image or sound. It
-    /// takes the bytes that [`MediaMemory::ask`] says.
+    /// Loads a projector's file for `model`, with the buffers that its encoders need for the largest image or sound.
+    /// The projector takes as many bytes as [`MediaMemory::ask`] says.
     ///
     /// # Errors
     ///
@@ -109,12 +109,12 @@ impl Projector {
         readable(path)?;
         let text = path_to_c(path)?;
         let failed = |failure| Error::ProjectorLoad { path: path.to_owned(), failure: Box::new(failure) };
-        // ggml's registry is read for the CPU's backend.
+        // llama.cpp looks up the CPU's backend in ggml's registry.
         let _unchanged = registry::reading();
         let (mut rows, mut n_rows) = (Rows::new(), 0);
         let loaded = call::accepted(
             // SAFETY: the model is loaded and outlives the projector; the path is NUL-terminated; there is room for
-            // `MOST` rows.
+            // `MAX` rows.
             |error| unsafe {
                 let (path, native, to) = (text.as_ptr(), &raw const native, rows.as_mut_ptr());
                 raw::shim_media_load(path, model.as_ptr(), native, to, Rows::MAX, &raw mut n_rows, error)
@@ -132,17 +132,17 @@ impl Projector {
         Ok(projector)
     }
 
-    /// The file it was loaded from.
+    /// The file that the projector was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it has allocated on each device.
+    /// The bytes that the projector has allocated on each device.
     pub fn bytes(&self) -> &[ProjectorBytes] {
         &self.bytes
     }
 
-    /// The model that it belongs to.
+    /// The model that the projector belongs to.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -152,7 +152,7 @@ impl Projector {
         self.shape.has_image
     }
 
-    /// The rate in Hz at which it takes sound, if it encodes sound.
+    /// The sample rate in Hz that the projector takes; `None` if it does not encode sound.
     pub fn sample_rate(&self) -> Option<u32> {
         u32::try_from(self.shape.sample_rate).ok().filter(|_| self.shape.has_audio)
     }
@@ -162,8 +162,8 @@ impl Projector {
         if self.shape.is_mrope { 4 } else { 1 }
     }
 
-    /// Computes the rows of chunk `index`, an image or a sound: each as wide as the input of the model
-    /// ([`ModelShape::n_embd_inp`](crate::ModelShape)), one after the other.
+    /// Computes the rows of chunk `index`, which must be an image or a sound. Returns them one after the other, each as
+    /// wide as the input of the model ([`ModelShape::n_embd_inp`](crate::ModelShape)).
     ///
     /// # Errors
     ///

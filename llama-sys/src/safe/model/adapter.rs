@@ -36,7 +36,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let _alone = self.model.change_adapters();
         // SAFETY: shim_lora_load made it, and it is freed once, before the model in the last field. Contexts that use
-        // it hold an Arc of this.
+        // the adapter hold an `Arc` of this.
         unsafe { raw::llama_adapter_lora_free(self.raw.as_ptr()) };
     }
 }
@@ -45,7 +45,7 @@ impl LoraAdapter {
     /// Loads the adapter in a GGUF file, each of its tensors beside the weight that it changes. For a model without
     /// data ([`Model::is_no_alloc`]) it loads only the sizes.
     ///
-    /// Waits while contexts of this model compute. Contexts may be made before or after.
+    /// Waits while contexts of this model compute. Contexts may be created before or after this call.
     ///
     /// # Errors
     ///
@@ -69,12 +69,12 @@ impl LoraAdapter {
         Ok(Self { inner: Arc::new(Inner { raw, path: path.to_owned(), model: model.clone() }) })
     }
 
-    /// The file it was loaded from.
+    /// The file that the adapter was loaded from.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// The model that it changes.
+    /// The model that the adapter changes.
     pub fn model(&self) -> &Model {
         &self.inner.model
     }

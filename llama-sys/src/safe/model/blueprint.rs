@@ -1,7 +1,8 @@
-//! Models without weights: made from hyper-parameters, with the tensors that llama.cpp's architecture asks for.
+//! Models without a file of weights: they are made from hyper-parameters, with the tensors that llama.cpp's
+//! architecture needs.
 //!
-//! For tests and planners that want a model of an architecture without a file of it. The model has every tensor,
-//! optional ones included, whose size follows from the hyper-parameters; all of them are zeros.
+//! They are for tests and planners that need a model of an architecture but have no file of one. The model has every
+//! tensor whose size follows from the hyper-parameters, optional tensors included. All weights are zeros.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -13,8 +14,8 @@ use crate::safe::call::text::{owned, path_to_c};
 use crate::safe::call::{self, Error};
 use crate::safe::device::{Backend, registry};
 
-/// The architectures that this llama.cpp knows, by their names in `general.architecture`. Some of them it knows by name
-/// only and cannot load.
+/// The architectures that this llama.cpp knows, by their names in `general.architecture`. llama.cpp knows some of them
+/// only by name and cannot load them.
 pub fn architectures() -> Vec<String> {
     // SAFETY: the shim writes at most as many names as there is room for; the list is a constant of llama.cpp.
     let names = unsafe { call::list(|names, room| raw::shim_architectures(names, room)) };
@@ -26,8 +27,8 @@ pub fn architectures() -> Vec<String> {
 }
 
 impl Model {
-    /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any
-    /// tensor. A tensor that it does hold gives its type to the model's tensor of that name; all others are `F32`.
+    /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` needs no tensors. If
+    /// it has a tensor, the model's tensor of that name gets its type; all others are `F32`.
     ///
     /// The weights are zeros on the host.
     ///
@@ -40,7 +41,7 @@ impl Model {
         let _unchanged = registry::reading();
         let params = ModelParams {
             devices: Some(Vec::new()),
-            // Prediction blocks are wanted too.
+            // The model gets its prediction blocks too.
             load_mtp: true,
             ..ModelParams::default()
         };

@@ -1,11 +1,11 @@
-//! How a model embeds, by its own header.
+//! How a model computes embeddings, by its own header.
 
 use std::ffi::CStr;
 
 use super::Model;
 use crate::raw;
 
-/// The facts that decide how a model embeds.
+/// The facts that decide how a model computes embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbeddingShape {
@@ -53,7 +53,7 @@ impl Pooling {
 }
 
 impl Model {
-    /// The facts that decide how the model embeds.
+    /// The facts that decide how the model computes embeddings.
     pub fn embedding_shape(&self) -> EmbeddingShape {
         // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
         let shape = unsafe {

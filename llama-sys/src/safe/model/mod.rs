@@ -1,4 +1,4 @@
-//! A loaded model: weights on their devices, its vocabulary, and adapters for it.
+//! A loaded model: its weights on their devices, its vocabulary, and its adapters.
 //!
 //! In: a path and [`ModelParams`]. Out: a [`Model`], its [`Vocab`], its tensors, and the facts that limit a context.
 
@@ -43,7 +43,7 @@ pub struct ModelShape {
     pub n_expert: u32,
     /// The greatest common divisor of the layers' widths of a K head; 0 without attention.
     pub head_k: u32,
-    /// The same for V heads.
+    /// The greatest common divisor of the widths of a V head; 0 without attention.
     pub head_v: u32,
     /// Whether attention only looks back.
     pub causal: bool,
@@ -58,12 +58,12 @@ pub struct MoeCacheShape {
     pub n_layer: u32,
     /// GPUs of the model.
     pub n_gpu: u32,
-    /// Bytes below which a cache holds none of these layers: the experts that one token uses in the smallest layer, and
+    /// Minimum bytes of a cache that is of use: the experts that one token uses in the smallest of these layers, and
     /// one expert more. 0 without such layers.
     pub least_bytes: u64,
-    /// Bytes that are enough for a cache of all experts of these layers.
+    /// Bytes of a cache that holds all experts of these layers.
     pub most_bytes: u64,
-    /// Whether the model is split by tensors (`LLAMA_SPLIT_MODE_TENSOR`), which rules a cache out.
+    /// Whether the model is split by tensors (`LLAMA_SPLIT_MODE_TENSOR`), which excludes a cache.
     pub splits_tensors: bool,
 }
 
@@ -109,7 +109,7 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: created by the shim and freed once; contexts hold an Arc of this.
+        // SAFETY: created by the shim and freed once; contexts hold an `Arc` of this.
         unsafe { raw::shim_model_free(self.raw.as_ptr()) };
     }
 }
@@ -199,13 +199,14 @@ impl Model {
         self.inner.raw.as_ptr()
     }
 
-    /// While this is held, no adapter of the model is loaded or freed.
+    /// A lock for readers of the model's list of adapters. While it is held, no adapter of the model is loaded or
+    /// freed.
     pub(crate) fn adapters(&self) -> RwLockReadGuard<'_, ()> {
         let adapters = self.inner.adapters.read();
         adapters.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// While this is held, nobody reads the model's list of adapters.
+    /// A lock for changing the model's list of adapters. While it is held, nobody reads the list.
     pub(crate) fn change_adapters(&self) -> RwLockWriteGuard<'_, ()> {
         let adapters = self.inner.adapters.write();
         adapters.unwrap_or_else(PoisonError::into_inner)
@@ -226,7 +227,7 @@ impl Model {
         WeakModel { inner: Arc::downgrade(&self.inner) }
     }
 
-    /// The file it was loaded from.
+    /// The file that the model was loaded from.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
@@ -262,11 +263,12 @@ impl Model {
         }
     }
 
-    /// The sizes of experts that a cache can hold. A model without data answers as one with data.
+    /// The layers whose experts a cache can hold, and their bytes. A model without data returns the same as one with
+    /// data.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a model of which only the vocabulary was loaded.
+    /// [`Error::InvalidParameter`] for a model that was loaded with its vocabulary only.
     pub fn moe_cache_shape(&self) -> Result<MoeCacheShape, Error> {
         if self.is_vocab_only() {
             return Err(Error::parameter("vocab_only", true, "a model without tensors has no layers"));
@@ -380,7 +382,7 @@ impl Model {
         unsafe { raw::llama_model_is_hybrid(self.as_ptr()) }
     }
 
-    /// Calls an snprintf-like function once to learn the length and once to read.
+    /// Calls a function like `snprintf` twice: first for the length, then for the text.
     fn text(&self, read: impl Fn(*mut std::ffi::c_char, usize) -> i32) -> Option<String> {
         let length = usize::try_from(read(ptr::null_mut(), 0)).ok()?;
         let mut buffer = vec![0u8; length + 1];
@@ -415,7 +417,7 @@ unsafe extern "C" fn no_progress(_progress: f32, _user_data: *mut c_void) -> boo
 }
 
 unsafe extern "C" fn on_progress(progress: f32, user_data: *mut c_void) -> bool {
-    // SAFETY: `load` passes a Progress that outlives the call; llama.cpp calls back on the loading thread only.
+    // SAFETY: `load` passes a `Progress` that outlives the call; llama.cpp calls back only on the loading thread.
     let state = unsafe { &mut *user_data.cast::<Progress>() };
     match panic::catch_unwind(AssertUnwindSafe(|| (state.callback)(progress))) {
         Ok(true) => true,

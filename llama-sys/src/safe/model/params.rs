@@ -17,11 +17,11 @@ pub struct ModelParams {
     pub devices: Option<Vec<Device>>,
     /// The proportion of layers for each device; empty means by free memory.
     pub tensor_split: Vec<f32>,
-    /// Tensors that lie elsewhere than their layer; the first pattern that matches counts.
+    /// Patterns of tensors that lie elsewhere than their layer; the first pattern that matches a tensor decides.
     pub overrides: Vec<TensorOverride>,
     /// How the file is read.
     pub load_mode: LoadMode,
-    /// Reads the metadata and simulates every allocation; such a model cannot compute. Needs [`LoadMode::None`].
+    /// Reads only the metadata and simulates every allocation; such a model cannot compute. Needs [`LoadMode::None`].
     pub no_alloc: bool,
     /// Reads the vocabulary and no tensor; such a model cannot have a context.
     pub vocab_only: bool,
@@ -53,7 +53,7 @@ impl Default for ModelParams {
 /// How a model file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadMode {
-    /// Memory-mapped where every device allows it.
+    /// Memory-mapped if every device allows it.
     #[default]
     Auto,
     /// Read into allocated buffers.
@@ -63,10 +63,10 @@ pub enum LoadMode {
 /// Puts tensors into the memory of one device, chosen by a regular expression over their names.
 #[derive(Debug, Clone)]
 pub struct TensorOverride {
-    /// A regular expression (ECMAScript, as C++ has it), such as `blk\.(1[0-9])\.ffn_.*_exps`.
+    /// A regular expression in C++'s ECMAScript syntax, such as `blk\.(1[0-9])\.ffn_.*_exps`.
     pub pattern: String,
-    /// The device whose default buffer type holds them. For a CPU device that is host memory, repacked where that is
-    /// faster.
+    /// The device whose default buffer type holds them. For a CPU device this is host memory, in which weights are
+    /// repacked if that makes them faster.
     pub device: Device,
 }
 

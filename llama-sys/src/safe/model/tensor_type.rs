@@ -19,7 +19,7 @@ pub struct TensorTypeInfo {
     pub block_size: u64,
     /// Bytes per block; 0 for numbers that ggml no longer uses.
     pub type_size: u64,
-    /// Whether it is stored in blocks with shared scales.
+    /// Whether elements are stored in blocks with shared scales.
     pub quantized: bool,
 }
 
@@ -93,7 +93,7 @@ impl KvType {
         self.facts().2
     }
 
-    /// Whether it is stored in blocks with shared scales.
+    /// Whether elements are stored in blocks with shared scales.
     pub const fn is_quantized(self) -> bool {
         self.block_size() > 1
     }

@@ -1,4 +1,4 @@
-//! The tensors of a loaded model: names, types and shapes, and the memory in which each lies.
+//! The tensors of a loaded model: their names, types and shapes, and the memory that holds each.
 
 use super::Model;
 use crate::raw;
@@ -17,7 +17,7 @@ pub struct ModelTensor {
     pub shape: [u64; 4],
 }
 
-/// Where a tensor of a model lies.
+/// The memory that holds a tensor of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorPlace {
@@ -25,8 +25,8 @@ pub struct TensorPlace {
     pub name: String,
     /// ggml's name of the buffer type.
     pub buffer_type: String,
-    /// Plain or pinned host memory. A load that maps the file maps these tensors instead (llama-model-loader.cpp,
-    /// `create_tensor`). False for repacked weights.
+    /// Whether the tensor lies in plain or pinned host memory. A load that maps the file does not allocate these
+    /// tensors but maps them (llama-model-loader.cpp, `create_tensor`). False for repacked weights.
     pub on_host: bool,
 }
 
@@ -49,7 +49,8 @@ impl Model {
         all
     }
 
-    /// Where every tensor lies, or with `no_alloc` would lie. A tensor in use on two devices is listed for both.
+    /// The memory that holds each tensor, or with `no_alloc` would hold it. A tensor that two devices use is listed for
+    /// both.
     pub fn tensor_places(&self) -> Vec<TensorPlace> {
         self.list_tensors()
             .iter()

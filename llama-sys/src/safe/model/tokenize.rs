@@ -1,7 +1,7 @@
-//! Text to tokens, with llama.cpp's tokenizers, for texts of any length.
+//! Conversion of texts of any length to tokens, by llama.cpp's tokenizers.
 //!
-//! Where llama.cpp would run out of stack, it gets more. Where its time grows with the square of the text's length, the
-//! text is cut at places where that changes no token.
+//! If llama.cpp would run out of stack, it runs with a larger one. If its time would grow with the square of the text's
+//! length, the text is cut, but only at places where a cut changes no token.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -11,12 +11,12 @@ use crate::raw;
 use crate::safe::call::{self, Error};
 use crate::safe::system::with_stack;
 
-/// Stack for each character of a match. For an expression that splits words and has no code of its own in llama.cpp, it
-/// calls `std::regex` (unicode.cpp, unicode_regex_split_stl). libstdc++'s calls itself for each character of a match,
-/// with 320 bytes of stack each, measured on x86-64.
+/// Bytes of stack for each character of a match. llama.cpp has its own code for some expressions that split words, and
+/// calls `std::regex` for the others (unicode.cpp, unicode_regex_split_stl). In libstdc++ it calls itself for each
+/// character of a match, and each call takes 320 bytes of stack, measured on x86-64.
 const STACK_PER_CHARACTER: usize = 1 << 10;
 
-/// Stack for everything else.
+/// Bytes of stack for everything else.
 const STACK: usize = 1 << 20;
 
 /// Matches of at most this many characters run on the caller's stack.
@@ -34,7 +34,7 @@ const PIECE: usize = 1 << 11;
 const LEAD: char = '\u{2}';
 
 impl Vocab {
-    /// Tokens of `text`. `add_special` adds the BOS and EOS that the model asks for. With `parse_special`, control
+    /// Tokens of `text`. `add_special` adds BOS and EOS if the model's header says so. With `parse_special`, control
     /// tokens that are written in the text are read as such; leave it off for text that a user typed.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Vocab {
         }
     }
 
-    /// Tokens of `text` after those of an earlier part, whose last token is `before`. SentencePiece puts a space before
+    /// Tokens of a text that continues an earlier part, whose last token is `before`. SentencePiece puts a space before
     /// a text and after a special token, but not elsewhere (llama-vocab.cpp, `llama_vocab::impl::tokenize`,
     /// `is_prev_special`). `add_special` has an effect only without `before`.
     ///
@@ -114,8 +114,8 @@ impl Vocab {
         with_stack(stack, tokenize).map_err(|error| Error::NoStack { text, stack, reason: error.to_string() })
     }
 
-    /// Tokenises in pieces that end after characters that no token contains: nothing is merged with those, and no
-    /// special token extends over them.
+    /// Tokenises in pieces. Each piece ends after a character that no token contains: llama.cpp merges nothing with
+    /// such a character, and no special token contains it.
     fn tokenize_in_pieces(
         &self,
         text: &str,
@@ -130,8 +130,8 @@ impl Vocab {
         let Some(lead) = self.lead()? else {
             return whole();
         };
-        // The EOS that the model asks for would come after the first piece.
-        // SAFETY: the model is held, and its vocabulary with it.
+        // If the model adds an EOS to a text, it would come after the first piece. SAFETY: the model is held, and its
+        // vocabulary with it.
         let adds_eos = unsafe { raw::llama_vocab_get_add_eos(self.as_ptr()) };
         if known.contains(&LEAD) || (add_special && adds_eos) {
             return whole();
@@ -156,7 +156,7 @@ impl Vocab {
     /// The characters of all tokens' texts; `None` if tokens strip the whitespace around them.
     fn characters(&self) -> Option<HashSet<char>> {
         const STRIPS: raw::llama_token_attr = raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
-        // SentencePiece writes a space as U+2581, and tokens contain that.
+        // SentencePiece writes a space as U+2581, and tokens contain that character.
         let mut characters = HashSet::from([' ']);
         for token in 0..self.n_tokens() as Token {
             // SAFETY: the model is held, and the token belongs to the vocabulary; its text lives as long and ends with
@@ -169,7 +169,7 @@ impl Vocab {
             if attributes & STRIPS != 0 {
                 return None;
             }
-            // Byte tokens are written as `<0x0A>`, which stands for another character.
+            // The text of a byte token, such as `<0x0A>`, stands for another character.
             if attributes & raw::LLAMA_TOKEN_ATTR_BYTE == 0 {
                 characters.extend(text.to_string_lossy().chars());
             }
@@ -227,7 +227,8 @@ fn longest_match(text: &str) -> usize {
     longest_line.saturating_add(longest_space)
 }
 
-/// Pieces of at least `piece` bytes, except for the last. Each ends after a foreign character, and none is empty.
+/// Cuts a text into pieces of at least `piece` bytes, except for the last piece. Each piece but the last ends after a
+/// foreign character, and none is empty.
 fn cut(text: &str, piece: usize, is_foreign: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -281,7 +282,7 @@ mod tests {
                 for piece in [1, 3, 10, 40] {
                     let in_pieces = vocab.tokenize_in_pieces(&text, add_special, parse_special, piece);
                     assert_eq!(in_pieces.unwrap(), whole, "{text:?} in {piece}");
-                    cuts += cut(&text, piece, |it| !known.contains(&it)).count();
+                    cuts += cut(&text, piece, |character| !known.contains(&character)).count();
                 }
             }
         }
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn pieces_end_behind_foreign_characters_and_lose_nothing() {
-        let pieces = |text, piece| -> Vec<&str> { cut(text, piece, |it| it == '.').collect() };
+        let pieces = |text, piece| -> Vec<&str> { cut(text, piece, |character| character == '.').collect() };
         assert_eq!(pieces("ab.c.def", 1), ["ab.", "c.", "def"]);
         assert_eq!(pieces("ab.c.def", 4), ["ab.c.", "def"]);
         assert_eq!(pieces("abc", 1), ["abc"]);

@@ -1,4 +1,4 @@
-//! Tokens and their texts. `tokenize` goes the other way.
+//! The vocabulary: tokens and their texts. `tokenize` converts texts to tokens.
 
 use super::{Model, WeakModel};
 use crate::raw;
@@ -11,21 +11,21 @@ pub type Token = raw::llama_token;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FimTokens {
-    /// Marks the prefix: the text before the gap.
+    /// Comes before the prefix, the text before the gap.
     pub pre: Option<Token>,
-    /// Before the text behind the gap.
+    /// Comes before the suffix, the text behind the gap.
     pub suf: Option<Token>,
-    /// Before the text that fills the gap.
+    /// Comes before the text that fills the gap.
     pub mid: Option<Token>,
-    /// Fills a sequence up in training.
+    /// Pads sequences in training.
     pub pad: Option<Token>,
-    /// Before the name of a repository.
+    /// Comes before the name of a repository.
     pub rep: Option<Token>,
-    /// Before the name of a file.
+    /// Comes before the name of a file.
     pub sep: Option<Token>,
 }
 
-/// The vocabulary of a model, as long as the model is loaded; this handle does not keep it loaded.
+/// A handle to the vocabulary of a model that does not keep the model loaded.
 #[derive(Debug, Clone)]
 pub struct WeakVocab {
     model: WeakModel,
@@ -47,8 +47,8 @@ pub struct Vocab {
     kind: raw::llama_vocab_type,
 }
 
-// SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state
-// on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
+// SAFETY: `raw` points into the model, which this handle keeps loaded and which llama.cpp only reads; tokenising keeps
+// its working state on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
 unsafe impl Send for Vocab {}
 // SAFETY: as above.
 unsafe impl Sync for Vocab {}
@@ -184,8 +184,8 @@ impl Vocab {
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
     }
 
-    /// The tokens for fill-in-the-middle, from the header or by their texts (llama-vocab.cpp,
-    /// `llama_vocab::impl::load`).
+    /// The tokens for fill-in-the-middle. llama.cpp takes them from the header, or finds them by their texts
+    /// (llama-vocab.cpp, `llama_vocab::impl::load`).
     #[doc(alias = "llama_vocab_fim_pre")]
     pub fn fim(&self) -> FimTokens {
         let token = |of: unsafe extern "C" fn(*const raw::llama_vocab) -> Token| {
@@ -202,7 +202,7 @@ impl Vocab {
         }
     }
 
-    /// Tokens that the model's makers never want chosen (`tokenizer.ggml.suppress_tokens`).
+    /// Tokens that must never be chosen, by the model's header (`tokenizer.ggml.suppress_tokens`).
     #[doc(alias = "llama_vocab_get_suppress_tokens")]
     pub fn suppressed(&self) -> &[Token] {
         let mut count = 0;

@@ -23,7 +23,7 @@ impl Candidate {
         self.0.logit
     }
 
-    /// Its probability among the candidates, by the last sampler that computed it; 0 before any did.
+    /// Its probability among the candidates, as the last sampler computed it; 0 before any sampler has.
     /// [`Candidates::softmax`] computes it.
     pub fn probability(&self) -> f32 {
         self.0.p
@@ -40,16 +40,16 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The tokens of one output that may come next, with logits and probabilities. One list is enough for a generation: it
-/// is filled anew for each token, and allocates only for the first.
+/// The tokens of one output that may come next, with logits and probabilities. A generation needs only one list, which
+/// is filled again for each token and allocates only for the first one.
 #[doc(alias = "llama_token_data_array")]
 #[derive(Debug, Default, Clone)]
 pub struct Candidates {
     list: Vec<Candidate>,
-    /// The range of the list that is left: samplers drop entries at either end.
+    /// The start of the entries that are left. Samplers drop entries at both ends of the list.
     start: usize,
     end: usize,
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     n_tokens: u32,
     sorted: bool,
     /// The index of the chosen candidate, counted from `start`.
@@ -85,7 +85,7 @@ impl Candidates {
     /// vocabulary.
     pub fn set(&mut self, logits: &[f32], mask: Option<&[u32]>) {
         self.list.clear();
-        // Reserved for all tokens at once: the next mask may allow more tokens than this one.
+        // Room for all tokens is reserved at once, because the next mask may allow more tokens than this one.
         self.list.reserve(logits.len());
         let candidate =
             |token: usize| Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 });
@@ -132,7 +132,7 @@ impl Candidates {
         self.len() == 0
     }
 
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub fn n_tokens(&self) -> u32 {
         self.n_tokens
     }
@@ -142,7 +142,7 @@ impl Candidates {
         self.as_slice().get(self.selected?)
     }
 
-    /// Whether this token is left.
+    /// Whether this token is among the remaining candidates.
     pub fn contains(&self, token: Token) -> bool {
         self.iter().any(|candidate| candidate.token() == token)
     }
@@ -179,7 +179,8 @@ impl Candidates {
     /// Computes the probabilities of the remaining candidates from their logits; they add up to 1.
     pub fn softmax(&mut self) {
         let left = &mut self.list[self.start..self.end];
-        // Starting from a finite number: if all logits are negative infinity, the probabilities are 0 rather than NaN.
+        // The maximum starts from a finite number. So if all logits are negative infinity, the probabilities are 0 and
+        // not NaN.
         let highest = left.iter().map(Candidate::logit).fold(f32::MIN, f32::max);
         let mut sum = 0.0;
         for Candidate(data) in left.iter_mut() {
@@ -191,7 +192,7 @@ impl Candidates {
         }
     }
 
-    /// Lends the candidates to llama.cpp, which filters, sorts and selects in place, and records the result.
+    /// Lends the candidates to llama.cpp, which filters, sorts and selects in place. Then records the result.
     pub(super) fn lend(
         &mut self,
         call: impl FnOnce(*mut raw::llama_token_data_array) -> Result<bool, Failure>,

@@ -13,7 +13,7 @@ use crate::raw;
 use crate::safe::call::{self, Error};
 use crate::safe::model::{Model, Token, Vocab};
 
-/// The lowest dynamic temperature. The temperature depends on a power of the entropy, which may vanish, and logits
+/// The lowest dynamic temperature. The temperature depends on a power of the entropy and may approach 0, but logits
 /// divided by it must stay finite.
 const MIN_DYNAMIC: f32 = 1e-3;
 
@@ -36,7 +36,7 @@ impl fmt::Debug for SamplerChain {
     }
 }
 
-/// Default numbers of a sampler; each kind reads only some of them.
+/// Default parameters of a sampler. Each kind of sampler reads only some of them.
 pub(super) const NOTHING: raw::shim_sampler_params = raw::shim_sampler_params {
     kind: raw::SHIM_SAMPLER_KIND_GREEDY,
     count: 0,
@@ -180,7 +180,7 @@ impl SamplerChain {
         probability("xtc_probability", chance)?;
         probability("xtc_threshold", threshold)?;
         let is_on = chance > 0.0 && threshold <= 0.5;
-        // A sampler that is off draws no numbers.
+        // A sampler that is off draws no random numbers, so it needs no seed.
         let chain = match is_on {
             true => self.seeded(seed)?.depending_on_logits(),
             false => self,
@@ -207,8 +207,9 @@ impl SamplerChain {
     }
 
     /// Divides the logits by a temperature that depends on their entropy: `temperature` - `range` if one token is
-    /// certain, `temperature` + `range` if all are equally likely. Between them it follows the entropy, as a share of
-    /// the greatest one, raised to `exponent`. A lowest temperature below 0.001 is raised to 0.001.
+    /// certain, `temperature` + `range` if all are equally likely. In between, the temperature rises with the entropy,
+    /// taken as a share of the maximum entropy and raised to the power `exponent`. A lowest temperature below 0.001 is
+    /// raised to 0.001.
     ///
     /// # Errors
     ///
@@ -222,15 +223,15 @@ impl SamplerChain {
         let highest = temperature + range;
         let mut numbers = [temperature, range, exponent];
         if range > 0.0 && temperature - range < MIN_DYNAMIC && highest > MIN_DYNAMIC {
-            // The same highest temperature, with another middle.
+            // Raises the lowest temperature and keeps the highest.
             let middle = f32::midpoint(highest, MIN_DYNAMIC);
             numbers = [middle, middle - MIN_DYNAMIC, exponent];
         }
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP_EXT, numbers)
     }
 
-    /// Makes tokens among the last `last_n` less likely: `repeat` divides their logit (1.0: off), `frequency` is
-    /// subtracted per occurrence, `presence` once (0.0: off).
+    /// Makes tokens among the last `last_n` less likely. Their logit is divided by `repeat` (1.0: off). Then
+    /// `frequency` is subtracted for each occurrence, and `presence` once (0.0: off).
     ///
     /// # Errors
     ///
@@ -260,7 +261,7 @@ impl SamplerChain {
     ///
     /// [`Error::InvalidParameter`] for numbers that are not finite, for a negative multiplier, for a base below 1.0,
     /// which llama.cpp would take as "off", for a breaker that is empty, longer than 40 bytes or contains a NUL, and
-    /// for more than 64 different breakers, of which llama.cpp would ignore the last ones; [`Error::NoVocabulary`] for
+    /// for more than 64 different breakers, because llama.cpp would ignore the last ones; [`Error::NoVocabulary`] for
     /// breakers with a model whose tokens have no texts.
     pub fn dry(
         self,
@@ -321,8 +322,8 @@ impl SamplerChain {
         self.add(|error| unsafe { raw::shim_sampler_logit_bias(n_vocab, list.len() as i32, list.as_ptr(), error) })
     }
 
-    /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar
-    /// holds the model.
+    /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar keeps the
+    /// model loaded.
     ///
     /// # Errors
     ///
@@ -343,7 +344,7 @@ impl SamplerChain {
     }
 }
 
-/// The object that the shim made, or the reason why it made none.
+/// The object that the shim created, or the reason why it created none.
 fn made(
     what: &'static str,
     make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler,

@@ -12,7 +12,7 @@ const MAX_LAST_N: u32 = 1 << 24;
 /// llama_token_data_array_partial_sort), which must stay far from the end of an `int`.
 const MAX_BIAS: f32 = 1e6;
 
-/// With a lower temperature the divided logits have the same problem, or are infinite.
+/// The lowest temperature. A lower one would make the divided logits too large for that sort, or infinite.
 pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
 /// Maximum bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
@@ -29,7 +29,7 @@ pub(super) fn int(name: &'static str, value: u32) -> Result<i32, Error> {
     i32::try_from(value).map_err(|_| Error::parameter(name, value, "it must be at most 2147483647"))
 }
 
-/// llama.cpp allocates memory for all of them at once.
+/// Refuses a number of tokens that is too large: llama.cpp allocates memory for all of them at once.
 pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     match i32::try_from(last_n) {
         Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
@@ -37,7 +37,7 @@ pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     }
 }
 
-/// The different sequence breakers, in their order.
+/// The sequence breakers without repetitions, in their order.
 pub(super) fn sequence_breakers(breakers: &[impl AsRef<str>]) -> Result<Vec<CString>, Error> {
     let mut different: Vec<CString> = Vec::new();
     for breaker in breakers {

@@ -29,8 +29,8 @@ impl SamplerChain {
     /// `tau` bits per token. It learns from the surprise of the chosen tokens at the rate `eta`. Its estimate uses `m`
     /// tokens; llama.cpp's programs use 100.
     ///
-    /// If the model is so sure that `tau` stays out of reach for long, llama.cpp's number of tokens to keep overflows,
-    /// and the choices become wrong. [`mirostat_v2`](Self::mirostat_v2) has no such number.
+    /// If the model is so certain that the surprise stays below `tau` for long, llama.cpp's number of tokens to keep
+    /// overflows, and the choices become wrong. [`mirostat_v2`](Self::mirostat_v2) does not compute such a number.
     ///
     /// # Errors
     ///

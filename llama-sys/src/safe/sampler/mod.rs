@@ -1,4 +1,4 @@
-//! From logits to a token: llama.cpp's sampler chain.
+//! llama.cpp's sampler chain, which chooses a token from logits.
 
 mod candidates;
 mod chain;
@@ -19,14 +19,14 @@ use crate::safe::model::{Model, Token, Vocab, check_token};
 
 /// A complete chain, whose last sampler chooses a token.
 ///
-/// It keeps the facts that it needs from the model, and not the model itself: when the same vocabulary is loaded again,
-/// it continues. Only a [grammar](SamplerChain::grammar) keeps the model loaded.
+/// A sampler copies the facts that it needs from the model, and does not keep the model loaded. So it can continue with
+/// another load of the same vocabulary. Only a [grammar](SamplerChain::grammar) keeps the model loaded.
 pub struct Sampler {
     chain: Chain,
     n_tokens: u32,
     seed: Option<u32>,
     depends_on_logits: bool,
-    /// A grammar reads the texts of tokens from it.
+    /// The vocabulary from which a grammar reads the texts of tokens.
     _vocab: Option<Vocab>,
     /// Memory for the tokens that a mask allows.
     allowed: Candidates,
@@ -127,7 +127,7 @@ impl Sampler {
         });
         applied.map_err(|failure| Error::Call { what: "sampling", failure }).and_then(|_| {
             let selected = candidates.selected().map(Candidate::token);
-            // Always set, because the last sampler selects.
+            // The choice is always set, because the last sampler of a chain selects a token.
             selected.ok_or(Error::NoCandidates { n_tokens: self.n_tokens })
         })
     }
@@ -155,8 +155,8 @@ impl Sampler {
         self.depends_on_logits
     }
 
-    /// Draws the random numbers of `n` choices without choosing. A generation that continues in another process then
-    /// makes the same choices as the first process would have. Pass the chosen tokens to [`accept`](Self::accept).
+    /// Draws the random numbers of `n` choices without choosing. So a generation that continues in another process
+    /// makes the same choices as the first process would have made. Pass the chosen tokens to [`accept`](Self::accept).
     ///
     /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number
     /// per choice, for any number of candidates (llama-sampler.cpp, `llama_sampler_dist_apply`).

@@ -1,5 +1,5 @@
-//! Calls of the operating system that the standard library lacks, with substitutes on other systems. rustix has those
-//! of Unix, but takes as long to compile as this crate.
+//! Calls of the operating system that the standard library lacks, with substitutes on systems that lack them too.
+//! rustix has the calls of Unix, but takes as long to compile as this crate.
 
 #[cfg(windows)]
 mod sparse;
@@ -48,11 +48,11 @@ pub fn longest_file() -> Option<u64> {
     None
 }
 
-/// An empty file in memory (`memfd_create`), and the path by which this process opens it again.
+/// Creates an empty file in memory (`memfd_create`). Returns it with the path by which this process can open it again.
 ///
 /// # Errors
 ///
-/// The system's error: no file descriptors are left, there is no `/proc`, or the system is not Linux.
+/// The system's error, if no file descriptors are left, there is no `/proc`, or the system is not Linux.
 pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
     #[cfg(target_os = "linux")]
     {
@@ -73,7 +73,7 @@ pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
 /// Ends this process without destructors and without a dump of its memory (`SIGKILL`); on Windows it aborts.
 pub fn end_this_process() -> ! {
     #[cfg(unix)]
-    // SAFETY: touches no memory of ours.
+    // SAFETY: the calls touch no memory of ours.
     unsafe {
         libc::raise(libc::SIGKILL);
     }
@@ -84,7 +84,7 @@ pub fn end_this_process() -> ! {
 mod tests {
     #[cfg(unix)]
     #[test]
-    fn the_user_is_whose_files_are() {
+    fn the_user_owns_the_files_that_it_creates() {
         use std::os::unix::fs::MetadataExt;
 
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files with holes on Windows, where holes take space unless the file is marked as sparse.
+//! Sparse files on Windows, where holes in a file take space unless the file is marked as sparse.
 
 use std::fs::File;
 use std::io;
@@ -16,8 +16,8 @@ use windows::Win32::System::Ioctl::FSCTL_SET_SPARSE;
 pub fn make_sparse(file: &File) -> io::Result<()> {
     let handle = HANDLE(file.as_raw_handle());
     let mut returned = 0;
-    // SAFETY: the handle is open during the call. This control code reads and writes no buffer (winioctl.h: without one
-    // the file is made sparse); `returned` is valid for writes, as calls that are not overlapped require.
+    // SAFETY: the handle is open during the call. This control code needs no buffer (winioctl.h: without one the file
+    // is made sparse); `returned` is valid for writes, as every call without overlapped I/O requires.
     let done = unsafe { DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None) };
     done.map_err(io::Error::from)
 }

@@ -9,7 +9,7 @@ const THREAD: &str = "llama-deep-stack";
 /// Runs `f` on a new thread with a stack of `bytes` bytes, and waits for it. Only the used part of the stack takes
 /// memory.
 ///
-/// llama.cpp's log meanwhile belongs to that thread.
+/// Lines that llama.cpp logs during the call belong to that thread.
 pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> Result<T, io::Error> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name(THREAD.into()).stack_size(bytes);
@@ -22,7 +22,7 @@ pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) ->
 mod tests {
     use super::with_stack;
 
-    /// Uses some hundred bytes of stack for each level.
+    /// A recursion that takes some hundred bytes of stack for each level.
     fn deep(n: u32) -> u32 {
         let used = std::hint::black_box([n; 64]);
         match n {
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_deeper_than_any_thread_has_stack_for_returns() {
+    fn a_call_deeper_than_the_usual_stack_returns() {
         let n = 200_000;
         assert_eq!(with_stack(1 << 30, || deep(n)).unwrap(), n);
     }

@@ -1,4 +1,4 @@
-//! stdout on Windows, where a worker sends its messages: a line that a C library prints there would be taken for a
+//! stdout on Windows. A worker sends its messages there, so a line that a C library printed would be taken for a
 //! message.
 
 use std::ffi::c_int;
@@ -14,10 +14,11 @@ unsafe extern "C" {
 ///
 /// # Errors
 ///
-/// The C library has no stdout or no stderr, as in programs without a console that were given none.
+/// The C library has no stdout or no stderr, as in programs that were started without a console and without
+/// redirection.
 pub fn print_to_stderr() -> io::Result<()> {
-    // SAFETY: touches no memory. It closes stdout's handle. Rust keeps no copy of the handle, but asks the system for
-    // it each time.
+    // SAFETY: the call touches no memory. It closes stdout's handle, but Rust keeps no copy of that handle: it asks the
+    // system for it each time.
     match unsafe { _dup2(2, 1) } {
         0 => Ok(()),
         _ => Err(io::ErrorKind::NotFound.into()),
@@ -35,7 +36,7 @@ mod tests {
         fn fflush(file: *mut c_void) -> c_int;
     }
 
-    const TEST: &str = "safe::system::stdout::tests::what_c_prints_goes_to_stderr";
+    const TEST: &str = "safe::system::stdout::tests::output_of_c_goes_to_stderr";
 
     fn print(text: &CStr) {
         // SAFETY: the text ends with a zero byte; fflush of a null pointer flushes every stream.
@@ -43,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_c_prints_goes_to_stderr() {
+    fn output_of_c_goes_to_stderr() {
         if std::env::var_os(TEST).is_some() {
             print(c"before");
             super::print_to_stderr().unwrap();
@@ -51,7 +52,7 @@ mod tests {
         }
         let mut again = Command::new(std::env::current_exe().unwrap());
         let output = again.args(["--exact", TEST, "--nocapture"]).env(TEST, "1").output().unwrap();
-        let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(stdout.contains("before") && !stdout.contains("after"), "{stdout}");
         assert!(stderr.contains("after"), "{stderr}");
     }

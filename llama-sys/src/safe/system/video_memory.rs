@@ -32,7 +32,7 @@ impl VideoMemory {
     /// All GPUs in Windows' order; none if DXGI does not answer.
     #[must_use]
     pub fn adapters() -> Vec<Self> {
-        // SAFETY: takes nothing, and returns an interface that counts its references.
+        // SAFETY: the function takes no arguments, and returns an interface that counts its references.
         let factory: IDXGIFactory1 = match unsafe { CreateDXGIFactory1() } {
             Ok(factory) => factory,
             Err(error) => {
@@ -69,8 +69,8 @@ impl VideoMemory {
 
     fn ask(&self, group: DXGI_MEMORY_SEGMENT_GROUP) -> Option<DXGI_QUERY_VIDEO_MEMORY_INFO> {
         let mut info = DXGI_QUERY_VIDEO_MEMORY_INFO::default();
-        // SAFETY: `info` is valid for writes during the call. Node 0 is the GPU itself where several are not
-        // linked into one.
+        // SAFETY: `info` is valid for writes during the call. Node 0 is the GPU itself, unless several GPUs are linked
+        // into one.
         unsafe { self.adapter.QueryVideoMemoryInfo(0, group, &raw mut info) }.ok()?;
         Some(info)
     }

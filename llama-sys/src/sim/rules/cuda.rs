@@ -1,4 +1,4 @@
-//! CUDA: rows are padded, and fused attention converts a cache that is not F16.
+//! CUDA's rules: rows are padded, and fused attention converts a cache that is not F16.
 
 use super::tensor::{attention, elements, shares_memory};
 use crate::raw;
@@ -28,8 +28,9 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     size
 }
 
-/// Bytes with which keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu,
-/// `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
+/// Bytes of a fused attention. Keys and values that are not F16 are converted in memory behind the result:
+/// ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh,
+/// `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
 unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     // SAFETY: the caller's promise.
     let Some([queries, keys, values]) = (unsafe { attention(tensor) }) else {

@@ -1,4 +1,4 @@
-//! Metal: some operations keep intermediate results behind their result.
+//! Metal's rules: some operations keep intermediate results behind their result.
 
 use super::tensor::{attention, elements, shares_memory};
 use crate::raw;
@@ -43,7 +43,7 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
 }
 
 /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, flags for empty parts of the
-/// mask, partial results, and keys and values in F16. All of it is reserved, used or not.
+/// mask, partial results, and keys and values in F16. The backend reserves all of it, even if a kernel does not use it.
 unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
     /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, of the matrix and of the vector kernel.
     const MATRIX: (usize, usize) = (8, 64);

@@ -16,11 +16,11 @@ use crate::safe::call::Error;
 /// | `Vulkan` | the device's | its bytes | min(1 GiB, the device's) | yes |
 /// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
 ///
-/// The rules are read from llama.cpp's backends and exact, with these exceptions. The CUDA kernel that does not convert
-/// the cache is assumed for a single token and for no other shape (ggml-cuda/fattn.cu,
-/// `ggml_cuda_get_best_fattn_kernel`, also considers the card). A Metal device's largest buffer is left out, and so are
-/// its index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`). Pinned memory
-/// of Vulkan is aligned like the CPU's.
+/// The rules are copied from llama.cpp's backends and are exact, with these exceptions. Rules for CUDA assume the
+/// kernel that does not convert the cache for a single token, and for no other shape (ggml-cuda/fattn.cu,
+/// `ggml_cuda_get_best_fattn_kernel`, also considers the card). Rules for Metal leave out the device's largest buffer,
+/// and the index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`). Pinned
+/// memory of Vulkan is aligned like the CPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rules {
@@ -51,7 +51,7 @@ impl Rules {
             Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => {
                 Err(Error::parameter("alignment", alignment, "an alignment must be a power of two"))
             }
-            // The memory behind buffers is aligned to pages.
+            // The memory behind buffers is aligned only to pages.
             Self::Vulkan { alignment, .. } if alignment > 4096 => {
                 Err(Error::parameter("alignment", alignment, "it must be at most 4096"))
             }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn metal_doubles_what_is_sorted() {
+    fn metal_doubles_the_bytes_of_a_sort() {
         let mut order = tensor(raw::GGML_TYPE_I32, [100, 3, 1, 1]);
         order.op = raw::GGML_OP_ARGSORT;
         assert_eq!(size(Rules::Metal, &order), 2 * 1200);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_that_is_no_power_of_two_is_refused() {
+    fn an_alignment_that_is_not_a_power_of_two_is_refused() {
         let rules = |alignment| Rules::Vulkan { alignment, max_alloc: 1 << 30 };
         assert!(rules(0).check().is_err());
         assert!(rules(48).check().is_err());

@@ -28,7 +28,7 @@ pub(crate) fn demo_model() -> Model {
 
 /// A context of the demo model.
 pub(crate) fn cpu_context(params: ContextParams) -> Context {
-    // One thread: tests run side by side on the same cores.
+    // Contexts have one thread, because tests run side by side on the same cores.
     let params = ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..params };
     Context::new(&demo_model(), params).expect("the demo model makes a context")
 }

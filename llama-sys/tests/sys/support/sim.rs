@@ -7,7 +7,7 @@ pub(crate) use super::demo_path;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// More than 32 tokens, so that GPUs compute for the host's layers too.
+/// A prompt of more than 32 tokens, so that GPUs compute the host's layers too.
 pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and \
                                  void; and darkness was upon the face of the deep. And the Spirit of God moved upon the face \
                                  of the waters.";
@@ -31,7 +31,8 @@ pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
     ModelParams {
         n_gpu_layers,
         devices: Some(devices.to_vec()),
-        // Repacked weights are multiplied in another order, and only an equal order is sure to give the same text.
+        // Repacked weights would be multiplied in another order, and only with the same order is the text sure to be
+        // the same.
         use_extra_bufts: false,
         ..ModelParams::default()
     }
@@ -47,7 +48,8 @@ pub(crate) fn load(cards: &[&SimGpu], n_gpu_layers: i32) -> Model {
     try_load(cards, n_gpu_layers).unwrap()
 }
 
-/// Small enough to be quick. One thread, because ggml's threads spin while they wait for each other.
+/// Parameters of a small context, which is quick. It has one thread, because ggml's threads spin while they wait for
+/// each other.
 pub(crate) fn context_params() -> ContextParams {
     ContextParams {
         n_ctx: 256,

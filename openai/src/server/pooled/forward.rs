@@ -1,4 +1,4 @@
-//! Hands a request to the routes of the model that it names, once that model is loaded.
+//! Forwards a request to the routes of the model that it names, once that model is loaded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ use crate::server::{NO_EMBEDDER, embed, not_allowed, not_found, routes};
 use crate::timings::Totals;
 use crate::{Api, ApiError, EmbeddingRequest, RerankRequest};
 
-/// Bytes of a body that are read for its model's name without a thread for blocking work.
+/// Maximum bytes of a body whose model's name is read without a separate thread.
 const SMALL_BODY: usize = 64 << 10;
 
-/// A text model's answer to requests for vectors and scores.
+/// The error of a text model for requests for vectors and scores.
 const NOT_AN_EMBEDDER: &str = "this model writes texts: a model with `embed` in the pool's file computes vectors";
 const NOT_A_RERANKER: &str = "this model writes texts: a model with `embed = \"rank\"` in the pool's file ranks";
 
@@ -54,9 +54,9 @@ pub(super) async fn forward(State(pooled): State<Pooled>, request: Request) -> R
     forward_as(pooled, request, query).await
 }
 
-/// Hands a request over by these parameters of its path.
+/// Forwards a request, with these parameters of its path.
 pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -> Result<Response, Failed> {
-    // No model is loaded for a path that it does not have.
+    // An unknown path is refused before a model is loaded for it.
     match paths::known(request.method(), request.uri().path()) {
         Known::Yes => {}
         Known::OtherMethod => return Err(not_allowed(request.method().clone(), request.uri().clone()).await),
@@ -72,19 +72,19 @@ pub(super) async fn forward_as(pooled: Pooled, request: Request, query: Query) -
         whole.under_way.is_answered();
         (read, named) = (Some(whole), found);
     }
-    // As in llama-server's router, the body comes first.
+    // As in llama-server's router, the name in the body takes precedence.
     let name = match [named.model, query.model].into_iter().flatten().find(|name| !name.is_empty()) {
         Some(name) => name,
         None => only(&pooled.of.pool)?,
     };
     let is_stream = named.stream && waiting::is_stream_path(head.uri.path());
-    // Who only looks at a model does not keep it loaded.
+    // A request that only looks at a model does not load it.
     let loads = query.autoload.unwrap_or(head.method == Method::POST || head.uri.path() != "/slots");
     let turn = Turn { name, begun: Instant::now(), head, body: read, loads, place, pooled };
     turn.taken(is_stream).await
 }
 
-/// A place among the requests under way.
+/// A permit for one more request under way.
 pub(super) fn place(pooled: &Pooled) -> Result<OwnedSemaphorePermit, Failed> {
     Arc::clone(&pooled.requests).try_acquire_owned().map_err(|_| {
         let message = format!("{} requests are under way, the maximum: ask again later", pooled.of.requests);
@@ -113,7 +113,7 @@ impl Query {
     }
 }
 
-/// Names may have slashes and colons, which clients escape.
+/// Decodes percent escapes. Clients escape the slashes and colons in names.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -148,7 +148,7 @@ struct Fields {
 }
 
 impl Named {
-    /// Reads a body. A body need not be an object where the path names the model.
+    /// Reads a body. The body need not be an object if the path names the model.
     async fn read(body: Body, is_named: bool) -> Result<(Body, Self), Failed> {
         if body.bytes().len() <= SMALL_BODY {
             return Ok(Self::read_now(body, is_named)?);
@@ -168,7 +168,7 @@ impl Named {
     }
 }
 
-/// The model of a body that names one; `None` if it names none.
+/// The model's name in a body; `None` if it has none.
 pub(super) fn model_of(body: &Body) -> Result<Option<String>, ApiError> {
     let fields: Result<Fields, _> = serde_json::from_slice(body.bytes());
     let fields = fields.map_err(|error| ApiError::new(400, format!("the body is not a JSON object: {error}")))?;
@@ -212,9 +212,9 @@ impl Turn {
         self.head.uri.path()
     }
 
-    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If its worker dies
-    /// before anything of the answer was sent, and is not replaced by itself, the model is loaded again and gets the
-    /// request once more.
+    /// The answer of the model's routes. The model stays loaded until the answer has been sent. If the model's worker
+    /// dies before any of the answer was sent, and the worker does not replace itself, the model is loaded again and
+    /// gets the request once more.
     pub(super) async fn answered(self, mut handle: ModelHandle) -> Result<Response, Failed> {
         let mut deaths = 0;
         loop {
@@ -227,7 +227,7 @@ impl Turn {
             if self.loads && response.extensions().get().is_some_and(is_death) && deaths < MAX_DEATHS {
                 deaths += 1;
                 tracing::warn!("{}: its worker died during a request, which it gets again", self.name);
-                // The pool replaces a dead worker when nobody holds its model.
+                // The pool replaces a dead worker only when nobody holds a handle of its model.
                 drop((response, handle));
                 handle = self.pooled.of.pool.get(&self.name).await.map_err(|error| api_error(&error))?;
                 continue;
@@ -240,7 +240,7 @@ impl Turn {
         }
     }
 
-    /// The answer of the routes of this loaded model, and what counts its texts.
+    /// The answer of the routes of this loaded model, and the totals that count its texts.
     async fn answer_of(&self, handle: &ModelHandle) -> Result<(Response, Option<Arc<Totals>>), Failed> {
         let (of, routed) = (handle.clone(), Arc::clone(&self.pooled));
         let model = blocking(move || of.attached(|handle| routed.serve_model(handle))).await?;
@@ -256,8 +256,9 @@ impl Turn {
     }
 }
 
-/// How often a request is given to its model again because the model's worker has died. Each time it may use up several
-/// workers, and with them the attempts of other requests, so a request that kills its workers gets no more.
+/// Maximum number of times that a request is repeated because the model's worker has died. A request that kills its
+/// workers is not repeated more often: each time it may cost several workers, and with them the attempts of other
+/// requests.
 const MAX_DEATHS: u32 = 1;
 
 fn is_death(error: &ApiError) -> bool {

@@ -1,4 +1,4 @@
-//! The paths of the pool itself: its models with their state, loads and unloads, its page, its counts.
+//! The paths of the pool itself: the list of its models with their states, loads and unloads, its page, and its counts.
 
 use std::fmt;
 
@@ -30,12 +30,12 @@ pub(super) async fn one(State(pooled): State<Pooled>, Path(name): Path<String>) 
     Ok(Json(entry(&status_of(&pooled.of.pool, &name)?, pooled.created)))
 }
 
-/// The state of a model, by llama-server's words.
+/// The state of a model, in llama-server's words.
 fn state(model: &ModelStatus) -> &'static str {
     match model.residence {
         Residence::Loaded | Residence::Moving => "loaded",
         Residence::Loading => "loading",
-        // It waits for room.
+        // The model waits for room.
         _ if model.waiting > 0 => "loading",
         _ => "unloaded",
     }
@@ -75,7 +75,7 @@ pub(super) async fn load(State(pooled): State<Pooled>, body: Body) -> Result<Jso
     let place = place(&pooled)?;
     let wanted = pooled.of.pool.get(&name);
     tokio::spawn(async move {
-        // A failure is in the model's status.
+        // If the load fails, the model's status has the error.
         let _ = wanted.await;
         drop(place);
     });
@@ -107,7 +107,7 @@ pub(super) async fn delete_response(
     }
 }
 
-/// The facts about one model, or those that llama-server's router gives of itself.
+/// The properties of one model, or those that llama-server's router returns for itself.
 pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Result<Response, Failed> {
     if Query::new(request.uri()).model.is_some() || only(&pooled.of.pool).is_ok() {
         return forward(State(pooled), request).await;
@@ -120,8 +120,8 @@ pub(super) async fn props(State(pooled): State<Pooled>, request: Request) -> Res
     .into_response())
 }
 
-/// The counts of one model if it is loaded, or those of the pool. A program that asks for them again and again keeps no
-/// model loaded.
+/// The counts of one model if it is loaded, or those of the pool. Repeated requests for them do not keep a model
+/// loaded.
 pub(super) async fn metrics(State(pooled): State<Pooled>, uri: Uri, request: Request) -> Result<Response, Failed> {
     let mut query = Query::new(&uri);
     if query.model.is_some() {
@@ -156,7 +156,7 @@ fn text(models: &[ModelStatus]) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Without a key anybody may ask: no names, only counts.
+/// Anybody may request this without a key, so it contains only counts and no names.
 pub(super) async fn health(State(pooled): State<Pooled>) -> Json<Value> {
     let models = pooled.of.pool.status();
     let loaded = models.iter().filter(|model| state(model) == "loaded").count();

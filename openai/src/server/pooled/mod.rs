@@ -1,8 +1,9 @@
-//! The routes of a pool: each request goes to the routes of the model that it names, which is loaded for it.
+//! The routes of a pool. Each request goes to the routes of the model that it names; the model is loaded if necessary.
 //!
-//! [`forward`] finds the model and hands the request over; [`waiting`] makes a stream's comments while its model is
-//! loaded; [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET /v1/models`
-//! with each model's state, `POST /models/load` and `POST /models/unload`.
+//! [`forward`] finds the model and forwards the request. [`waiting`] keeps an event stream alive while the requested
+//! model is being loaded: it sends comments (SSE lines that begin with a colon). [`listing`] has the paths of the pool
+//! itself, which are those of llama-server's router: `GET /v1/models` with each model's state, `POST /models/load` and
+//! `POST /models/unload`.
 
 mod forward;
 mod listing;
@@ -52,10 +53,10 @@ impl fmt::Debug for ManyModels {
 /// The state that the routes share.
 struct Routed {
     of: ManyModels,
-    /// Requests under way, those that wait for a model included.
+    /// Permits for requests under way, those that wait for a model included.
     requests: Arc<Semaphore>,
     created: u64,
-    /// The numbers of requests and the stored responses, of all models together.
+    /// The count of requests and the stored responses, which all models share.
     numbers: Arc<AtomicU64>,
     responses: Arc<Store>,
 }
@@ -64,8 +65,7 @@ type Pooled = Arc<Routed>;
 
 impl Server<ManyModels> {
     /// A server of a pool's models, without a key, with a timeout of 30 seconds for clients. A request names its model
-    /// (`model` in its body, or `?model=` in its path); the model is loaded for it, and stays loaded as the pool's
-    /// rules say.
+    /// (`model` in its body, or `?model=` in its path); the pool loads that model, and unloads it by its own rules.
     pub fn from_pool(pool: Pool) -> Self {
         Self::with_defaults(ManyModels {
             pool,
@@ -84,8 +84,8 @@ impl Server<ManyModels> {
         self
     }
 
-    /// Sets options of the API of each model that is loaded, such as its template. An error is given to those who asked
-    /// for the model.
+    /// Sets options of the API of each model that is loaded, such as its template. An error becomes the answer to the
+    /// requests that wait for the model.
     pub fn api(mut self, set: impl Fn(&ModelHandle, Api) -> Result<Api, ApiError> + Send + Sync + 'static) -> Self {
         self.served.api = Arc::new(set);
         self
@@ -97,15 +97,15 @@ impl Server<ManyModels> {
         self
     }
 
-    /// Sets the most requests under way, those that wait for their model included; others are refused with status 503.
-    /// Default: 128.
+    /// Sets the maximum number of requests under way, those that wait for their model included. More requests are
+    /// refused with status 503. Default: 128.
     pub const fn requests(mut self, most: usize) -> Self {
         self.served.requests = most;
         self
     }
 
-    /// Sets how long a stream waits for its model before its answer begins with comments that say so. Until then, an
-    /// error has a status of its own; after that, it is an event. Default: five seconds.
+    /// Sets how long a stream waits for its model before its answer begins, with comments about the wait. An error
+    /// before that time is an HTTP status; an error after it is an event. Default: five seconds.
     pub const fn streams_after(mut self, time: Duration) -> Self {
         self.served.streams_after = time;
         self
@@ -142,12 +142,13 @@ fn routes(of: ManyModels) -> Router {
     if has_page {
         routes = routes.route("/", get(listing::page));
     }
-    // `POST /v1/responses/input_tokens` has the form of a stored response's path.
+    // `POST /v1/responses/input_tokens` matches the path of a stored response, which has no such method, so it is
+    // forwarded here.
     let routes = routes.method_not_allowed_fallback(forward::forward);
     routes.fallback(forward::forward).with_state(Arc::new(pooled))
 }
 
-/// Most names of models that an error lists.
+/// Maximum number of models' names that an error lists.
 const MAX_NAMES: usize = 20;
 
 fn names(names: &[String]) -> String {

@@ -1,4 +1,5 @@
-//! A stream whose model is being loaded: comments, then the model's own events. An error is an event by then.
+//! A stream whose model is still being loaded. It begins with comments, and the model's events follow. An error is sent
+//! as an event, because the status was sent before.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 const PATHS: [&str; 5] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/infill"];
 
-/// Whether the path gives its answer as a stream to those who want one.
+/// Whether the answer of this path can be a stream.
 pub(super) fn is_stream_path(path: &str) -> bool {
     PATHS.contains(&path)
 }
@@ -33,7 +34,7 @@ enum State {
     Ended,
 }
 
-/// The stream of a request whose model is not there yet.
+/// The stream of a request whose model is not loaded yet.
 pub(super) fn stream(turn: Turn, wanted: ModelRequest) -> Response {
     let parts = stream::unfold(State::Told(Box::new((turn, wanted))), next);
     ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], HttpBody::from_stream(parts)).into_response()
@@ -85,7 +86,7 @@ fn comment(turn: &Turn) -> Bytes {
     format!(": {name} {doing}: {seconds:.1} s so far{others}\n\n").into()
 }
 
-/// A name cannot end the comment that it is in.
+/// A name without line breaks, which would end the comment that contains it.
 fn one_line(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -100,7 +101,7 @@ fn error_of(response: &Response) -> ApiError {
     known.unwrap_or_else(|| ApiError::new(500, format!("the model answered with status {}", response.status())))
 }
 
-/// An error in the form that each API gives it in a stream.
+/// An error as an event, in the form of the API that has this path.
 fn event(path: &str, error: &ApiError) -> Bytes {
     let named = |data: &Value| format!("event: error\ndata: {data}\n\n");
     let text = match path {

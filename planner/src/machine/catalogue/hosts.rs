@@ -14,7 +14,7 @@ use crate::machine::host::Host;
 static PLATFORMS: LazyLock<Vec<Platform>> = LazyLock::new(|| rows(include_str!("platforms.txt"), Platform::parse));
 static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("memories.txt"), Memory::parse));
 
-/// Bits of a channel, as `x2` counts them.
+/// Bits of one channel of memory; `x2` stands for two channels.
 const CHANNEL: u64 = 64;
 
 /// Maximum number of channels: two sockets with twelve each.
@@ -26,13 +26,13 @@ const MAX_NEAR_NAMES: usize = 5;
 /// A computer, by its processor.
 struct Platform {
     name: &'static str,
-    /// The words of each of its names.
+    /// The words of each name of the computer.
     names: Vec<Vec<String>>,
     cores: u32,
     memory: Bandwidth,
 }
 
-/// A type of memory. Transfers in millions per second.
+/// A type of memory. The numbers are millions of transfers per second.
 struct Memory {
     name: &'static str,
     sold: [u64; 2],
@@ -69,11 +69,11 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     let is_whole = |platform: &&Platform| platform.names.contains(&asked);
     let is_end = |platform: &&Platform| platform.names.iter().any(|words| words.ends_with(&asked));
     let mut ends = PLATFORMS.iter().filter(|platform| !asked.is_empty() && is_end(platform));
-    // One computer's whole name may be the end of another's: `M3`, `Xeon ... M3`.
+    // A computer's whole name may also be the end of another's: `M3`, `Xeon ... M3`.
     let whole = PLATFORMS.iter().find(is_whole);
     let only = ends.next().filter(|_| ends.next().is_none());
-    // `AMD Ryzen Threadripper 3970X` is the `Threadripper 3970X`. Names of one
-    // word do not match in this way, because many longer names end with them.
+    // A longer request may end with a listed name: `AMD Ryzen Threadripper 3970X` with `Threadripper 3970X`. A listed
+    // name of one word does not match in this way, because many longer names end with it.
     let is_within = |words: &Vec<String>| words.len() > 1 && asked.ends_with(words);
     let within = || PLATFORMS.iter().find(|platform| platform.names.iter().any(is_within));
     let Some(platform) = whole.or(only).or_else(within) else {
@@ -86,7 +86,8 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     Ok(host)
 }
 
-/// Similar names: with the same model number up to its last character, or else with the request in the whole name.
+/// Similar names: those with the same model number up to its last character. Without any, those that contain the
+/// request.
 fn near(asked: &[String]) -> Vec<String> {
     let is_model = |word: &&String| word.len() >= 2 && word.chars().any(|c| c.is_ascii_digit());
     let begins = |name: &[String], word: &str| {
@@ -220,8 +221,7 @@ mod tests {
         }
     }
 
-    /// Bandwidths in GB/s that makers publish, and the source of each figure, read on 2026-11-28: the maker's own page
-    /// as others quote it.
+    /// Bandwidths in GB/s that makers publish. The source of each is a page that quotes the maker, read on 2026-11-28.
     const PUBLISHED: [(&str, f64, &str); 12] = [
         ("EPYC 9654", 460.8, "tomshardware.com/news/amd-confirms-12-ddr5-memory-channels-on-genoa"),
         ("EPYC 9124", 460.8, "the same: the whole series has twelve channels"),
@@ -234,12 +234,12 @@ mod tests {
         ("M4 Pro", 273.0, "americanfork.business"),
         ("M4 Max", 546.0, "macmegasite.com, 2024-10-30"),
         ("M1 Pro", 200.0, "Apple's press release of 2021-10-18"),
-        // Its memory controller could do 301 GB/s (Hot Chips 2025); the computer is sold with 273.
+        // Its memory controller reaches 301 GB/s (Hot Chips 2025), but the computer is sold with 273.
         ("DGX Spark", 273.0, "groundy.com, June 2026"),
     ];
 
     #[test]
-    fn rates_are_those_that_makers_publish() {
+    fn bandwidths_are_those_that_makers_publish() {
         for (name, published, source) in PUBLISHED {
             let rate = host(name, gib(1)).unwrap().bandwidth.unwrap().bytes_per_second as f64 / 1e9;
             // Apple rounds down.
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_and_a_person_may_write_a_name_otherwise() {
+    fn a_processor_is_found_by_the_names_that_systems_and_people_write() {
         for (text, name) in [
             ("AMD Ryzen 9 7950X 16-Core Processor", "Ryzen 9 7950X"),
             ("7950x", "Ryzen 9 7950X"),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_or_ambiguous_name_is_answered_with_those_near_it() {
+    fn an_unknown_or_ambiguous_name_is_answered_with_similar_names() {
         let error = host("Ryzen 9 7950Y", gib(1)).unwrap_err().to_string();
         assert!(error.contains("Ryzen 9 7950X"), "{error}");
         for text in ["Max", "", "x", "@", "w/", "\u{130}\u{1f}"] {

@@ -41,7 +41,7 @@ struct Card {
 /// The processors of a card that compute independently: NVIDIA's multiprocessors, AMD's compute units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Multiprocessors {
-    /// Their number.
+    /// The number of multiprocessors.
     pub(crate) count: u32,
     pub(crate) generation: Generation,
 }
@@ -49,9 +49,9 @@ pub(crate) struct Multiprocessors {
 /// The generation of the multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Generation {
-    /// NVIDIA's, by the major and minor number of the compute capability: `(8, 9)` for Ada.
+    /// NVIDIA's generation, by the major and minor number of the compute capability: `(8, 9)` for Ada.
     Cuda(u32, u32),
-    /// AMD's, by the name of the architecture: `RDNA 3.5`.
+    /// AMD's generation, by the name of the architecture: `RDNA 3.5`.
     Amd(&'static str),
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Generation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Own,
-    /// The card's own memory, of which error correction (on by default) takes a sixteenth: `nvidia-smi` shows 15360 MiB
+    /// The card's own memory. Error correction (on by default) takes a sixteenth of it: `nvidia-smi` shows 15360 MiB
     /// for a T4's 16 GB.
     Ecc,
     Host,
@@ -68,7 +68,7 @@ enum Memory {
 /// The name does not identify one card or computer of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum CatalogueError {
     /// No card has this name. `near` lists similar names.
     #[error(
@@ -79,7 +79,7 @@ pub enum CatalogueError {
     /// The card comes with several memory sizes, and the name states none of them.
     #[error("`{name}` could be {}", sizes.join(", "))]
     Sizes { name: String, sizes: Vec<String> },
-    /// The chip uses the host's memory, in an amount that the system decides.
+    /// The chip uses the host's memory, and the system decides how much.
     #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
     NoSize { name: String },
     /// No processor, or more than one, has this name. `near` lists similar names.
@@ -171,7 +171,7 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
     let name = Name::parse(description);
     let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
-    // An ambiguous bandwidth is dropped; for the threads the larger number is the safe one.
+    // If the rows differ, no bandwidth is returned. For the threads, the larger number is the safe one.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }
@@ -181,7 +181,7 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
 pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
     let key = Name::parse(&gpu.description).key;
     let cards = CARDS.iter().filter(|card| gpu.mig.is_none() && card.key == key);
-    cards.filter_map(|card| card.multiprocessors).min_by_key(|it| it.count)
+    cards.filter_map(|card| card.multiprocessors).min_by_key(|multiprocessors| multiprocessors.count)
 }
 
 impl Card {
@@ -282,7 +282,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            let is_known = match card.multiprocessors.map(|it| it.generation) {
+            let is_known = match card.multiprocessors.map(|multiprocessors| multiprocessors.generation) {
                 // From Pascal to Blackwell.
                 Some(Generation::Cuda(major, _)) => card.maker == "NVIDIA" && (6..=12).contains(&major),
                 Some(Generation::Amd(name)) => {
@@ -390,10 +390,10 @@ mod tests {
 
     #[test]
     fn the_multiprocessors_are_those_of_the_whole_card() {
-        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|it| (it.count, it.generation));
+        let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|found| (found.count, found.generation));
         assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, Generation::Cuda(8, 9))));
         assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, Generation::Cuda(8, 0))));
-        // Of a name that several computers have, the fewest.
+        // If several computers share the name, the smallest number counts.
         assert_eq!(of("Orin"), Some((8, Generation::Cuda(8, 7))));
         assert_eq!(of("AMD Radeon RX 7900 XTX (RADV NAVI31)"), Some((96, Generation::Amd("RDNA 3"))));
         assert_eq!(of("Apple M2 Ultra"), None);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sizes_one_must_be_said() {
+    fn a_card_with_two_sizes_needs_its_size_in_the_name() {
         for name in ["RTX 3060", "RTX 3060 24GB"] {
             let error = named(name).unwrap_err();
             assert!(matches!(error, CatalogueError::Sizes { .. }));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_answered_with_those_near_it() {
+    fn an_unknown_name_is_answered_with_similar_names() {
         let near = |text| match named(text).unwrap_err() {
             CatalogueError::Unknown { near, .. } => near,
             other => panic!("{other}"),
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_one_card_name_it_and_of_several_none() {
+    fn words_find_a_card_only_if_no_other_card_has_them() {
         for (words, name) in [
             ("R9700", "Radeon AI PRO R9700"),
             ("P6000", "Quadro P6000"),
@@ -445,7 +445,7 @@ mod tests {
         ] {
             assert_eq!(named(words).unwrap().name, name, "{words}");
         }
-        // A part of a word, or a word that several cards have.
+        // Each of these is a part of a word, or a word in the names of several cards.
         for words in ["R970", "9700", "4090", "PRO 6000", "Ti", "A100", "Jetson"] {
             assert!(matches!(named(words), Err(CatalogueError::Unknown { .. })), "{words}");
         }
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_error_correction_the_driver_and_the_host_keep_is_not_free() {
+    fn memory_kept_by_error_correction_driver_or_host_is_not_free() {
         for (name, total, free) in [
             ("T4", mib(15_360), mib(14_880)),
             ("RTX 4090", gib(24), gib(24) - mib(768)),

@@ -1,4 +1,4 @@
-//! The conditions of a rate measurement: whether other work used the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
 //! Counters of Linux (`/proc`, `/sys`), read before and after a measurement, flow in; [`RateConditions`], stored with
 //! each figure, flow out. The averages of `/proc/pressure/cpu` cover ten seconds and change every two, too slowly for a
@@ -18,17 +18,17 @@ use super::throttle::ThrottleReason;
 use super::tree::{Notes, Tree, field};
 
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
-/// On a quiet machine it is below 1, and next to one busy thread on two cores 30 to 50.
+/// The percentage is below 1 on a quiet machine, and 30 to 50 beside one busy thread on two cores.
 const MIN_WAITED: u32 = 8;
-/// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters are
-/// accurate to within 15.
+/// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters may
+/// be wrong by 15.
 const MIN_OTHERS: u32 = 40;
 /// The same limit for the percentage of the cores' time that the hypervisor gave to other machines.
 const MIN_STEAL: u32 = 5;
 /// The same limit for the percentage of time in which a CPU quota stopped this process.
 const MIN_THROTTLED: u32 = 10;
-/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core: bursts of work
-/// recur.
+/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Such work
+/// tends to come again during the measurement.
 const MIN_PRESSURE: u32 = 50;
 /// Ticks of `/proc/stat` per second (`USER_HZ`, which is 100 on every Linux architecture).
 const TICKS_PER_SECOND: u64 = 100;
@@ -87,7 +87,7 @@ impl RateConditions {
             over(self.others, MIN_OTHERS),
             over(self.steal, MIN_STEAL),
             over(self.throttled, MIN_THROTTLED),
-            // Work of other programs before the measurement counts a tenth of work during it.
+            // Work of other programs before the measurement counts a tenth as much as work during it.
             over(self.pressure_before, MIN_PRESSURE) / 10,
             heat,
             gpu,
@@ -112,7 +112,7 @@ impl RateConditions {
         (self.at > 0).then(|| now.saturating_sub(self.at))
     }
 
-    /// The disturbances in words; empty if there were none.
+    /// The disturbances in words; empty for an undisturbed figure.
     pub fn reasons(&self) -> Vec<String> {
         let over = |share: Option<u32>, limit: u32| share.filter(|&share| share >= limit);
         let parts = [
@@ -135,7 +135,7 @@ impl RateConditions {
     }
 }
 
-/// Whether no other work currently needs a core of this computer: a first look, which takes two milliseconds.
+/// Checks within two milliseconds whether no other work currently needs a core of this computer.
 pub fn looks_quiet() -> bool {
     let tree = Tree(Path::new("/"));
     let looks = (0..3).map(|look| {
@@ -144,7 +144,7 @@ pub fn looks_quiet() -> bool {
         }
         run_queue(tree)
     });
-    // Work that runs only occasionally does not show up three times.
+    // Occasional work does not run at all three looks.
     let Some(Some(least)) = looks.min() else { return true };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     least as usize <= cores / 16
@@ -165,7 +165,8 @@ impl fmt::Display for RateConditions {
 /// Whether a later figure is more disturbed than an earlier one, by their conditions. A figure without stored
 /// conditions may have been disturbed.
 pub(super) fn is_worse(later: Option<&RateConditions>, earlier: Option<&RateConditions>) -> bool {
-    let [later, earlier] = [later, earlier].map(|it| it.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
+    let [later, earlier] =
+        [later, earlier].map(|conditions| conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
     later > earlier
 }
 
@@ -303,7 +304,7 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
             (_, true) => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
             _ => continue,
         };
-        // A group inside a container shows its own path but is mounted as the root.
+        // In a container, the listed path may be that of the host although the group is mounted as the root.
         let groups = Path::new(group).ancestors().filter_map(Path::to_str);
         for (folder, group) in folders.iter().flat_map(|folder| groups.clone().map(move |group| (folder, group))) {
             let file = format!("{folder}/{}/cpu.stat", group.trim_matches('/'));

@@ -44,7 +44,7 @@ fn seen(ticks: [u64; 3], waited_ms: u64, [quota_ms, heat]: [u64; 2], pressure: f
 }
 
 #[test]
-fn a_measurement_is_quiet_where_this_process_alone_has_used_the_cores() {
+fn a_measurement_is_quiet_if_only_this_process_used_the_cores() {
     // Two cores for a quarter of a second; one tick belongs to another process.
     let quiet = seen([51, 0, 50], 1, [0, 0], 3.0);
     assert_eq!((quiet.others, quiet.waited, quiet.steal, quiet.throttled), (Some(4), Some(0), Some(0), Some(0)));
@@ -55,7 +55,7 @@ fn a_measurement_is_quiet_where_this_process_alone_has_used_the_cores() {
 }
 
 #[test]
-fn each_kind_of_other_work_makes_it_disturbed_and_is_named() {
+fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
     for (conditions, word) in [
         // The ten-second averages have not changed yet.
         (seen([50, 0, 25], 0, [0, 0], 0.0), "other programs used 1.0 cores"),
@@ -68,7 +68,7 @@ fn each_kind_of_other_work_makes_it_disturbed_and_is_named() {
         assert!(!conditions.is_quiet(), "{word}: {conditions:?}");
         assert!(conditions.to_string().contains("beside other work") && conditions.to_string().contains(word));
     }
-    // A remembered disturbance weighs less than a seen one.
+    // A disturbance before the measurement weighs less than one during it.
     let [before, seen] = [seen([50, 0, 50], 0, [0, 0], 90.0), seen([50, 0, 50], 60, [0, 0], 0.0)];
     assert!(before.disturbance() < seen.disturbance());
 }

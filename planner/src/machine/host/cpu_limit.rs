@@ -30,7 +30,7 @@ impl CpuLimit {
         self.quota_us as f64 / self.period_us.max(1) as f64
     }
 
-    /// Threads that the limit keeps busy, the last one perhaps for part of the time; at least 1.
+    /// The number of threads that the limit keeps busy, at least 1. The last one may be busy for only part of the time.
     pub fn threads(&self) -> u32 {
         u32::try_from(self.quota_us.div_ceil(self.period_us.max(1))).unwrap_or(u32::MAX).max(1)
     }
@@ -42,7 +42,7 @@ impl CpuLimit {
     }
 }
 
-/// A number of cores for people: `0.5 cores`, `1 core`.
+/// A number of cores, displayed as `0.5 cores` or `1 core`.
 struct Cores(f64);
 
 impl std::fmt::Display for Cores {

@@ -32,7 +32,7 @@ pub struct CpuWatch {
 #[derive(Debug)]
 struct Watched {
     file: File,
-    /// Whether it is the process's status, of which only the allowed processors matter.
+    /// Whether the file is the process's status. Only its line of allowed processors matters.
     is_status: bool,
     held: Vec<u8>,
 }

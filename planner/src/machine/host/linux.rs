@@ -34,7 +34,7 @@ pub(super) fn memory_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     memory(tree, &Groups::read(tree, notes), notes)
 }
 
-/// The processors alone, from some small files for each.
+/// The processors alone, from a few small files for each processor.
 pub(super) fn processors_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     let mut host = Host::default();
     set_processors(&mut host, tree, &Groups::read(tree, notes), notes);
@@ -84,7 +84,7 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
 
 /// The limits set by `ulimit`, minus the process's current use.
 ///
-/// They are read as text instead of by `getrlimit`: the numbers are the same, and tests can write them. The kernel
+/// They are read as text instead of by `getrlimit`, so that tests can write them; the numbers are the same. The kernel
 /// counts all mappings against the address space, and private writable ones against the data segment (setrlimit(2)).
 fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(limits) = tree.read("/proc/self/limits", notes) else {
@@ -105,7 +105,7 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     bounds.into_iter().flatten().collect()
 }
 
-/// The memory left on the nodes that this process may use, if it may not use all of them.
+/// The memory left on the nodes that this process may use; `None` if it may use all nodes.
 ///
 /// The kernel takes memory only from the nodes of the process's cpuset, and kills the process when they are full
 /// (cpuset(7), `cpuset.mems`). A node does not report its available memory; free memory and droppable page cache count
@@ -149,11 +149,12 @@ fn is_listed(list: &str, number: u32) -> bool {
     list.trim().split(',').filter_map(range).any(|range| range.contains(&number))
 }
 
-/// The number of physical cores that are online, and of those to compute with.
+/// The number of physical cores that are online, and the number of cores to compute with.
 ///
-/// Each (package, cluster, core) counts once: threads share a core, and ARM's clusters number their cores from 0. To
-/// compute with are the cores in the process's affinity and in the cpuset of every group around it; on an Intel
-/// processor with two kinds of cores, only its performance cores, as in llama.cpp's tools (`common_cpu_get_num_math`).
+/// Each (package, cluster, core) counts once, because threads share a core, and ARM's clusters number their cores from
+/// 0. A core to compute with must be in the process's affinity and in the cpuset of every group around it. On an Intel
+/// processor with two kinds of cores, only performance cores count, as in llama.cpp's tools
+/// (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let files: [&[&str]; 2] = [&["cpuset.effective_cpus", "cpuset.cpus"], &["cpuset.cpus.effective", "cpuset.cpus"]];

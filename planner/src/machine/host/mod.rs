@@ -87,7 +87,7 @@ pub enum HostLimit {
     /// The memory nodes that the process may use (`cpuset.mems`, `numactl --membind`), with their total bytes.
     #[error("limited to {} of memory nodes {nodes}", Bytes(*bytes))]
     MemoryNodes { nodes: String, bytes: u64 },
-    /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`), of which it already uses a part.
+    /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`). The process already uses a part of it.
     #[error("address space limited to {} (ulimit -v)", Bytes(*bytes))]
     AddressSpace { bytes: u64 },
     /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`). Since Linux 4.7 it includes private
@@ -116,8 +116,9 @@ impl HostLimit {
 impl Host {
     /// This computer, with notes on sources that could not be read.
     ///
-    /// On Linux it is [`detect_under`](Self::detect_under) the real root. On other systems the `sysinfo` crate answers,
-    /// and limits on the process are unknown; that code compiles for Windows and macOS but has not been run there.
+    /// On Linux this is [`detect_under`](Self::detect_under) the real root. On other systems the `sysinfo` crate
+    /// reports memory and processors, and limits on the process are unknown; that code compiles for Windows and macOS
+    /// but has not been run there.
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
         return Self::detect_under(Path::new("/"));
@@ -174,7 +175,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError::UnknownHost`] if no processor or more than one has this name, with similar names.
+    /// [`CatalogueError::UnknownHost`] if no processor has this name, or more than one. The message lists similar
+    /// names.
     pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
         catalogue::host(name, total)
     }
@@ -257,14 +259,14 @@ impl Host {
         self
     }
 
-    /// Size of a buffer that, read over and over, hardly hits this computer's caches, in bytes.
+    /// The size, in bytes, of a buffer that exceeds this computer's caches: repeated reads of it hardly hit them.
     pub fn beyond_caches() -> u64 {
         // Unreported caches (on systems other than Linux) count as large.
         buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
-/// Four times the caches, but more than 1 GiB only if twice the caches need it.
+/// Four times the caches, within 64 MiB and 1 GiB, but always at least twice the caches.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_without_caches_that_is_offline_leaves_those_of_the_others() {
+    fn an_offline_processor_does_not_hide_the_caches_of_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let cpus = folder.path().join("sys/devices/system/cpu");
         for cpu in 0..8 {

@@ -7,8 +7,8 @@
 //! Values that a card need not report (clock, link, MIG slices, processes) are `None` without a note: virtual machines,
 //! WSL and older drivers leave some of them out.
 //!
-//! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
-//! for itself. Under an older driver, `nvidia-smi` reports the memory once, when cards are looked for (`smi.rs`).
+//! Memory is read with NVML's second query (driver 510 and later), which reports the driver's own bytes separately.
+//! Under an older driver, detection reads the memory once from `nvidia-smi` (`smi.rs`).
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -43,16 +43,16 @@ const MAX_NAME_BYTES: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// The card without ggml: its memory by NVML, or by `nvidia-smi` with a driver before 510 (without either figure,
-    /// ggml's holds); its peak bandwidth by clock and bus width, and the link of card and
-    /// system together. It is integrated if the driver says that it cannot count its memory (instead of failing), as
-    /// for chips such as GB10.
+    /// The card without ggml. Its memory is NVML's figure, or that of `nvidia-smi` with a driver before 510; without
+    /// either, ggml's figure applies. Its peak bandwidth follows from clock and bus width, and its link is that of card
+    /// and system together. The card is integrated if the driver states that it cannot count its memory (instead of
+    /// failing), as for chips such as GB10.
     pub gpu: Gpu,
     /// The card's permanent id: `GPU-8932f937-...`.
     pub uuid: Option<String>,
     /// Whether the card is in MIG mode: then CUDA treats its slices as cards.
     pub mig: bool,
-    /// The slices in MIG mode, of which CUDA takes the first; `None` if the driver does not list them.
+    /// The slices in MIG mode; CUDA uses the first one. `None` if the driver does not list them.
     pub slices: Option<Vec<MigSlice>>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides the card from CUDA. The [`Detector`](super::Detector) sets this field; NVML
     /// does not know it.

@@ -12,7 +12,7 @@ use crate::machine::bytes::mib;
 use crate::machine::pci::PciId;
 use crate::machine::reading::Reading;
 
-/// Maximum time for the program's answer. Then the program is ended, because a driver that hangs must not delay a load.
+/// Maximum time for the program's answer. A slower program is ended, because a driver that hangs must not delay a load.
 const MAX_TIME: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -50,7 +50,7 @@ impl Draft {
             n_outputs_max: main.n_seq_max,
             type_k: self.options.type_k.unwrap_or(KvType::F16),
             type_v: self.options.type_v.unwrap_or(KvType::F16),
-            // The draft's own blocks that predict further tokens are not loaded.
+            // llama.cpp does not load the draft's own prediction blocks.
             mtp: false,
             // common/speculative.cpp, `common_base_params_to_speculative`.
             moe_cache_size: 0,
@@ -65,17 +65,17 @@ impl Draft {
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
         let context = self.context(main)?;
-        // An estimate splits layers by free bytes, which must not all be 0. On one GPU there is nothing to split, and
-        // it may be full.
+        // An estimate splits layers by free bytes, which must not all be 0. With one GPU there is nothing to split, and
+        // that GPU may be full.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
         let all = self.profile.full_offload();
         let layers = if gpus.is_empty() { 0 } else { self.options.n_gpu_layers.map_or(all, |layers| layers.min(all)) };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). It then also holds
-        // their indices and, beside the returned logits, probabilities, tokens and candidates (llama-context.cpp,
-        // `output_reserve`).
+        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). The output buffer
+        // then also holds probabilities, tokens, candidates and their indices beside the returned logits
+        // (llama-context.cpp, `output_reserve`).
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
         let sampled = n_vocab.saturating_mul(16).saturating_mul(context.n_seq_max.into());
         let uncertain = |of_graph: u64| of_graph.saturating_add(sampled);

@@ -1,6 +1,6 @@
-//! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). Its
-//! bytes are those that llama.cpp counted. Where it was not asked, the weights are exact and the compute buffers are an
-//! upper bound.
+//! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). If
+//! llama.cpp has counted the bytes, they are its numbers. Otherwise the weights are exact and the compute buffers are
+//! an upper bound.
 
 use std::num::Saturating;
 
@@ -15,11 +15,11 @@ use super::error::{Error, file};
 
 /// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
 /// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
-/// patches per side of a token if the header does not say, and whether the header's `image_max_pixels` applies.
+/// patches per side of a token if the header states none, and whether the header's `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
-    ("gemma3 minicpmv4_6", 0, 4, false),
+    ("gemma3 minicpmv4_6 step3vl", 0, 4, false),
     ("phi4 dots_ocr", 0, 1, true),
     ("paddleocr glm5v exaone4_5 mimovl", 0, 2, true),
     ("lfm2", 256, 1, false),
@@ -28,11 +28,17 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("gemma4v", 1120, 3, false),
     ("qwen2vl_merger qwen2.5vl_merger qwen3vl_merger qwen2.5o ling3vl glm4v", 4096, 2, false),
     ("kimik25", 4096, 1, true),
+    // llama.cpp's limit is 62,500. The limit of a load is this one (autoplace, `load/mmproj.rs`).
+    ("youtuvl", 4096, 2, false),
     ("hunyuanvl", 16384, 2, true),
 ];
 
 /// Image projectors that cut an image into slices of many shapes.
 const SLICED: &str = "resampler minicpmv4_6";
+
+/// Pixels of a side of Step3-VL's tiles, beside which an image of `image_size` is encoded (mtmd-image.h,
+/// `default_image_crop_size`).
+const STEP3_TILE: u64 = 504;
 
 /// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
@@ -42,8 +48,8 @@ const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflami
 /// (models/siglip.cpp), and the padding of Metal's fused attention (ggml-metal-ops.cpp).
 const SLACK: Saturating<u64> = Saturating(32 << 20);
 
-/// Image projectors whose rows attend to all others of their image (mtmd.cpp, `mtmd_decode_use_non_causal`). For
-/// `gemma4v` that depends on the width of the rows, and for these widths it is not so.
+/// Image projectors whose rows attend to all other rows of their image (mtmd.cpp, `mtmd_decode_use_non_causal`).
+/// `gemma4v` is an exception at the widths of [`CAUSAL_GEMMA4V`]: there its rows attend causally.
 const NON_CAUSAL: &str = "gemma3 gemma4v gemma4uv sensenova_u1 deepseek4v";
 const CAUSAL_GEMMA4V: [u32; 2] = [1536, 2560];
 
@@ -114,7 +120,8 @@ impl Mmproj {
         }
     }
 
-    /// Rows that the model must compute at once: those of the largest image, where each attends to all others.
+    /// Rows that the model must compute at once, if each row of an image attends to all others: those of the largest
+    /// image.
     pub(super) fn rows_at_once(&self) -> Option<u32> {
         let of_images = |encoder: &&Encoder| encoder.is_non_causal;
         self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()
@@ -151,7 +158,7 @@ impl Mmproj {
         // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
         let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
-        // Buffers split into chunks leave gaps into which the next scores do not fit (ggml-vulkan.cpp,
+        // Buffers that are split into chunks have gaps, and the next scores do not fit into them (ggml-vulkan.cpp,
         // `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };
         let (mut compute, mut inputs) = (Saturating(0), Saturating(0));
@@ -180,11 +187,12 @@ impl Mmproj {
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input of fixed size; for inputs of free size, the tokens and the patches of each.
+    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` counts its
+    /// tokens and `merged` the patches of each.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image that one computation holds.
+    /// Tiles of an image in one computation.
     batch: Saturating<u64>,
     /// Bytes for each patch: `beside` for the picture and the projector's results; `attention` for queries, keys,
     /// values and their results; `step` for a block's other steps; `widest` for the widest activation.
@@ -216,7 +224,10 @@ impl Encoder {
             ("vision", Some(&(_, tokens, merge, reads_max_pixels))) => {
                 let stated = optional("projector.scale_factor")?.or(optional("spatial_merge_size")?);
                 let merge = stated.unwrap_or(merge);
-                let (side, image) = (size("patch_size")?, size("image_size")?);
+                let (side, mut image) = (size("patch_size")?, size("image_size")?);
+                if projector == "step3vl" {
+                    image = image.max(STEP3_TILE);
+                }
                 let longest = optional("preproc_image_size")?.filter(|_| projector == "lightonocr");
                 let stated =
                     optional("image_max_pixels")?.filter(|_| reads_max_pixels).map(|pixels| pixels / side / side);
@@ -226,7 +237,7 @@ impl Encoder {
                 // The sides of a slice are rounded, which makes narrow ones larger (mtmd-image.cpp, `get_best_resize`).
                 let square = if is_listed(SLICED, projector) { square * n(3) / n(2) } else { square };
                 let tokens = if stated.is_some() { 0 } else { tokens };
-                // Three colours of two frames.
+                // A patch has three colours of two frames.
                 (n(6 * side) * n(side), square.max(n(stated.unwrap_or(0))), tokens, n(merge) * n(merge))
             }
             ("audio", _) if is_listed(WHISPER, projector) => (n(2 * size("num_mel_bins")?), n(1500), 0, n(0)),
@@ -303,7 +314,7 @@ impl Encoder {
         let beside = positions * self.beside + pairs * self.masks + SLACK;
         let attention = positions * self.attention;
         let device = beside + (attention + scores * pairs * self.scores).max(positions * self.step);
-        // The CPU computes attention that a GPU cannot fuse (clip.cpp, `warmup`), with its own queries, keys and
+        // If a GPU cannot fuse attention, the CPU computes it (clip.cpp, `warmup`) and keeps its own queries, keys and
         // values.
         (device, beside + attention * scores)
     }

@@ -7,8 +7,8 @@
 //!
 //! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, or of
 //!   the [stated](DraftOptions) layers, in the [context](Companion::draft_context) that llama.cpp's programs use.
-//! - An **mmproj** has the bytes that llama.cpp [counted](Companion::counted) for the largest image. Where it was not
-//!   asked, its weights are exact by the backend's rules, and its compute buffers are an upper bound.
+//! - The bytes of an **mmproj** are those that llama.cpp [counted](Companion::counted) for the largest image. Without
+//!   such a count, its weights are exact by the backend's rules, and its compute buffers are an upper bound.
 
 mod bytes;
 mod draft;
@@ -74,8 +74,8 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] for a missing key that its
-    /// size depends on, [`Error::Unread`] if no bound of its memory is known.
+    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] if the header lacks a key
+    /// that determines the size, [`Error::Unread`] if no bound of the memory is known.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
         Ok(Self { name: header.title().unwrap_or_default(), kind })
@@ -101,9 +101,9 @@ impl Companion {
         self
     }
 
-    /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), computed with
-    /// this setting of flash attention. [`bytes`](Self::bytes) returns them instead of its bound. They have no effect
-    /// on a draft.
+    /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), with this
+    /// setting of flash attention. [`bytes`](Self::bytes) then returns these bytes instead of a bound. They have no
+    /// effect on a draft.
     pub fn counted(mut self, device: Option<&str>, flash: FlashAttention, bytes: CompanionBytes) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.counted.push(Counted { device: device.map(str::to_owned), flash, bytes });
@@ -135,7 +135,7 @@ impl Companion {
         }
     }
 
-    /// The name for people: `general.name`, or else the file's name.
+    /// The name for people: `general.name`, or the file's name without one.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -168,9 +168,9 @@ impl Companion {
         }
     }
 
-    /// The companion's memory beside a main model with these parameters: on this GPU as far as possible (a draft's
-    /// [stated](DraftOptions) layers), or without a GPU on the host alone. Only the GPU's backend matters, not its free
-    /// memory.
+    /// The companion's memory beside a main model with these parameters: on this GPU as far as possible (only the
+    /// [stated](DraftOptions) layers of a draft), or on the host if `gpu` is `None`. Only the GPU's backend matters,
+    /// not its free memory.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Companion {
         }
     }
 
-    /// The ubatch, in tokens, that the main model needs for the companion: the rows of an image of which each attends
-    /// to all others, as Gemma 3's do, are computed at once. `None` where any ubatch will do.
+    /// The ubatch, in tokens, that the main model needs for the companion. If each row of an image attends to all
+    /// others, as Gemma 3's do, all rows of the image must be computed at once. `None` if any ubatch will do.
     pub fn rows_at_once(&self) -> Option<u32> {
         match &self.kind {
             Kind::Mmproj(mmproj) => mmproj.rows_at_once(),

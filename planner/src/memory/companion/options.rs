@@ -14,12 +14,12 @@ use crate::memory::KvType;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DraftOptions {
-    /// Type of the draft's keys. Default: `F16`, whatever the type of the main model's keys is.
+    /// Type of the draft's keys. Default: `F16`, independent of the main model's types.
     pub type_k: Option<KvType>,
     /// Type of the draft's values. Default: `F16`.
     pub type_v: Option<KvType>,
-    /// Number of the draft's layers on its GPU, counted from the output layer on. A larger number than the draft has
-    /// means all; 0 means the host. Default: all, or the host if no GPU has room for all.
+    /// Number of the draft's layers on its GPU, counted from the output layer on. A number above that of the draft's
+    /// layers means all; 0 means the host. Default: all, or the host if no GPU has room for all.
     pub n_gpu_layers: Option<u32>,
     /// The GPU of the draft, by a name for [`Machine::gpu_named`](crate::machine::Machine::gpu_named), or
     /// [`HOST`](Self::HOST). Default: the device where the draft costs the main model least.

@@ -10,9 +10,9 @@ const MAX_SIZE_DIFFERENCE: u64 = 128;
 /// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): earlier tokens may differ.
 const FIRST_COMPARED: usize = 5;
 
-/// Checks that both headers have the same tokenizer, vocabularies of similar size, tokens with the same texts, and the
-/// same tokens added before and after a text, as far as both state them. llama.cpp checks the same, with its defaults
-/// for missing keys (common/speculative.cpp, `common_speculative_are_compatible`).
+/// Checks that both headers have the same tokenizer, vocabularies of similar size, the same texts of tokens, and the
+/// same tokens added before and after a text. Facts that a header does not state are not compared. llama.cpp checks the
+/// same with its defaults for missing keys (common/speculative.cpp, `common_speculative_are_compatible`).
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let differs = |what: &str, of_draft: String, of_main: String| {
         Err(Error::Vocabulary { draft: file(draft), main: file(main), what: what.to_owned(), of_draft, of_main })
@@ -47,7 +47,7 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tokens of the vocabulary; for a model without one, the number in `vocab_size`.
+/// Tokens of the vocabulary; without one, the number in `vocab_size`.
 fn size(header: &Header) -> Result<u64, gguf::Error> {
     match header.array("tokenizer.ggml.tokens")? {
         Some(tokens) => Ok(tokens.len()),
@@ -102,7 +102,7 @@ mod tests {
             // Only the first five tokens may differ.
             (vocabulary("gpt2", 1000, Some(4)), bpe(1000), None),
             (vocabulary("gpt2", 1000, Some(5)), bpe(1000), Some("token 5")),
-            // The token itself matters only if both add one.
+            // The token's id matters only if both vocabularies add the token.
             (first(7, false), first(8, false), None),
             (first(7, true), bpe(1000), None),
             (first(7, true), first(8, true), Some(before)),

@@ -38,7 +38,8 @@ impl Assignment {
             if il < first || il - first >= on_gpus {
                 return Place::Host;
             }
-            // llama.cpp: float(il - i_gpu_start) / act_gpu_layers, then std::upper_bound, the first point above it.
+            // llama.cpp computes float(il - i_gpu_start) / act_gpu_layers and takes the first point above it
+            // (std::upper_bound).
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
             // The last point is 1 up to rounding, and a share is below 1. If rounding puts the share at or above the
@@ -92,9 +93,9 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     Ok(parts.iter().any(|&part| part > 0.0).then_some(parts))
 }
 
-/// The points where the layers pass from one GPU to the next: the cumulative shares of `weights`, which are free bytes
-/// if no `tensor_split` is given. If all weights are 0, the GPUs share the layers evenly (llama-model.cpp,
-/// `load_tensors`).
+/// The points at which the layers pass from one GPU to the next: the cumulative shares of `weights`. Without a
+/// `tensor_split`, the weights are the free bytes. If all weights are 0, the GPUs share the layers evenly
+/// (llama-model.cpp, `load_tensors`).
 ///
 /// # Errors
 ///
@@ -150,7 +151,7 @@ mod tests {
             n_layer in 1u32..=512,
             cuts in prop::collection::vec(0u32..=513, 0..16),
         ) {
-            // A random division of the layers into the host's part and up to 15 GPUs' parts, some of them empty.
+            // Divides the layers at random into the host's part and up to 15 GPUs' parts; some parts may be empty.
             let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
             cuts.sort_unstable();
             let mut counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -159,7 +160,7 @@ mod tests {
             let wanted = Assignment::by_counts(n_layer, &counts);
             let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
                 Some(parts) => split_points(&parts).unwrap(),
-                // A single GPU needs no proportions; several GPUs without layers have none.
+                // A single GPU has no proportions, nor do several GPUs without layers.
                 None => {
                     prop_assert!(counts.len() == 1 || split.n_gpu_layers == 0);
                     vec![1.0]

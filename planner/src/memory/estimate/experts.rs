@@ -1,5 +1,5 @@
-//! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes, as the
-//! constructor in llama-moe-cache.cpp allocates them.
+//! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes. The
+//! arithmetic is that of the constructor in llama-moe-cache.cpp.
 //!
 //! Layers on the same GPU whose experts have the same types and shapes share their slots. A slot holds one expert of
 //! one layer: a part of each of the layer's expert tensors.
@@ -25,7 +25,7 @@ struct ExpertTensor {
     each: u64,
 }
 
-/// The expert tensors of a block that all lie in plain memory of the host; empty if some lie elsewhere.
+/// The expert tensors of a block, if all of them lie in plain memory of the host; otherwise empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostExperts {
     tensors: [Option<ExpertTensor>; TENSORS.len()],
@@ -44,7 +44,7 @@ impl HostExperts {
         self.bytes = self.bytes.saturating_add(weight.bytes);
     }
 
-    /// Empties a block of which some experts lie elsewhere.
+    /// Empties a block if some of its experts lie elsewhere.
     pub(super) fn finish(&mut self) {
         if self.is_elsewhere {
             *self = Self::default();
@@ -60,8 +60,8 @@ impl HostExperts {
         self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
     }
 
-    /// Bytes of this many slots by the rules of a backend, which may pad the last row of a tensor. llama.cpp does not
-    /// count that when it chooses their number, nor in a load without data.
+    /// Bytes of this many slots by the rules of a backend, which may pad the last row of a tensor. llama.cpp ignores
+    /// that padding when it chooses the number of slots, and in a load without data.
     fn allocated(&self, slots: u64, rules: &BackendRules) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
             let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
@@ -92,20 +92,20 @@ struct Group<'t> {
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ExpertCache {
-    /// Bytes of each GPU.
+    /// Bytes on each GPU.
     pub gpus: Vec<u64>,
-    /// The part of each GPU's bytes that a load without data does not count: padding of the last rows.
+    /// The part of each GPU's bytes that a load without data ignores: the padding of the last rows.
     pub padding: Vec<u64>,
-    /// Bytes of the host, for the slots of each layer's experts.
+    /// Bytes on the host: the slot numbers of each layer's experts.
     pub host: u64,
     /// Bytes of the experts on the host that the cache could hold.
     pub experts: u64,
-    /// The share of those experts that it holds at once, 0 to 1.
+    /// The share of those experts that the cache holds at once, 0 to 1.
     pub share: f64,
-    /// Experts that it holds at once, each of one layer, over all GPUs.
+    /// The number of experts that the cache holds at once over all GPUs. An expert belongs to one layer.
     pub slots: u64,
-    /// The smallest size, in bytes over all GPUs, below which llama.cpp makes no cache for some of these layers. 0
-    /// without such layers.
+    /// The smallest cache, in bytes over all GPUs, with which llama.cpp caches all of these layers. 0 without such
+    /// layers.
     pub least: u64,
 }
 
@@ -127,7 +127,8 @@ impl ExpertCache {
             }
         }
         let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
-        let bytes_of = |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|it| it.bytes).sum::<u64>();
+        let bytes_of =
+            |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|group| group.bytes).sum::<u64>();
         // The proportions of a plan are the layers of each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
         let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };
@@ -137,11 +138,11 @@ impl ExpertCache {
             let of_gpu = bytes_of(group.gpu) as f64;
             let alignment = table.rules(group.gpu).map_or(1, |rules| rules.alignment);
             let needed = group.experts.slots(n_used.into(), alignment);
-            // The part of the cache that this group gets.
+            // The part of the whole cache that this group gets.
             let part = split(group.gpu) / all * group.bytes as f64 / of_gpu;
             cache.least = cache.least.max((needed as f64 / part).ceil() as u64);
             cache.experts = cache.experts.saturating_add(group.bytes);
-            // In the order of llama.cpp's own arithmetic.
+            // The operations are in the order of llama.cpp's own arithmetic.
             let budget = (size as f64 * split(group.gpu) / all * group.bytes as f64 / of_gpu) as u64;
             let most = group.layers.saturating_mul(group.experts.count());
             let slots = most_slots(group.experts, most, budget, alignment);
@@ -162,7 +163,7 @@ impl ExpertCache {
     }
 }
 
-/// The most slots, up to `most`, that fit in `budget` bytes.
+/// The largest number of slots, at most `most`, that fits in `budget` bytes.
 fn most_slots(experts: &HostExperts, most: u64, budget: u64, alignment: u64) -> u64 {
     let (mut fits, mut fails) = (0, most.saturating_add(1));
     while fails - fits > 1 {
@@ -191,7 +192,7 @@ mod tests {
         let mut experts = HostExperts::default();
         experts.add(&weight("blk.0.ffn_up_exps.weight", 100, 8), true);
         experts.add(&weight("blk.0.ffn_down_exps.weight", 60, 8), true);
-        // Biases, and weights of other kinds, do not belong to it.
+        // Biases and weights of other kinds are not expert tensors.
         experts.add(&weight("blk.0.ffn_up_exps.bias", 4, 8), true);
         experts.add(&weight("blk.0.ffn_up_shexp.weight", 4, 1), true);
         experts.finish();

@@ -22,9 +22,9 @@ pub(super) enum Pinned {
 }
 
 impl Pinned {
-    /// The first GPU that offers pinned memory decides (llama-model.cpp, `make_cpu_buft_list`). If an unknown one
-    /// before it may offer some too, memory is pinned in any case, and the two backends differ only in types that
-    /// hardly any model has.
+    /// The kind of pinned memory with these GPUs: the first GPU that offers pinned memory decides (llama-model.cpp,
+    /// `make_cpu_buft_list`). A GPU of unknown kind before it does not matter: memory is pinned in any case, and the
+    /// two backends differ only in types that hardly any model has.
     pub(super) fn from_gpus(gpus: &[&Gpu]) -> Self {
         let surest = |pinned: &Self| match pinned {
             Self::Yes(_) => 0,
@@ -34,7 +34,7 @@ impl Pinned {
         gpus.iter().map(|gpu| Self::from_backend(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
     }
 
-    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp implement it; in
+    /// The kind of a backend, by its device's `get_host_buffer_type`. ggml-cuda.cu and ggml-vulkan.cpp implement it; in
     /// ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp it is NULL.
     fn from_backend(backend: &str) -> Self {
         match (Family::from_backend(backend), backend) {
@@ -69,8 +69,8 @@ impl HostMemory {
     }
 
     /// Bytes that pinned memory takes beyond the weights: on Vulkan, 32 bytes for each buffer of at most 1 GiB
-    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`). With a mapped file, pinned memory becomes
-    /// plain memory (llama-model-loader.cpp, `create_tensor`).
+    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`). Pinned memory is plain memory if the file is
+    /// mapped (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn beside(&self, bytes: u64) -> u64 {
         match self.pinned {
             Pinned::Yes(Family::Vulkan) if !self.mmap => bytes.div_ceil(1 << 30).saturating_mul(32),
@@ -78,7 +78,7 @@ impl HostMemory {
         }
     }
 
-    /// Whether the host stores a tied embedding twice: if the lookup and the product choose different buffer types
+    /// Whether the host stores a tied embedding twice, because lookup and product choose different buffer types
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
@@ -90,8 +90,8 @@ impl HostMemory {
     }
 }
 
-/// Whether this CPU may repack this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). The decision
-/// depends on the instruction set, of which only the architecture is known here. Repacking does not change the size.
+/// Whether this CPU may repack this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). That depends
+/// on the instruction set, and only the architecture is known here. Repacking does not change the size.
 fn repackable(weight: &Weight) -> bool {
     use TensorType::{IQ4_NL, MXFP4, Q1_0, Q2_K, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let everywhere = matches!(weight.ty, Q4_0 | Q2_K | Q4_K | IQ4_NL | MXFP4);
@@ -109,7 +109,7 @@ mod tests {
     use crate::memory::backend::Family;
 
     #[test]
-    fn the_first_gpu_that_pins_memory_gives_it() {
+    fn the_first_gpu_that_pins_memory_decides() {
         let vulkan = Pinned::Yes(Family::Vulkan);
         for (backends, by) in [
             (&["MTL", "Vulkan", "CUDA"][..], vulkan),

@@ -20,11 +20,11 @@ struct Cache {
     /// Elements of keys and of values.
     elements: (u64, u64),
     held: CacheKinds,
-    /// The copy of an earlier block's compressed keys, for a block that reads them.
+    /// The copied keys of an earlier block, for a block that reads compressed keys.
     copy: Option<Copied>,
 }
 
-/// Compressed keys of an earlier block, as a block on another device keeps them.
+/// The copy of an earlier block's compressed keys on the device of a block that reads them.
 #[derive(Debug, Clone)]
 struct Copied {
     /// The earlier block.
@@ -51,19 +51,19 @@ struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Cells of a windowed cache that `sharing` sequences share. llama.cpp computes the size in 32 bits
+    /// Cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
             return self.sizes.cells;
         }
-        // The batch is limited by the context first (llama-context.cpp, the constructor).
+        // llama.cpp first limits the batch by the context (llama-context.cpp, the constructor).
         let n_ubatch = self.params.computed().min(self.params.n_ctx);
         let tokens = window.wrapping_mul(sharing).wrapping_add(n_ubatch);
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
-    /// Cells of a windowed cache; 0 for any other.
+    /// Cells of the windowed cache with these rows; 0 if the cache has no window.
     fn window_of(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Window(window) if self.params.kv_unified => self.window_cells(window, self.params.n_seq_max),
@@ -96,7 +96,7 @@ impl Shape<'_> {
         let (ty, n) = match kept.part {
             Part::Keys | Part::IndexKeys => (type_k, kept.n),
             Part::Values => (type_v, self.transposed.unwrap_or(kept.n)),
-            // All blocks have the same width, so a transposed tensor is no wider.
+            // All blocks have the same width of values, so a transposed tensor is no wider.
             Part::IndexValues => (type_v, kept.n),
             Part::State => (TensorType::F32, kept.n),
         };
@@ -164,7 +164,7 @@ impl KvTable {
         }
     }
 
-    /// Bytes that a block's cache adds to the device that holds the block; 0 if all caches are on the host.
+    /// Bytes that a block's cache takes on the device of the block; 0 if all caches are on the host.
     pub(super) fn block_bytes(&self, place: Place, block: usize) -> u64 {
         let bytes = self.blocks.get(block).filter(|_| self.offload).and_then(|cache| match place {
             Place::Gpu(gpu) => cache.gpus.get(gpu).copied(),
@@ -173,8 +173,8 @@ impl KvTable {
         bytes.unwrap_or(0)
     }
 
-    /// Whether block `il` keeps a copy of the compressed keys that it reads: the first of the blocks that read them on
-    /// a device other than theirs (llama-kv-cache-dsv4.cpp, the constructor).
+    /// Whether block `il` keeps a copy of the compressed keys that it reads. On each device other than that of the
+    /// keys, the first block that reads them keeps a copy (llama-kv-cache-dsv4.cpp, the constructor).
     fn is_copied(&self, copy: &Copied, il: usize, assignment: &Assignment) -> bool {
         let place = |il: usize| assignment.blocks.get(il);
         let reads = |il: usize| self.blocks[il].copy.as_ref().is_some_and(|other| other.from == copy.from);
@@ -223,8 +223,8 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
 }
 
 /// The state of each block, and the width of the widest values. If the layout is unknown, every block counts as if it
-/// kept everything. That exceeds sliding windows, compressed keys and shared caches, but says nothing about recurrent
-/// states.
+/// kept every token. That is too much for sliding windows, compressed keys and shared caches, and leaves recurrent
+/// states out.
 fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {
         KvLayout::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),

@@ -56,7 +56,7 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
-    /// Bytes of the cache of experts over all GPUs, and most experts of a layer that a token uses.
+    /// Bytes of the cache of experts over all GPUs, and the highest number of experts of a layer that a token uses.
     moe_cache_size: u64,
     n_expert_used: u32,
 }
@@ -72,8 +72,8 @@ impl Estimate {
         Self::over(profile, gpus, params, None)
     }
 
-    /// The estimate for another context, with the same weights in the same places. The parameters must map and
-    /// rearrange weights alike.
+    /// The estimate for another context, with the same weights in the same places. Both contexts must have the same
+    /// parameters for mapping and rearranging weights.
     pub(crate) fn with_params(
         &self,
         profile: &ModelProfile,
@@ -145,8 +145,8 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Places weights apart from their layer. For each weight the first pattern found in its name decides. Caches stay
-    /// with the layers.
+    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. Caches stay with
+    /// the layers.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl Estimate {
         self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
-    /// Bytes of weights and caches, without `compute`. They are exact, and cheap enough to rule out hopeless
-    /// placements.
+    /// Bytes of weights and caches, without `compute`. They are exact, and fast enough to compute for every placement
+    /// that the search rules out.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }
@@ -201,8 +201,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device (on the host approximately): its weights, and its cache if that lies with
-    /// it. The output layer has the number `n_layer`.
+    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. The bytes on
+    /// the host are approximate. `il` is `n_layer` for the output layer.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
@@ -212,10 +212,11 @@ impl Estimate {
         self.weights.weight_bytes(gpu, weight)
     }
 
-    /// Bytes per device under this assignment, and the bytes by which the compute buffers may be larger: an eighth of
-    /// them and of the logits, at least 8 MiB, and more for details that the formula does not cover.
+    /// Bytes per device under this assignment, and the bytes by which the compute buffers may exceed them: an eighth of
+    /// the buffers and of the logits, at least 8 MiB, and more for details that the formula does not cover.
     ///
-    /// The assignment must be of this model on these GPUs. A layer on a GPU outside the estimate counts as the host's.
+    /// The assignment must belong to this model and these GPUs. A layer on a GPU outside the estimate counts as the
+    /// host's.
     pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);

@@ -1,6 +1,6 @@
-//! Bytes of weights on each device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
-//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`). The table keeps each weight,
-//! so that overrides can be matched by name without the profile.
+//! Bytes of weights on each device. They are exact: the code follows llama.cpp's choice of buffer types
+//! (llama-model.cpp, `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`). The table
+//! keeps each weight, so that overrides can be matched by name without the profile.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct StoredWeight {
 enum Kind {
     /// The model's file.
     Model,
-    /// A factor of a LoRA adapter. It lies with the weight of its name, and is neither mapped nor rearranged.
+    /// A factor of a LoRA adapter. It lies with the weight of the same name, and is neither mapped nor rearranged.
     Lora,
     /// A layer's part of a control vector. It lies on the layer's device, and no override can match it by name.
     ControlVector,
@@ -62,7 +62,7 @@ impl Stored {
             adapted.flat_map(|(group, LoraPair { a, b })| [a, b].map(|factor| store(*group, Kind::Lora, factor)));
         let (blocks, direction) = profile.control_vector();
         let control_vector = blocks.map(|block| store(Group::Block(block), Kind::ControlVector, &direction));
-        // The copy of the token embedding that a tied output needs.
+        // A tied output needs a copy of the token embedding.
         let tied = of.output_matrix().filter(|_| of.tied_output).map(|matrix| store(Group::Tied, Kind::Model, matrix));
         let weights = own.chain(lora).chain(control_vector).chain(tied).collect();
         Self { weights, rope_blocks: of.rope_blocks.clone() }
@@ -126,15 +126,15 @@ pub(super) struct WeightTable {
 /// Bytes of each layer, without weights placed elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Sums {
-    /// Bytes that no assignment moves: on GPUs, and on the host.
+    /// Bytes that lie in the same place under every assignment: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
     blocks: Vec<Layer>,
     output: Layer,
-    /// The copy of the token embedding that a tied output needs on its device; empty otherwise.
+    /// The copy of the token embedding that a tied output needs on its device; empty if the output is not tied.
     tied: Layer,
     rope: Layer,
-    /// For each block, its experts if a [cache](super::experts) can hold them; otherwise empty.
+    /// The experts of each block if a [cache](super::experts) can hold them, otherwise empty.
     host_experts: Vec<HostExperts>,
 }
 
@@ -178,7 +178,7 @@ impl WeightTable {
             let of_its_own = (weight.kind == Kind::Model && weight.weight.stays_on_host()).then_some(Place::Host);
             let layer = match places.get(index).copied().flatten().or(of_its_own) {
                 Some(Place::Gpu(gpu)) => {
-                    // A tied output finds an embedding already in its buffer type and shares it
+                    // If the embedding is already in the buffer type of a tied output, the output shares it
                     // (llama-model-loader.cpp, `create_tensor`).
                     if let Some(bytes) = sums.fixed_gpus.get_mut(gpu)
                         && !is_tied
@@ -212,8 +212,8 @@ impl WeightTable {
         sums
     }
 
-    /// The experts of each block that all lie in plain memory of the host, wherever the block is. Rearranged weights do
-    /// not count (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
+    /// The experts of each block, if all of them lie in plain memory of the host; the place of the block does not
+    /// matter. Rearranged weights do not count (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
     fn host_experts(&self, places: &[Option<Place>]) -> Vec<HostExperts> {
         let mut all = vec![HostExperts::default(); self.stored.rope_blocks.len()];
         for (index, weight) in self.stored.weights.iter().enumerate() {
@@ -244,8 +244,8 @@ impl WeightTable {
         self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
-    /// Bytes that a block, or past the last block the output layer, adds to a device. The host already has a tied
-    /// output's matrix.
+    /// Bytes that a layer adds to a device. `il` is a block, or the number of blocks for the output layer. The host
+    /// already has a tied output's matrix.
     pub(super) fn layer_bytes(&self, place: Place, il: usize) -> u64 {
         let Sums { blocks, output, tied, .. } = &*self.sums;
         match (blocks.get(il), place) {
@@ -273,7 +273,7 @@ impl WeightTable {
         if assignment.output != Place::Host || twice {
             put(&sums.tied, assignment.output);
         }
-        // One copy for each buffer type that holds a block with rope frequencies.
+        // Each buffer type that holds a block with rope frequencies has one copy.
         for place in (0..self.rules.len()).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
             if blocks.any(|(&block, &uses)| uses && block == place) {

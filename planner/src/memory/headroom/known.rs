@@ -1,15 +1,15 @@
-//! Memory of a GPU outside the buffers that llama.cpp counts: measured on the device, or else from a table with
-//! sources.
+//! Memory of a GPU outside the buffers that llama.cpp counts: the figure measured on the device, or one from a table
+//! that names its sources.
 
 use super::PeakSizes;
 use crate::machine::{Gpu, LearnedHeadroom, mib};
 use crate::memory::backend::Family;
 
-/// A CUDA context on an unknown card. Published values range from 107 MiB (RTX 4060 Ti) to 555 MiB (RTX PRO 6000):
-/// llama.cpp PR 23604, measured at the first `cudaMemGetInfo`.
+/// A CUDA context on an unknown card. Published values range from 107 MiB (RTX 4060 Ti) to 555 MiB (RTX PRO 6000),
+/// measured at the first `cudaMemGetInfo` (llama.cpp PR 23604).
 const CUDA_CONTEXT: u64 = mib(560);
 
-/// A CUDA context's fixed part, and its part for each thread that the multiprocessors hold at once.
+/// The fixed part of a CUDA context, and the part for each thread that the multiprocessors can hold at once.
 ///
 /// CUDA reserves local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
 /// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The two measured cards, with 52224
@@ -23,10 +23,10 @@ const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 /// `cublasSetWorkspace`).
 const CUBLAS_WORKSPACE: u64 = mib(32);
 
-/// A Vulkan device with its pipelines. No figure is published; this is about CUDA's value for small cards.
+/// A Vulkan device with its pipelines. No figure is published; this one is about CUDA's value for small cards.
 const VULKAN_DEVICE: u64 = mib(128);
 
-/// Bytes that the driver will still take for itself.
+/// Bytes that the driver will take for itself after this moment.
 pub(super) fn driver(gpu: &Gpu) -> u64 {
     let is_open = gpu.free_is_after_opening();
     let table = match Family::from_backend(&gpu.backend) {
@@ -44,8 +44,8 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
     }
 }
 
-/// Bytes that will grow after the load. A measurement with a smaller workload than this one can only raise the table's
-/// value.
+/// Bytes by which memory will grow after the load. If the measured workload was smaller than this one, the measurement
+/// can only raise the table's value.
 pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
     let pools = peak_sizes.activations.saturating_mul(2);
     let table = match Family::from_backend(&gpu.backend) {
@@ -62,7 +62,7 @@ pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
     }
 }
 
-/// Bytes of a CUDA context. No figures are published for ROCm and MUSA; they get the largest one.
+/// Bytes of a CUDA context. No figures are published for ROCm and MUSA, so they get the largest one.
 fn cuda_context(gpu: &Gpu) -> u64 {
     match gpu.resident_threads {
         Some(threads) if gpu.backend == "CUDA" => {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_a_little_more_than_was_measured_on_each_card() {
+    fn the_predicted_context_slightly_exceeds_the_measured_one_on_each_card() {
         let named = |name| Gpu::named(name).unwrap();
         for (gpu, context) in [
             // Measured: 107 and 555 MiB.
@@ -105,11 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_replaces_the_table_as_far_as_it_goes() {
+    fn a_measurement_replaces_only_the_figures_that_it_covers() {
         type Edit = fn(&mut Gpu);
         let cases: [(Edit, u64, u64); 4] = [
             (|_| (), 20, 30),
-            // On an open device half of a context is still to come.
+            // On an open device, half of a context is yet to be allocated.
             (|gpu| gpu.learned = None, 200, 88),
             // The measurement did not include opening the context.
             (|gpu| gpu.ggml = None, 400, 30),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn for_more_work_than_was_measured_the_larger_number_counts() {
+    fn for_a_larger_workload_the_larger_of_table_and_measurement_counts() {
         let more = PeakSizes { activations: PEAK_SIZES.activations + 1, ..PEAK_SIZES };
         let mut gpu = measured();
         assert_eq!(growth(&gpu, &more), mib(32 + 2 * 28) + 2);

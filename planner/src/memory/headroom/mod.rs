@@ -1,6 +1,6 @@
 //! Headroom: bytes left free on purpose, in three named parts. llama.cpp's breakdown does not count the driver's own
 //! memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235
-//! and 7654). The values come from a table that errs on the large side, until measurements replace them.
+//! and 7654). The values come from a table, which errs on the large side, until measurements replace them.
 
 mod known;
 
@@ -11,7 +11,7 @@ use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
 use crate::profile::{ModelProfile, Weight};
 
-/// The properties of a load that decide the memory of the driver and its pools.
+/// The properties of a load that determine the memory of the driver and of its pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeakSizes {
@@ -58,8 +58,8 @@ pub struct HeadroomParts {
     pub prompt_store: u64,
 }
 
-/// A format without names, such as that of a worker's messages, gets every field. JSON leaves out a `prompt_store` of
-/// 0.
+/// A format without field names, such as that of a worker's messages, gets every field. JSON leaves out a
+/// `prompt_store` of 0.
 impl Serialize for HeadroomParts {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { driver, growth, margin, prompt_store } = self;
@@ -81,7 +81,7 @@ impl HeadroomParts {
         self.driver.saturating_add(self.growth).saturating_add(self.margin).saturating_add(self.prompt_store)
     }
 
-    /// Distributes `bytes` over the parts in order; the rest is margin.
+    /// Distributes `bytes` over driver and growth in this order; the rest is margin.
     fn filled(self, bytes: u64) -> Self {
         let driver = self.driver.min(bytes);
         let growth = self.growth.min(bytes - driver);
@@ -94,14 +94,14 @@ impl HeadroomParts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Headroom {
-    /// Driver, pools, and room for an error of the estimate; nothing for other programs. For a card that only this
-    /// program uses.
+    /// Driver, pools, and the possible error of the estimate; nothing for other programs. Meant for a card that only
+    /// this program uses.
     Tight,
-    /// Driver, pools, and 1 % of the free memory: see [`Headroom::of_gpu`].
+    /// Driver, pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
     #[default]
     Default,
-    /// As [`Default`](Self::Default), and all programs together use at most 85 % of the card's total. For a shared
-    /// card.
+    /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. Meant for a
+    /// shared card.
     Cautious,
     /// This many bytes in total.
     Bytes(u64),
@@ -110,13 +110,14 @@ pub enum Headroom {
     Percent(f32),
 }
 
-/// Certain loss by rounding: drivers allocate pieces of 2 MiB (CUDA's granularity, `cuMemGetAllocationGranularity`),
-/// and weights, cache, compute buffers and the driver's own memory take a few pieces each.
+/// The loss by rounding, which always occurs: drivers allocate pieces of 2 MiB (CUDA's granularity,
+/// `cuMemGetAllocationGranularity`), and weights, cache, compute buffers and the driver's own memory take a few pieces
+/// each.
 const ROUNDING: u64 = mib(16);
 
-/// The excess of the free memory that a card under WSL reports. Within this excess, Windows silently moves memory to
-/// the host: 23371 of 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090, pull 83;
-/// llama.cpp issue 4498 reports the same on Windows).
+/// The part of the free memory that a card under WSL reports but cannot use. If a program uses it, Windows silently
+/// moves memory to the host: 23371 of 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090,
+/// pull 83; llama.cpp issue 4498 reports the same on Windows).
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
@@ -128,30 +129,31 @@ impl Headroom {
     /// ([`Gpu::learned`]):
     ///
     /// - CUDA. Driver: one context, of 16 MiB plus 2 KiB for each thread that the card holds at once
-    ///   ([`Gpu::resident_threads`]), or 560 MiB if that number is unknown. Half of it, if the free memory was read
-    ///   through ggml, whose first query opens the context; kernels are loaded on first use, for which no figure is
-    ///   published. Growth: 32 MiB for cuBLAS + 2 x activations for the pools of MMQ, MoE sorting and FA partials.
+    ///   ([`Gpu::resident_threads`]), or 560 MiB if that number is unknown. If the free memory was read through ggml,
+    ///   whose first query opens the context, only half of it remains to be taken: kernels are loaded on first use, and
+    ///   no figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the pools of MMQ, MoE sorting
+    ///   and FA partials.
     /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as CUDA.
     /// - Vulkan. Driver: 128 MiB. Growth: one decoded matrix + 2 x activations (prealloc_x, _y, split_k).
     /// - Metal. Driver: 0, because its limit is advisory and the host's margin applies. Growth: activations.
     /// - Others. Driver: 560 MiB. Growth: CUDA's and Vulkan's together.
     ///
-    /// A measurement replaces the table's value, except that it can only raise it in two cases: growth, if this
-    /// workload exceeds the measured one in any respect; both, if the driver's version is unknown and may have changed.
-    /// A device that is not yet open gets the table's context.
+    /// A measurement replaces the table's value, with two exceptions in which it can only raise it. Growth: this
+    /// workload exceeds the measured one in any respect. Driver and growth: the driver's version is unknown and may
+    /// have changed. A device that is not yet open gets the table's context.
     ///
     /// **The margin** depends on the preset:
     ///
-    /// - [`Tight`](Self::Tight): 16 MiB, the certain loss by pieces of 2 MiB.
-    /// - [`Default`](Self::Default): 1 % of the free memory, at least 64 and at most 256 MiB, for other programs. The
-    ///   free memory counts, not the total, so that a card of 8 GiB with 3 GiB in use is planned like one of 5.
-    /// - [`Cautious`](Self::Cautious): as `Default`, and at least as much as raises driver, growth and margin to 15 %
-    ///   of the total, by the rule of thumb that a card spills above 85 % usage.
+    /// - [`Tight`](Self::Tight): 16 MiB, the loss by pieces of 2 MiB.
+    /// - [`Default`](Self::Default): 1 % of the free memory, at least 64 and at most 256 MiB, for other programs. It is
+    ///   a share of the free memory, not of the total: a card of 8 GiB with 3 GiB in use is planned like one of 5.
+    /// - [`Cautious`](Self::Cautious): as `Default`, or more if driver, growth and margin would otherwise be less than
+    ///   15 % of the total. The rule of thumb is that a card spills above 85 % usage.
     ///
-    /// The uncertainty is added to each. WSL adds 512 MiB, which `Cautious` includes in its 15 %. The total in use
-    /// includes other programs: on a card of which they hold 85 %, `Cautious` leaves nothing for the plan.
+    /// Each preset also adds the uncertainty. WSL adds 512 MiB, except that `Cautious` includes it in its 15 %. The
+    /// usage includes other programs: if they use 85 % of a card, `Cautious` leaves nothing for the plan.
     ///
-    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. They fill driver and growth in this order, and the
+    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. Driver and growth are filled in this order, and the
     /// rest is margin.
     pub fn of_gpu(&self, gpu: &Gpu, peak_sizes: &PeakSizes, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
@@ -213,7 +215,7 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin that makes up 15 %.
+        // The margin with which driver, growth and margin together are 15 % of the card.
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
             // One percent of the free memory, with a floor and a ceiling.
@@ -221,20 +223,20 @@ mod tests {
             (Default, 96, gib(2), 0, mib(64)),
             (Default, 96, gib(80), 0, mib(256)),
             (Default, 96, gib(80), mib(10), mib(266)),
-            // The uncertainty and the loss by rounding.
+            // The uncertainty, and the loss by rounding.
             (Tight, 24, gib(24), mib(7), mib(16 + 7)),
-            // At most 85 percent of the total in use; on a small card the default margin is larger.
+            // At most 85 percent of the total are in use. On a small card the default margin is larger.
             (Cautious, 20, gib(19), 0, rest(gib(3))),
             (Cautious, 20, gib(19), mib(5), rest(gib(3)) + mib(5)),
             (Cautious, 2, gib(2), 0, mib(64)),
-            // Fixed totals.
+            // Fixed totals of bytes and percents.
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
             (Percent(15.0), 20, gib(19), mib(99), rest(gib(3))),
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin, prompt_store: 0 }, "{headroom:?} of {total} GiB");
-            // WSL's silent spill: 15 percent of a card of 20 GiB cover it, those of 2 GiB do not.
+            // On a card of 20 GiB, 15 percent are enough for WSL's silent spill. On a card of 2 GiB they are not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_margin_of_the_host_is_a_share_of_what_the_process_may_use() {
+    fn the_margin_of_the_host_is_a_share_of_the_memory_that_the_process_may_use() {
         let cgroup = |bytes| HostLimit::Cgroup { file: "/sys/fs/cgroup/memory.max".to_owned(), bytes };
         let nodes = HostLimit::MemoryNodes { nodes: "0".to_owned(), bytes: gib(30) };
         for (limit, margin) in [
@@ -253,7 +255,7 @@ mod tests {
             (nodes, gib(30) / 100),
             (HostLimit::AddressSpace { bytes: gib(10) }, gib(10) / 100),
             (HostLimit::DataSegment { bytes: gib(12) }, gib(12) / 100),
-            // A limit above the physical memory limits nothing.
+            // A limit above the physical memory has no effect.
             (cgroup(gib(1024)), mib(512)),
         ] {
             let mut host = Host::new(gib(256));
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_total_and_never_less_than_none_or_more_than_all() {
+    fn a_percentage_is_of_the_total_and_between_nothing_and_all_of_it() {
         for (percent, bytes) in [
             (12.5, gib(10) / 8),
             (0.0, 0),

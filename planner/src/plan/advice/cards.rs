@@ -1,7 +1,8 @@
-//! Advice on hardware: the cheapest catalogue card that holds the whole model, and a second card like an existing one.
+//! Advice on hardware: the cheapest catalogue card that can hold the whole model, and a second card like an existing
+//! one.
 //!
-//! No prices are known here. A card counts as cheaper if it has less memory and, at equal memory, a lower bandwidth, as
-//! long as it is not slower than the card that it replaces.
+//! No prices are known here, so a card counts as cheaper if it has less memory. At equal memory a lower bandwidth
+//! counts as cheaper, as long as the card is not slower than the replaced one.
 
 use crate::machine::{Gpu, GpuKind, every_card};
 use crate::plan::Planner;
@@ -13,14 +14,15 @@ use super::{Change, ChangeKind, Effect};
 /// Prefixes of the driver's names of consumer cards. All other cards are for workstations and data centres.
 const CONSUMERS: [&str; 5] = ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
 
-/// A card for a desktop, workstations included, has one of these words in its driver's name. All others (A40, H100,
-/// Instinct) have no fan or are built into a server's board.
+/// Words in drivers' names of cards for a desktop or workstation. All other cards (A40, H100, Instinct) have no fan or
+/// are built into a server's board.
 const FOR_A_DESK: [&str; 6] = ["GeForce", "RTX", "Quadro", "TITAN", "Radeon", "Arc"];
 
-/// A name with one of these words is a chip soldered into a computer, or made for a server.
+/// Words in names of chips that are soldered into a computer or made for a server.
 const SOLDERED: [&str; 5] = ["Laptop", "Max-Q Design", "Mobile", "Notebook", "Server"];
 
-/// A person who reads along needs no more tokens per second; below this, a card is advised for a computer without one.
+/// Tokens per second that are enough for a person who reads along. A computer without a GPU is advised a card only if
+/// it generates more slowly.
 const READING_SPEED: f64 = 20.0;
 
 /// Advice to replace the smallest GPU, and to add another of the largest.
@@ -28,8 +30,8 @@ pub(super) fn other_cards(trials: &Trials<'_>) -> Vec<Change> {
     [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
-/// The cheapest card that holds everything, for a machine without a GPU whose host generates more slowly than people
-/// read.
+/// The cheapest card that can hold everything, for a machine without a GPU whose host generates fewer tokens per second
+/// than [`READING_SPEED`].
 pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     let is_slow = |tokens_per_second: f64| tokens_per_second < READING_SPEED;
     let host_is_enough =
@@ -45,7 +47,7 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     Some(Change { effect, ..change })
 }
 
-/// The cheapest larger card that holds everything in place of the smallest GPU.
+/// The cheapest larger card that can hold everything in place of the smallest GPU.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.planner.machine.gpus.iter().enumerate();
     let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
@@ -64,7 +66,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
     if gpus.len() >= MAX_GPUS {
         return None;
     }
-    // Of equal cards, the first.
+    // The order is reversed because `max_by_key` takes the last of equal cards, and the first is wanted.
     let all = gpus.iter().enumerate().rev();
     let (index, gpu) = all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
     trials.worthwhile(&[ChangeKind::SecondCard { gpu: index, gpu_name: gpu.name.clone() }])
@@ -74,7 +76,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
 fn cheapest(trials: &Trials<'_>, cards: Vec<(String, Gpu)>, kind: impl Fn(String) -> ChangeKind) -> Option<Change> {
     cards.into_iter().find_map(|(name, _)| {
         let kinds = [kind(name)];
-        // Most cards are too small for the weights alone, which is cheaper to check than a plan.
+        // Most cards are too small even for the weights, which takes less time to check than a plan.
         if !kinds.iter().fold(trials.planner.clone(), Planner::with).has_room_for_weights() {
             return None;
         }
@@ -98,13 +100,13 @@ fn peak(gpu: &Gpu) -> u64 {
     gpu.bandwidth.map_or(0, |peak| peak.bytes_per_second)
 }
 
-/// Sorts by bytes, then by bandwidth; cards slower than `least` come last among those of their size.
+/// Sorts by bytes, then by bandwidth. Among cards of equal size, those slower than `least` come last.
 fn by_price(cards: &mut [(String, Gpu)], least: u64) {
     cards.sort_by_key(|(_, card)| (card.total, peak(card) < least, peak(card)));
 }
 
-/// The larger cards that the same backend drives: for CUDA, NVIDIA's; for Vulkan, which drives every maker's, those of
-/// the same maker.
+/// The larger cards that the same backend drives. For CUDA they are NVIDIA's. Vulkan drives every maker's cards; for it
+/// they are those of the same maker.
 fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
     let maker = match gpu.backend.as_str() {
         "CUDA" => "NVIDIA ",
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_cards_that_are_large_enough_the_slowest_that_is_no_slower_comes_first() {
+    fn the_slowest_card_that_is_not_slower_comes_first_of_those_large_enough() {
         let card = named("RTX 3060 12GB");
         let mut cards = larger(&card);
         by_price(&mut cards, peak(&card));

@@ -13,8 +13,8 @@ use crate::profile::Quantisation;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Change {
-    /// The things to change: usually one; several for programs that must be closed together, and for changes that only
-    /// help together.
+    /// The things to change. Usually there is one. There are several for programs that must be closed together, and for
+    /// changes that help only together.
     pub kinds: Vec<ChangeKind>,
     /// The gain.
     pub effect: Effect,
@@ -83,7 +83,7 @@ pub enum ChangeKind {
         /// The card's name, for [`Gpu::named`](crate::machine::Gpu::named).
         name: String,
     },
-    /// Use the model in another quantisation: a smaller one, or a larger one that the host reads faster.
+    /// Use another quantisation of the model: a smaller one, or a larger one that the host reads faster.
     #[error("{to} ({})", Bytes(*file_bytes))]
     Quantisation {
         /// The quantisation.
@@ -100,11 +100,12 @@ pub enum ChangeKind {
 pub enum Effect {
     /// Everything fits: every layer on GPUs, or the requested number; without a GPU, the model on the host.
     Fits,
-    /// The model can be loaded, with layers on the host; before it could not.
+    /// The model could not be loaded before, and now loads with layers on the host.
     Loads,
     /// More of the model is on GPUs, but not all.
     More,
-    /// The model already loads and gets faster: by a larger file whose types the host reads faster, or by a first card.
+    /// The model already loads, and it gets faster by a larger file whose types the host reads faster, or by a first
+    /// card.
     Faster,
 }
 
@@ -140,14 +141,14 @@ impl From<&Plan> for Outcome {
 }
 
 impl Outcome {
-    /// Layers that are wholly on GPUs, then layers that are at least partly there.
+    /// The number of layers that are wholly on GPUs, and the number of layers that are at least partly there.
     pub(super) const fn placed(&self) -> (u32, u32) {
         let whole = self.n_gpu_layers.saturating_sub(self.split_blocks);
         (whole, self.n_gpu_layers)
     }
 }
 
-/// Formats a speed with the digits that can be trusted: none after the point, or one below 10.
+/// Formats a speed with its trustworthy digits: one decimal below 10, otherwise none.
 pub(super) fn per_second(speed: f64) -> String {
     let digits = usize::from(speed < 9.95);
     format!("{speed:.digits$}")

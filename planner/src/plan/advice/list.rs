@@ -17,15 +17,16 @@ pub struct Advice {
     /// Set if the layers on GPUs gain almost nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<OffloadNotWorthwhile>,
-    /// The workload of all plans and speeds. In a context too short for it, [`Workload::typical`] of that context
-    /// applies.
+    /// The workload of all plans and speeds. If a context is too short for it, [`Workload::typical`] of that context is
+    /// used.
     pub workload: Workload,
     /// Whether the plan is complete without a change.
     #[serde(skip)]
     pub(super) lacks_nothing: bool,
 }
 
-/// Offloading gains almost nothing: the plan generates hardly faster than the host alone. Speeds in tokens per second.
+/// Offloading gains almost nothing: the plan generates hardly faster than the host alone. All speeds are in tokens per
+/// second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "pointless: {n_gpu_layers} of {layers} layers on GPUs generate about {} tok/s, the host alone {}",
@@ -47,14 +48,15 @@ pub struct OffloadNotWorthwhile {
 pub(super) const WORTH: f64 = 1.1;
 
 impl Advice {
-    /// Whether there is nothing to change: everything that was asked for fits, and no change would be faster.
+    /// Whether there is nothing to change: the whole request fits, and no change would be faster.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.pointless.is_none() && self.lacks_nothing
     }
 }
 
 impl OffloadNotWorthwhile {
-    /// `None` if the GPU layers are worth it, if all layers or none are on GPUs, or if no speed is known.
+    /// Checks whether the GPU layers gain too little. `None` if they are worth it, if all layers or no layers are on
+    /// GPUs, or if no speed is known.
     pub(super) fn check(plan: &Plan) -> Option<Self> {
         let speed = plan.speed.as_ref()?;
         let (tokens_per_second, all_on_host) = (speed.tokens_per_second, speed.all_on_host);
@@ -69,7 +71,7 @@ impl OffloadNotWorthwhile {
 }
 
 impl fmt::Display for Advice {
-    /// One line for each item; without items, one line that says why there is none.
+    /// One line for each item. Without items, one line with the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.changes.is_empty() && self.pointless.is_none() {
             return f.write_str(match self.lacks_nothing {

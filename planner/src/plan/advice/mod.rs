@@ -19,7 +19,7 @@ pub use list::{Advice, OffloadNotWorthwhile};
 use trials::Trials;
 
 impl Advice {
-    /// Advice on a plan that this planner has made, by estimate or probe.
+    /// Makes the advice on a plan that this planner has made, by estimate or probe.
     pub fn on(planner: &Planner<'_>, plan: &Plan) -> Self {
         Self::about(planner, Some(plan))
     }
@@ -44,8 +44,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], which are the occasion for
-    /// advice.
+    /// Those of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is made.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
             Ok(plan) => Ok(Advice::on(self, &plan)),

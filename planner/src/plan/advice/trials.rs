@@ -11,7 +11,7 @@ use super::list::WORTH;
 use super::{Change, ChangeKind, Effect, Outcome};
 
 impl Planner<'_> {
-    /// The plan for this workload, or for a typical one if the context is too short for it.
+    /// The plan for this workload. If the context is too short for it, the plan for a typical workload.
     fn plan_for(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
@@ -68,7 +68,7 @@ pub(super) struct Trials<'a> {
 }
 
 impl<'a> Trials<'a> {
-    /// The parameters of the plan without a change, or else the requested ones.
+    /// The parameters of the plan without a change; without a plan, the requested ones.
     pub(super) fn params(&self) -> &ContextParams {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
@@ -85,7 +85,7 @@ impl<'a> Trials<'a> {
         !exactly && !self.planner.machine.gpus.is_empty()
     }
 
-    /// The plan with these changes, better or not; `None` if it does not fit.
+    /// The plan with these changes, whether or not it is better; `None` if it does not fit.
     pub(super) fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
         let planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         let outcome = Outcome::from(&planner.plan_for(self.workload)?);
@@ -102,8 +102,8 @@ impl<'a> Trials<'a> {
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
     }
 
-    /// Whether everything fits with these changes. Then no part of a block stays on the host, so the search can leave
-    /// out parts and runs many times as fast.
+    /// Whether everything fits with these changes. In a plan that fits, no part of a block stays on the host, so this
+    /// search leaves out parts and is many times as fast.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {
@@ -124,8 +124,8 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The smallest of ascending changes with which everything fits. Otherwise, the first that makes an unloadable
-    /// model loadable, or the first worthwhile one: each later change costs more quality.
+    /// The smallest of ascending changes with which everything fits. Without one: the first change that makes an
+    /// unloadable model loadable, or the first worthwhile one, because each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
@@ -139,8 +139,8 @@ impl<'a> Trials<'a> {
         others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))
     }
 
-    /// The change, if it is worth it: if everything fits, or if more is on GPUs and generation, where speeds are known,
-    /// is faster by a tenth.
+    /// The change, if it is worth it: everything fits, or more of the model is on GPUs and generation is faster by a
+    /// tenth. Without known speeds, more on GPUs is enough.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
             let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());

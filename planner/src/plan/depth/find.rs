@@ -1,4 +1,5 @@
-//! Looks for a second placement that is worth moving to: the fastest at the beginning, and at the end, of the context.
+//! Looks for a second placement that is worth moving to: the one that is fastest at the beginning or at the end of the
+//! context.
 
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate};
@@ -14,10 +15,10 @@ use super::{ByDepth, SecondsAtDepth};
 
 /// Minimum speed-up, as a factor, of another placement that a plan mentions or a model moves to.
 const MIN_SPEEDUP: f64 = 1.1;
-/// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. The
-/// end of a conversation is not known, and the rule may then lose the time of a second move.
+/// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. A
+/// conversation may end at any depth, and the rule may then lose the time of a second move.
 const MOVES_SAVED: f64 = 2.0;
-/// Steps between the points of a pair. Between two points the times are linear, except where a window ends.
+/// Number of steps between the points of a pair. The times are linear between two points, unless a window ends there.
 const STEPS: u32 = 8;
 /// A placement with its predicted times.
 struct Timed<'m> {
@@ -30,7 +31,7 @@ impl Timed<'_> {
         self.model.token_seconds(self.assignment, depth)
     }
 
-    /// Seconds of tokens at every depth between these.
+    /// Seconds to generate the tokens at all depths from `from` to `to`.
     fn tokens(&self, from: u32, to: u32) -> f64 {
         let mean = self.model.mean_token_seconds(self.assignment, Depths::new(from, to));
         mean * f64::from(to.saturating_sub(from))
@@ -41,33 +42,33 @@ impl Timed<'_> {
         self.model.seconds(self.assignment, workload)
     }
 
-    /// Seconds of a token in a full ubatch of a prompt.
+    /// Seconds of one prompt token in a full ubatch.
     fn prompt_token(&self, depth: u32, n_ubatch: u32) -> f64 {
         self.model.prompt_seconds(self.assignment, &Workload::new(n_ubatch, 0).after(depth)) / f64::from(n_ubatch)
     }
 }
 
-/// Two placements that cross.
+/// Two placements whose times cross.
 #[derive(Debug, Clone)]
 struct Pair {
     /// The depth for which the other placement was searched.
     depth: u32,
     crossing: u32,
     is_deeper: bool,
-    /// Seconds that the other placement saves on its side of the crossing, in one conversation.
+    /// Seconds that the other placement saves in one conversation, on its side of the crossing.
     saved: f64,
     seconds: Vec<SecondsAtDepth>,
     workload_seconds: f64,
 }
 
 impl Planner<'_> {
-    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts: what a plan that was
-    /// made earlier is worth today. `None` for a context that embeds texts, and for a plan with a GPU that the machine
-    /// lacks.
+    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts: today's prediction
+    /// for a plan that was made earlier. `None` for a context that embeds texts, and for a plan with a GPU that the
+    /// machine lacks.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if the plan is not of this model.
+    /// [`Error::Memory`] if the plan is for another model.
     pub fn workload_seconds_of(&self, plan: &Plan) -> Result<Option<f64>, Error> {
         let Some(speed) = &plan.speed else { return Ok(None) };
         let Some((model, assignment)) = self.timed_plan(plan)? else { return Ok(None) };
@@ -84,7 +85,7 @@ impl Planner<'_> {
         Ok(Some(speed.seconds()))
     }
 
-    /// The times of a plan's placement; `None` if the machine lacks one of its GPUs.
+    /// The speed model and the placement of a plan; `None` if the machine lacks one of its GPUs.
     fn timed_plan(&self, plan: &Plan) -> Result<Option<(SpeedModel, Assignment)>, Error> {
         let find = |placement: &Placement| {
             self.machine.gpus.iter().find(|gpu| gpu.device == placement.device && gpu.name == placement.name)
@@ -97,7 +98,7 @@ impl Planner<'_> {
         Ok(Some((model, estimate.assignment(plan.n_gpu_layers))))
     }
 
-    /// The times of a chosen placement.
+    /// The speed model of a chosen placement.
     pub(in crate::plan) fn timed(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<SpeedModel, Error> {
         let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
         let model = model.over(&self.profile, &chosen.params, rates);
@@ -110,8 +111,8 @@ impl Planner<'_> {
         request.depth == Depth::Follow && request.workload.is_none() && !request.allow_paging
     }
 
-    /// The other placement of a chosen one, confirmed by the probe; `None` if a single placement is as good. If the
-    /// request allows a single placement only, adds a note with the depths at which another would be faster.
+    /// The other placement beside a chosen one, confirmed by the probe; `None` if a single placement is as good. If the
+    /// request allows only a single placement, adds a note with the depths at which another would be faster.
     pub(in crate::plan) fn by_depth(
         &self,
         chosen: &mut Chosen<'_>,
@@ -161,8 +162,9 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// Gives `then` the fastest placement at one depth, with all settings as in `params`; `None` if none fits. If those
-    /// have a cache of experts, the placement has one of the stated size, or one as large as is best there, or none.
+    /// Calls `then` with the fastest placement at one depth, with all settings as in `params`; `None` if no placement
+    /// fits. If `params` has a cache of experts, the placement has a cache of the stated size, or one of the best size
+    /// at this depth, or none.
     fn best_at<T>(
         &self,
         depth: u32,
@@ -205,7 +207,7 @@ impl Planner<'_> {
         best.map(|(_, other)| then(other)).transpose()
     }
 
-    /// The pair of the chosen placement and another one, found at `depth`, if the other is worth moving to.
+    /// The pair of the chosen placement and another one, found at `depth`, if moving to the other is worth it.
     fn pair(&self, chosen: &Chosen<'_>, depth: u32, [here, there]: [&Timed<'_>; 2]) -> Option<Pair> {
         let n_ctx = chosen.params.n_ctx;
         let n_ubatch = chosen.params.computed().max(1);
@@ -275,8 +277,8 @@ impl Planner<'_> {
     }
 }
 
-/// Seconds of a whole conversation that moves between two placements at their crossing. `is_deeper` says whether the
-/// second one is the one above it; the prompt is computed in the first one.
+/// Seconds of a whole conversation that moves between two placements at their crossing. `is_deeper` is true if the
+/// second placement is the one above the crossing. The prompt is computed in the first one.
 fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]: [&Timed<'_>; 2]) -> f64 {
     let begin = workload.before.saturating_add(workload.prompt);
     let end = workload.tokens().max(begin.saturating_add(1));
@@ -287,7 +289,8 @@ fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]:
     prompt + tokens / f64::from(end - begin) * f64::from(workload.reply)
 }
 
-/// The depth at which two placements are equally fast, between the points; `None` if one is faster everywhere.
+/// The depth at which two placements are equally fast, interpolated between the points; `None` if one is faster
+/// everywhere.
 fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
     let more = |point: &SecondsAtDepth| point.token[0] - point.token[1];
     points.windows(2).find_map(|pair| {
@@ -303,7 +306,7 @@ mod tests {
     use super::{SecondsAtDepth, crossing};
 
     #[test]
-    fn placements_cross_where_their_times_are_equal_and_nowhere_if_one_is_faster_everywhere() {
+    fn placements_cross_where_their_times_are_equal_unless_one_is_always_faster() {
         let at = |depth, here, there| SecondsAtDepth { depth, token: [here, there], prompt_token: [1.0; 2] };
         assert_eq!(crossing(&[at(0, 1.0, 2.0), at(1000, 2.0, 2.0), at(2000, 3.0, 2.0)]), Some(1000));
         assert_eq!(crossing(&[at(0, 1.0, 2.0), at(1000, 5.0, 2.0)]), Some(250));

@@ -1,19 +1,20 @@
-//! The rule by which a running text moves: ski rental. A text moves when the time that it has lost to the other
-//! placement equals the time of a move.
+//! The rule by which a running text moves: ski rental. A text moves when the time that it has lost, compared with the
+//! other placement, equals the time of a move.
 //!
 //! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
 //! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
 //! move. In the first case this rule costs two moves: the lost time and its own move. A series of short and deep texts
-//! in any order costs at most four times the moves and the lost time of the best series of moves. Each move of this
-//! rule follows an equal lost time. During any two moves in a row, the best series has either made a move or lost the
-//! time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching, 1988.)
+//! in any order costs at most four times as much as the best series of moves, counting its moves and its lost time. The
+//! reason is that each move of this rule comes after lost time of the same length. During any two of these moves in a
+//! row, the best series also makes a move or loses the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive
+//! snoopy caching, 1988.)
 //!
 //! A prompt is known before it is computed. If the prompt and a reply of usual length would lose more than the time of
-//! a move here, the model moves before the prompt.
+//! a move in the current placement, the model moves before the prompt.
 
 use super::{ByDepth, SecondsAtDepth, at};
 
-/// Tokens of the reply that is expected after a prompt: as in [`Workload::typical`](crate::plan::Workload::typical).
+/// Tokens of the reply that is expected after a prompt, as in [`Workload::typical`](crate::plan::Workload::typical).
 const EXPECTED_REPLY: u32 = 256;
 
 /// One step: the tokens that a model computes at once.
@@ -29,26 +30,26 @@ pub struct DepthWork {
 }
 
 impl DepthWork {
-    /// A generated token after `depth` others.
+    /// One generated token after `depth` tokens.
     pub const fn token(depth: u32) -> Self {
         Self { depth, prompt_tokens: 0, generates: true }
     }
 
-    /// `tokens` tokens of a prompt after `depth` others.
+    /// `tokens` tokens of a prompt after `depth` tokens.
     pub const fn prompt(depth: u32, tokens: u32) -> Self {
         Self { depth, prompt_tokens: tokens, generates: false }
     }
 
     /// Predicted seconds of the step, here and there.
     fn seconds(self, points: &[SecondsAtDepth]) -> [f64; 2] {
-        // Half of a prompt's tokens lie before its middle.
+        // The middle of the prompt lies half of its tokens later.
         let at = at(points, self.depth.saturating_add(self.prompt_tokens / 2));
         let tokens = f64::from(self.prompt_tokens);
         [0, 1].map(|n| at.prompt_token[n] * tokens + if self.generates { at.token[n] } else { 0.0 })
     }
 }
 
-/// Decides when a model moves to its other placement. Holds the time that was lost since the last move.
+/// Decides when a model moves to its other placement. It counts the time that was lost since the last move.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DepthRule {
     points: Vec<SecondsAtDepth>,
@@ -74,13 +75,14 @@ impl DepthRule {
         self.moving_seconds
     }
 
-    /// Seconds lost to the other placement since the last move. Gained time is not kept for later.
+    /// Seconds lost to the other placement since the last move. Gained time offsets lost time, but is not saved beyond
+    /// that.
     pub const fn lost(&self) -> f64 {
         self.lost
     }
 
-    /// Adds a step that took this many seconds. The predictions give the ratio of the two placements' times, so a
-    /// machine that is slower than predicted is slower in both.
+    /// Counts a step that took this many seconds. The predictions give only the ratio of the two placements' times: a
+    /// machine that is slower than predicted is slower in both placements.
     pub fn took(&mut self, work: DepthWork, seconds: f64) {
         let [here, there] = work.seconds(&self.points);
         if here > 0.0 && seconds > 0.0 {
@@ -104,8 +106,8 @@ impl DepthRule {
         lost(prompt) + lost(reply) * f64::from(most_reply.min(EXPECTED_REPLY)) > self.moving_seconds
     }
 
-    /// Resets the lost time after a move that was not possible. The move is tried again when the time of a move is lost
-    /// once more.
+    /// Resets the lost time after a move that was not possible. The next attempt follows when the time of a move is
+    /// lost again.
     pub fn put_off(&mut self) {
         self.lost = 0.0;
     }
@@ -128,10 +130,10 @@ mod tests {
     }
 
     fn turned(points: &[SecondsAtDepth]) -> Vec<SecondsAtDepth> {
-        let turn = |it: &SecondsAtDepth| SecondsAtDepth {
-            depth: it.depth,
-            token: [it.token[1], it.token[0]],
-            prompt_token: [it.prompt_token[1], it.prompt_token[0]],
+        let turn = |point: &SecondsAtDepth| SecondsAtDepth {
+            depth: point.depth,
+            token: [point.token[1], point.token[0]],
+            prompt_token: [point.prompt_token[1], point.prompt_token[0]],
         };
         points.iter().map(turn).collect()
     }
@@ -157,7 +159,7 @@ mod tests {
         (seconds, moves)
     }
 
-    /// The minimum time of a trace, with the best moves, and the time if each step were in its better placement.
+    /// The minimum time of a trace, with the best moves, and the time if every step ran in its faster placement.
     fn clairvoyant(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, f64) {
         let mut best = [0.0, moving];
         let mut least = 0.0;
@@ -171,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn a_text_moves_at_the_token_with_which_as_much_was_lost_as_a_move_costs() {
-        // Here a token takes 2 s, and there 1 s.
+    fn a_text_moves_at_the_token_at_which_the_lost_time_equals_a_move() {
+        // A token takes 2 s here and 1 s there.
         let flat = vec![SecondsAtDepth { depth: 0, token: [2.0, 1.0], prompt_token: [0.5, 0.25] }];
         let mut rule = rule(&flat, 5.0);
         for token in 1..=5 {
@@ -182,7 +184,7 @@ mod tests {
         assert!(rule.is_due() && rule.lost() == 5.0);
         rule.put_off();
         assert!(!rule.is_due() && rule.lost() == 0.0);
-        // The step took twice the predicted time, and so would the other placement.
+        // The step took twice the predicted time, so the other placement would also take twice its predicted time.
         rule.took(DepthWork::token(1), 4.0);
         assert_eq!(rule.lost(), 2.0);
         // A prompt of 8 tokens.
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_gained_here_makes_up_for_lost_time_and_is_not_saved_up() {
+    fn gained_time_offsets_lost_time_and_is_not_saved_beyond_that() {
         let points = points(2.0, 0.001);
         let mut rule = rule(&points, 10.0);
         // The placements cross after 1000 tokens.
@@ -220,7 +222,7 @@ mod tests {
     proptest! {
         /// A growing text, from a prompt to any depth, loses at most twice the time of the best decision.
         #[test]
-        fn a_growing_text_is_never_more_than_twice_behind_who_knew_its_end(
+        fn a_growing_text_loses_at_most_twice_the_time_of_the_best_decision(
             deep in 1.1_f64..20.0,
             slope in 0.0001_f64..0.01,
             moving in 1.0_f64..3000.0,
@@ -229,16 +231,16 @@ mod tests {
             let points = points(deep, slope);
             let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
             let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // The last token before a move may lose more than the rest up to the time of a move.
+            // The last token before a move may carry the lost time beyond the time of a move.
             let last = trace.last().unwrap().seconds(&points)[0];
             prop_assert!(moves <= 1);
             prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
             prop_assert!(seconds <= 2.0 * best + last);
         }
 
-        /// Texts of any depth in any order.
+        /// The bound for texts of any depth in any order.
         #[test]
-        fn no_order_of_texts_costs_more_than_four_times_what_the_best_moves_lose(
+        fn no_order_of_texts_costs_more_than_four_times_the_best_moves(
             deep in 1.1_f64..5.0,
             slope in 0.0001_f64..0.002,
             moving in 1.0_f64..500.0,
@@ -253,7 +255,7 @@ mod tests {
                 })
                 .collect();
             let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // One step may lose more than the rest, once for each move.
+            // At each move, one step may carry the lost time beyond the time of a move.
             let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
             let most = most.fold(0.0, f64::max);
             let moves = (best - least) / moving + 2.0;

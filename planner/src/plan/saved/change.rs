@@ -1,4 +1,4 @@
-//! Whether a saved plan still fits a machine, and if not, why.
+//! The reasons why a saved plan no longer fits a machine, if it does not.
 
 use crate::machine::{Bytes, Gpu, Machine};
 use crate::memory::{Footprint, Footprints};
@@ -9,7 +9,7 @@ use super::SavedPlan;
 /// A reason why a saved plan cannot be followed on a machine. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum MachineChange {
     /// A GPU of the plan is missing. `device` is its name in ggml; `None` if the plan was made for a hypothetical GPU.
     #[error("there is no {gpu}{} here", device.iter().map(|device| format!(" ({device})")).collect::<String>())]
@@ -21,12 +21,12 @@ pub enum MachineChange {
 }
 
 impl SavedPlan {
-    /// As [`Plan::changes`], of the saved plan.
+    /// As [`Plan::changes`], for the saved plan.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         self.plan.changes(machine)
     }
 
-    /// As [`Plan::changes_by`], of the saved plan.
+    /// As [`Plan::changes_by`], for the saved plan.
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         self.plan.changes_by(machine, footprints)
     }
@@ -36,15 +36,15 @@ impl Plan {
     /// The reasons why the plan cannot be followed on this machine; empty if it can be.
     ///
     /// A different amount of free memory does not count as a change while the plan still fits. The plan needs its
-    /// footprints and the parts of its headroom for the driver and for growth; the third part, the margin, exists for
-    /// such differences. GPUs that the plan does not use are ignored.
+    /// footprints, and the parts of its headroom for the driver and for growth. The third part, the margin, exists for
+    /// such differences. GPUs outside the plan are ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
-    /// The same with llama.cpp's current bytes for the placement instead of the plan's. `footprints.output` may be 0,
-    /// as in a [`Probe`](crate::plan::Probe)'s answer.
+    /// As [`changes`](Self::changes), but with llama.cpp's current bytes for the placement instead of the plan's.
+    /// `footprints.output` may be 0, as in the answer of a [`Probe`](crate::plan::Probe).
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
         all.resize(self.gpus().count(), Footprint::default());
@@ -80,7 +80,7 @@ impl Plan {
             }
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }
-        // Paged weights need no memory of their own.
+        // Paged weights need no memory.
         let needed = of_host.saturating_sub(self.paging.map_or(0, |paging| paging.bytes));
         let free = machine.host.available;
         if free < needed {
@@ -105,7 +105,7 @@ mod tests {
     use crate::plan::saved::tests::{machine, saved};
 
     #[test]
-    fn a_plan_is_followed_as_long_as_it_fits_and_what_is_missing_is_said_in_a_line() {
+    fn a_plan_is_followed_while_it_fits_and_the_missing_part_is_named_in_a_line() {
         type Edit = fn(&mut SavedPlan, &mut Machine);
         let cases: [(Edit, &str); 9] = [
             (|_, machine| machine.gpus.clear(), "there is no RTX 3050 (CUDA0) here"),
@@ -113,7 +113,7 @@ mod tests {
             (|saved, _| saved.plan.placements[0].device = None, "there is no RTX 3050 here"),
             (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
             (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
-            // Other amounts of memory are accepted while they are enough, and so are other GPUs.
+            // Other free bytes are accepted while they are enough, and other GPUs are ignored.
             (|_, machine| machine.gpus[0].free = mib(4340), ""),
             (|_, machine| machine.gpus[0].free = gib(6), ""),
             (|_, machine| machine.gpus[0].total = gib(8), ""),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_llama_cpp_says_now_counts_more_than_what_the_file_says() {
+    fn llama_cpps_current_bytes_replace_those_in_the_file() {
         let mut saved = saved();
         let host = saved.plan.host().unwrap().footprint;
         let by = |saved: &SavedPlan, gpu| saved.changes_by(&machine(), &Footprints::new(vec![gpu], host));

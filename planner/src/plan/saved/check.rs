@@ -31,7 +31,7 @@ impl SavedPlan {
         check_by_depth(&self.plan).map_err(|problem| format!("plan.by_depth.{problem}"))?;
         let mut params = self.request.params.clone();
         if params.n_ctx == 0 {
-            // The request left the number to its `context`; the plan holds the result.
+            // The request left `n_ctx` to its `context`, so the plan's number is checked.
             params.n_ctx = self.plan.context.n_ctx;
         }
         params.sizes().map_err(|error| format!("request.params.{error}"))?;
@@ -52,13 +52,13 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, and the plan has no GPU");
     check_placements(plan)?;
     check_split(plan)?;
-    // A predicted speed is only displayed, except that its curve is indexed by the number of layers.
+    // A predicted speed is only displayed, but its curve is indexed by the number of layers.
     let curve = plan.speed.as_ref().map_or(0, |speed| speed.curve.len());
     ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     Ok(())
 }
 
-/// Checks the other placement of a plan: a text must be able to move between both unchanged.
+/// Checks the other placement of a plan. A text must be able to move between both unchanged.
 fn check_by_depth(plan: &Plan) -> Result<(), String> {
     let Some(by_depth) = plan.by_depth.as_deref() else { return Ok(()) };
     by_depth.problem(plan.context.n_ctx)?;
@@ -66,7 +66,7 @@ fn check_by_depth(plan: &Plan) -> Result<(), String> {
     check_plan(other).map_err(|problem| format!("plan.{problem}"))?;
     let blocks = (other.model.blocks, plan.model.blocks);
     ensure!(blocks.0 == blocks.1, "plan.model.blocks is {}, and the plan has {}", blocks.0, blocks.1);
-    // A mapped file is a setting of the devices in use.
+    // Whether the file is mapped depends on the devices in use.
     let like_here = |context: &ContextParams| ContextParams { mmap: plan.context.mmap, ..context.clone() };
     ensure!(like_here(&other.context) == plan.context, "plan.context is not that of the plan");
     Ok(())
@@ -107,7 +107,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     let gpus = plan.gpus().count();
     let split = &plan.tensor_split;
     let count = split.len();
-    // Without proportions llama.cpp would share the layers by the bytes free at that moment.
+    // Without proportions, llama.cpp would divide the layers by the bytes that are free at the load.
     let fits = if gpus > 1 { count == gpus } else { count <= gpus };
     ensure!(fits, "tensor_split has {count} proportions for {gpus} GPUs");
     for (index, share) in split.iter().enumerate() {

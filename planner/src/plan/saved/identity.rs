@@ -22,7 +22,8 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// The identity of the model with this header. Reads the header's arrays, including the vocabulary: some megabytes.
+    /// The identity of the model with this header. The function reads the header's arrays, including the vocabulary:
+    /// some megabytes.
     ///
     /// # Errors
     ///
@@ -32,7 +33,7 @@ impl ModelIdentity {
         Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
 
-    /// Whether both are the same model, under any name.
+    /// Whether both are the same model; names are ignored.
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
@@ -80,7 +81,7 @@ mod tests {
     use crate::gguf::{Builder, TensorType};
 
     #[test]
-    fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
+    fn the_header_and_the_file_lengths_identify_a_model_under_any_name() {
         let identity = |builder: &Builder| ModelIdentity::from_header(&builder.header().unwrap()).unwrap();
         let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
             let named = Builder::new("llama").str("general.name", "A model");

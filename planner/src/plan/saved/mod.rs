@@ -43,7 +43,7 @@ pub use identity::ModelIdentity;
 /// # Ok(()) }
 /// ```
 ///
-/// A load follows it with `Model::builder(path).follow(SavedPlan::read("plan.json")?)`.
+/// A load follows the plan with `Model::builder(path).follow(SavedPlan::read("plan.json")?)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
@@ -64,10 +64,10 @@ pub struct SavedPlan {
 
 json::compiled_here!(SavedPlan);
 
-/// A saved plan could not be read, written or followed.
+/// The error for a saved plan that could not be read, written or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what the message says of them.
+#[allow(missing_docs)] // The message explains the fields.
 pub enum SavedPlanError {
     /// The file cannot be read or written.
     #[error("{}: {source}", file.display())]
@@ -85,14 +85,14 @@ pub enum SavedPlanError {
 
 impl SavedPlan {
     /// The format version that this crate writes, and the latest that it reads. It increases when an older reader would
-    /// misread a file; new keys alone do not increase it.
+    /// misread a file. New keys alone do not increase it.
     pub const VERSION: u64 = 1;
 
-    /// A plan with its request, and with the identity of the model whose header this is.
+    /// Makes a saved plan from a plan, its request and the header of its model.
     ///
     /// # Errors
     ///
-    /// [`gguf::Error`] if an array of the header, needed for the identity, cannot be read again.
+    /// [`gguf::Error`] if an array of the header, which the identity needs, cannot be read again.
     pub fn new(plan: Plan, request: Request, header: &Header) -> Result<Self, gguf::Error> {
         Ok(Self {
             version: Self::VERSION,
@@ -146,7 +146,7 @@ impl SavedPlan {
         Self::from_json(&text).map_err(|error| error.in_file(file))
     }
 
-    /// Checks that the header is of the plan's model: the same header content and the same file lengths. Names are
+    /// Checks that the header belongs to the plan's model: the same header content and the same file lengths. Names are
     /// ignored.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ fn invalid(problem: impl ToString) -> SavedPlanError {
 }
 
 impl SavedPlanError {
-    /// Adds the file's name to the error.
+    /// Adds the file's path to the error.
     fn in_file(mut self, path: &Path) -> Self {
         if let Self::Invalid { file, .. } = &mut self {
             *file = Some(path.to_owned());

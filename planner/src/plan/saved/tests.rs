@@ -1,4 +1,4 @@
-//! A file may contain anything.
+//! Plans in files, valid and invalid: a file may contain anything.
 
 use proptest::prelude::{any, prop, prop_assert, proptest};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::plan::{Plan, Request};
 use super::{SavedPlan, SavedPlanError};
 use test_support::plans::{plan, two_gpus};
 
-/// [`plan`], saved with a model.
+/// [`plan`] as a saved plan of a model.
 pub(super) fn saved() -> SavedPlan {
     save(plan())
 }
@@ -40,7 +40,7 @@ fn refused(json: &Value) -> String {
 }
 
 #[test]
-fn a_file_is_named_when_it_is_wrong() {
+fn errors_name_the_wrong_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     let written = saved();
@@ -69,7 +69,7 @@ fn a_file_is_named_when_it_is_wrong() {
 }
 
 #[test]
-fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
+fn unknown_keys_are_ignored_and_a_newer_format_version_is_refused() {
     let mut json = json_of(&saved());
     assert_eq!(json["version"], 1);
     json["weather"] = "fine".into();
@@ -219,10 +219,13 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 proptest! {
-    /// Replaces any one value by another: the file is refused with an error of one line, or the result is a valid plan
+    /// Replaces any one value by another. The file is then either refused with an error of one line, or a valid plan
     /// that survives another round trip.
     #[test]
-    fn no_value_anywhere_gets_past_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
+    fn no_invalid_value_passes_the_check(
+        place in any::<prop::sample::Index>(),
+        choice in any::<prop::sample::Index>(),
+    ) {
         let mut json = json_of(&save(two_gpus()));
         let mut all = Vec::new();
         pointers(&json, "", &mut all);

@@ -41,7 +41,7 @@ impl<'a> Placements<'a> {
                 chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
                 Ok(chosen)
             }
-            // A plan on the host alone would hide the cause of a slow model.
+            // An error is better than a plan on the host alone, which would hide why the model is slow.
             (_, Some((_, error))) => Err(error),
             _ => match (self.policy, probed.least_lacking, probed.no_room) {
                 (Policy::MostLayers, None, Some(no_room)) => Err(no_room),
@@ -50,7 +50,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// The error for a model that does not fit. `least` is the candidate that lacks the least.
+    /// The error for a model that does not fit. `least` is the candidate with the fewest missing bytes.
     fn does_not_fit(&self, least: Option<Found>) -> Error {
         let layers = self.profile.full_offload();
         let (model, n_ctx) = (self.profile.name.clone(), self.wanted().map_or(0, |params| params.n_ctx));
@@ -121,8 +121,8 @@ impl<'a> Placements<'a> {
         match nearest {
             _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
             _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
-            // A search with a cache fills the card with experts of the host, so that no block is left out for lack of
-            // room.
+            // A search with a cache fills the card with experts whose weights are on the host, so no block is left out
+            // for lack of memory.
             _ if self.cache != SearchedCache::None => (kept, Some(',')),
             Some(nearest) if nearest.path.kept() < path.kept() => {
                 (format!("{kept}: one block fewer would need {}", lacks(nearest)), None)

@@ -1,5 +1,5 @@
-//! Corrections of the estimate by probes. Probed footprints flow in; corrections of other paths' estimates flow out,
-//! each with its slack: bytes by which the correction may still be wrong.
+//! Corrections of the estimate by probes. Probed footprints flow in. Corrections for the estimates of other paths flow
+//! out, each with its slack: the bytes by which the correction may still be wrong.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use super::Placements;
 use super::path::Path;
 use super::setting_costs::host_role;
 
-/// Maximum bytes that a GPU may lack by the estimate while a path is still probed. In the tests of this search, the
-/// estimates of other roles' compute buffers were wrong by less.
+/// Maximum bytes that a GPU may lack by the estimate while a path is still probed. The tests of this search contain no
+/// larger error of an estimate for the compute buffer of another role.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
-/// The divisor of the slack of a kind of run after each probe of such a run.
+/// The slack of a kind of run is divided by this number after each probe of such a run.
 const SLACK_DIVISOR: u64 = 4;
 
-/// The properties of a run of layers on a GPU that its compute buffer depends on: the size of the graph, the run's
-/// role, whether the graph has copies, the GPU.
+/// The properties of a run of layers on a GPU that determine its compute buffer: the size of the graph, the run's role,
+/// whether the graph has copies, and the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RunKind {
     setting: usize,
@@ -26,7 +26,7 @@ pub(super) struct RunKind {
     gpu: usize,
 }
 
-/// The properties of the host's part of a path that its compute buffer depends on.
+/// The properties of the host's part of a path that determine its compute buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HostKind {
     setting: usize,
@@ -37,7 +37,7 @@ pub(super) struct HostKind {
 /// The correction of the runs of one kind.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Bytes beyond the estimate, or below it.
+    /// Bytes beyond the estimate; negative if below it.
     beyond: i64,
     /// Bytes that another run of this kind may lack while its path is still probed.
     slack: u64,
@@ -51,19 +51,19 @@ pub(super) struct Corrections {
 }
 
 impl Corrections {
-    /// Learns the bytes that a run takes beyond the estimate.
+    /// Records the bytes that a run takes beyond the estimate.
     pub(super) fn learn_run(&mut self, kind: RunKind, beyond: i64) {
         let slack = self.runs.get(&kind).map_or(MAX_SLACK_BYTES, |known| known.slack) / SLACK_DIVISOR;
         self.runs.insert(kind, Known { beyond, slack });
     }
 
-    /// Learns the bytes that the host takes beyond the estimate.
+    /// Records the bytes that the host takes beyond the estimate.
     pub(super) fn learn_host(&mut self, kind: HostKind, beyond: i64) {
         self.hosts.insert(kind, beyond);
     }
 
-    /// Bytes that a run takes beyond the estimate, from a probed run of the same kind or else of the most similar kind;
-    /// and its slack. A positive correction of one GPU is not applied to another GPU.
+    /// Bytes that a run takes beyond the estimate, and the slack of this number. It comes from a probed run of the same
+    /// kind, or from the most similar kind. A positive correction of one GPU is not applied to another GPU.
     pub(super) fn of_run(&self, kind: &RunKind) -> (i64, u64) {
         if let Some(known) = self.runs.get(kind) {
             return (known.beyond, known.slack);
@@ -79,7 +79,7 @@ impl Corrections {
         (similar.map_or(0, beyond), MAX_SLACK_BYTES)
     }
 
-    /// Bytes that the host takes beyond the estimate, likewise.
+    /// Bytes that the host takes beyond the estimate, found in the same way.
     pub(super) fn of_host(&self, kind: &HostKind) -> i64 {
         let similarity = |other: &HostKind| {
             (kind.setting == other.setting, kind.role == other.role, kind.is_pipelined == other.is_pipelined)
@@ -129,15 +129,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_one_kind_counts_for_others_with_all_the_slack() {
+    fn a_correction_of_one_kind_applies_to_others_with_the_full_slack() {
         let mut known = Corrections::default();
         assert_eq!((known.of_run(&run(0, 0, 0)), known.least(0)), ((0, MAX_SLACK_BYTES), (0, 0)));
         known.learn_run(run(0, 0, 0), -500);
         known.learn_run(run(0, 4, 1), 70);
         known.learn_run(run(1, 4, 1), 9000);
         assert_eq!(known.of_run(&run(0, 0, 0)), (-500, MAX_SLACK_BYTES / 4));
-        // A kind with the same role comes first, then one with the same GPU, and one of another setting only if there
-        // is no other.
+        // A kind with the same role is preferred, then one with the same GPU. A kind of another setting counts only if
+        // there is no other.
         assert_eq!(known.of_run(&run(0, 0, 1)), (-500, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(0, 3, 1)), (70, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(1, 0, 1)), (9000, MAX_SLACK_BYTES));
@@ -155,7 +155,10 @@ mod tests {
         assert_eq!(known.of_host(&host(0, 1)), 0);
         known.learn_host(host(0, 1), 5);
         known.learn_host(host(0, 2), -5);
-        assert_eq!([0, 1, 2].map(|role| known.of_host(&host(0, role))).iter().filter(|it| **it == -5).count(), 2);
+        assert_eq!(
+            [0, 1, 2].map(|role| known.of_host(&host(0, role))).iter().filter(|beyond| **beyond == -5).count(),
+            2
+        );
         assert_eq!((known.of_host(&host(0, 1)), known.of_host(&host(3, 2)), known.least(7).1), (5, -5, -5));
     }
 }

@@ -1,4 +1,4 @@
-//! A path as parameters for llama.cpp, and its estimated memory.
+//! Converts a path into parameters for llama.cpp, and estimates its memory.
 
 use crate::machine::{Gpu, mib};
 use crate::memory::estimate::Assignment;
@@ -26,8 +26,8 @@ impl<'a> Placements<'a> {
         })
     }
 
-    /// Bytes of the cache of experts: as stated, or the setting's share of the experts that the path keeps on the host,
-    /// in whole MiB as llama.cpp's own flag has them.
+    /// Bytes of the cache of experts: the stated number, or the setting's share of the experts that the path keeps on
+    /// the host. It is rounded to whole MiB, as llama.cpp's own flag is.
     fn moe_cache_size(&self, path: &Path) -> u64 {
         let costs = &self.setting_costs[path.setting];
         let Some(Cached { share }) = costs.cached else { return costs.params.moe_cache_size };

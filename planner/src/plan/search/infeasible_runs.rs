@@ -1,4 +1,4 @@
-//! Runs of layers that are known to be too large for their GPU. The search skips all paths that contain one.
+//! Runs of layers that are known to be too large for their GPU. The search skips all paths that contain such a run.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ pub(super) struct InfeasibleRuns<'a> {
     runs: BTreeSet<Key>,
 }
 
-/// All that a GPU's bytes depend on: setting, order and GPU; its run; whether the graph has copies; the largest parts
-/// on the host.
+/// Everything that determines a GPU's bytes: setting, order and GPU; its run; whether the graph has copies; the largest
+/// parts on the host.
 type Key = ([usize; 3], Run, bool, [u64; 2]);
 
 impl<'a> InfeasibleRuns<'a> {
@@ -27,12 +27,12 @@ impl<'a> InfeasibleRuns<'a> {
         self.runs.extend(key);
     }
 
-    /// The GPU of a path, or of its beginning, that is known to have too little memory.
+    /// The index of the first GPU of a path, or of its beginning, that is known to have too little memory.
     pub(super) fn infeasible_gpu(&self, path: &Path) -> Option<usize> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether no continuation of a path's beginning can take fewer bytes of a GPU than the beginning already does.
+    /// Whether every continuation of a path's beginning takes at least as many bytes on each of its GPUs.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

@@ -1,15 +1,16 @@
 //! The search for the best placement that fits: the one with the most predicted tokens per second, or with the most
 //! layers on GPUs.
 //!
-//! A placement is a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a run of
-//! layers on each GPU, and the [`Parts`] of blocks that stay on the host. Its cost is the workload's time in seconds by
-//! [`speed`](super::speed) ([`Policy::Fastest`]), or the number of layers on the host ([`Policy::MostLayers`]).
+//! A placement consists of a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a
+//! run of layers on each GPU, and the [`Parts`] of blocks that stay on the host. Under [`Policy::Fastest`], its cost is
+//! the workload's time in seconds, predicted by [`speed`](super::speed). Under [`Policy::MostLayers`], its cost is the
+//! number of layers on the host.
 //!
 //! Small surcharges decide between placements of equal cost. One *tie* is a thousandth of the least cost. Each GPU
-//! costs one tie, or up to two if it is full; a single copy of the graph costs half a tie; each doubling or halving of
-//! the ubatch costs ten, and so does a cache that is moved to the host. A smaller cache type multiplies the seconds by
-//! a factor ([`kv_cache`](super::kv_cache)). If layers are counted instead, each of these steps costs a part of a layer
-//! ([`SMALLER_KV_IN_LAYERS`]).
+//! costs one tie, or up to two if it is full. A single copy of the graph costs half a tie. Each doubling or halving of
+//! the ubatch costs ten ties, and so does a cache that is moved to the host. A smaller cache type multiplies the
+//! seconds by a factor ([`kv_cache`](super::kv_cache)). If the cost is a number of layers, each of these steps costs a
+//! part of a layer ([`SMALLER_KV_IN_LAYERS`]).
 //!
 //! The search tries placements in ascending cost ([`path`]) until one fits by the estimate, so no cheaper placement
 //! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).
@@ -60,18 +61,18 @@ use self::table::Table;
 /// One tie, as a share of the least cost.
 const TIE: f64 = 1e-3;
 
-/// Cost of each doubling or halving of the ubatch and of a cache that is moved to the host, in ties. A step must be
-/// worth a hundredth of the time: a larger ubatch takes memory that a longer context may use, and the other steps
-/// change a setting that the request prefers.
+/// Cost, in ties, of each doubling or halving of the ubatch, and of a cache that is moved to the host. Each of these
+/// steps must save a hundredth of the time: a larger ubatch takes memory that a longer context may use, and the other
+/// steps change a setting that the request prefers.
 const SETTING_STEP_IN_TIES: f64 = 10.0;
 
 /// Under [`Policy::MostLayers`], the cost in layers of each smaller cache type, of a cache on the host, and of each
-/// halving of the ubatch: all of them together must gain a whole layer.
+/// halving of the ubatch. All of these steps together must gain a whole layer.
 const SMALLER_KV_IN_LAYERS: f64 = 0.4;
 const KV_MOVED_IN_LAYERS: f64 = 0.15;
 const HALVING_IN_LAYERS: f64 = 0.005;
 
-/// Steps of the search before it gives up: seven times the steps of the slowest of 2,000 random plans.
+/// Maximum number of steps of a search: seven times the steps of the slowest of 2,000 random plans.
 const MAX_STEPS: usize = 1 << 18;
 
 /// The search space of placements, with the costs of each setting.
@@ -80,7 +81,7 @@ pub(super) struct Placements<'a> {
     machine: &'a Machine,
     request: &'a Request,
     policy: Policy,
-    /// Without a probe the estimate's uncertainty stays free.
+    /// The probe; without one, the estimate's uncertainty stays free.
     probe: Option<&'a dyn Probe>,
     /// The GPUs with free memory, except those in `slow`.
     gpus: Vec<&'a Gpu>,
@@ -89,31 +90,32 @@ pub(super) struct Placements<'a> {
     orders: Vec<Order>,
     parts: Rc<Parts<'a>>,
     setting_costs: Vec<SettingCosts<'a>>,
-    /// The cache on the GPUs that holds experts of the host.
+    /// The cache on GPUs for experts whose weights are on the host.
     cache: SearchedCache,
     tie: f64,
     /// Number of estimates made for whole paths.
     estimates_made: Cell<usize>,
 }
 
-/// The cache of experts that the placements of a search have.
+/// The cache of experts in the placements of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SearchedCache {
     None,
-    /// As large as is best, up to this share of the experts on the host.
+    /// A cache of the best size, up to this share of the experts on the host.
     UpTo(f64),
-    /// As large as the parameters say.
+    /// A cache of the size that the parameters state.
     Stated,
 }
 
-/// After this many refusals the search drops an order of GPUs: the devices or the model are the cause.
+/// Maximum number of refusals of an order of GPUs. After these, the search drops the order, because the devices or the
+/// model must be the cause.
 const MAX_REFUSALS: usize = 2;
 
-/// The knowledge and limits that one search starts from.
+/// The known facts and the limits at the start of a search.
 #[derive(Default)]
 struct SearchConstraints {
     corrections: Corrections,
-    /// Paths that are not to be found again.
+    /// Paths that the search must not return again.
     known: Vec<Path>,
     /// The known paths that llama.cpp refused.
     refused: Vec<Path>,
@@ -124,7 +126,7 @@ struct SearchConstraints {
 }
 
 impl SearchConstraints {
-    /// The smallest excess over the estimate of a GPU, and of the host, for any path of this setting.
+    /// The smallest excess over the estimate on a GPU, and on the host, for any path of this setting.
     fn least_beyond(&self, setting: usize) -> (i64, i64) {
         let (gpu, host) = self.corrections.least(setting);
         (gpu.saturating_sub_unsigned(if self.has_slack { MAX_SLACK_BYTES } else { 0 }), host)
@@ -138,7 +140,7 @@ impl SearchConstraints {
     }
 }
 
-/// A path that fits, or the one that lacks the least.
+/// A path that fits, or the path with the fewest missing bytes.
 #[derive(Debug, Clone)]
 struct Found {
     path: Path,
@@ -147,8 +149,8 @@ struct Found {
 }
 
 impl<'a> Placements<'a> {
-    /// `params` are the request's, with every default resolved; `model` is the speed model for them.
-    /// [`Policy::MostLayers`] does not double the ubatch and splits no block.
+    /// The placements without a cache of experts. `params` are the request's, with every default resolved; `model` is
+    /// the speed model for them. [`Policy::MostLayers`] does not double the ubatch and splits no block.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -160,8 +162,8 @@ impl<'a> Placements<'a> {
         Self::build(profile, machine, request, (params, model), (policy, SearchedCache::None), probe)
     }
 
-    /// The placements with a cache of experts on GPUs, for the fastest plan. Blocks keep all of their experts on the
-    /// host or none. `most` is the largest share of the experts that is tried.
+    /// The placements with a cache of experts on GPUs, for the fastest plan. Each block keeps either all of its experts
+    /// on the host or none. `most` is the largest share of the experts that is tried.
     pub(super) fn with_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -173,7 +175,7 @@ impl<'a> Placements<'a> {
         Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
-    /// The same with a cache as large as the parameters say.
+    /// As [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
     pub(super) fn with_stated_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -208,11 +210,11 @@ impl<'a> Placements<'a> {
         // A larger ubatch does not speed up the CPU.
         let may_double = !by_layers && !gpus.is_empty();
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
-        // The order of GPUs does not change a cost by layers, and people expect the machine's order.
+        // The order of GPUs does not change a cost in layers, and people expect the machine's order.
         orders.retain(|order| !by_layers || order.is_sorted());
-        // The order without GPUs: the host alone.
+        // Without GPUs, the whole model is on the host.
         orders.push(Order::new());
-        // A cache is on a GPU.
+        // A cache needs a GPU.
         orders.retain(|order| !has_cache || !order.is_empty());
         let parts = Rc::new(if has_cache { Parts::whole_experts(profile) } else { Parts::new(profile, parts) });
         let (tie, setting_costs, estimates_made) = (TIE, Vec::new(), Cell::default());
@@ -231,7 +233,7 @@ impl<'a> Placements<'a> {
             tie,
             estimates_made,
         };
-        // With several GPUs each setting takes a search through their orders.
+        // With several GPUs, each setting needs a search through the orders of the GPUs.
         let settings = match has_cache && all.gpus.len() > 1 {
             true => vec![Setting::given(params)],
             false => settings(request, profile, params),
@@ -254,8 +256,8 @@ impl<'a> Placements<'a> {
                 }
                 all.setting_costs.push(costs);
             }
-            // On several GPUs that hold all layers, the ubatches of a prompt run as a pipeline. Larger ubatches would
-            // leave fewer of them to overlap.
+            // If several GPUs hold all layers, they process the ubatches of a prompt as a pipeline. With larger
+            // ubatches, fewer of them would overlap.
             let holds_all = all.setting_costs.first().is_some_and(SettingCosts::holds_all);
             if all.gpus.len() > 1 && holds_all {
                 break;
@@ -274,7 +276,7 @@ impl<'a> Placements<'a> {
             (0..self.setting_costs.len()).map(|setting| constraints.least_beyond(setting)).collect();
         let setting_costs = self.setting_costs.iter().zip(&beyond);
         let tables: Vec<Table<'_>> = setting_costs.map(|(costs, (gpu, _))| costs.corrected(*gpu)).collect();
-        // Indexed by setting, then by order.
+        // The contexts are indexed by setting, then by order.
         let (mut heap, mut contexts) = (Heap::default(), Vec::new());
         for (setting, table) in tables.iter().enumerate() {
             let (extra, mut runs) = (self.steps(setting), BTreeMap::new());
@@ -301,7 +303,7 @@ impl<'a> Placements<'a> {
             };
             let full = infeasible.infeasible_gpu(&node.path);
             let is_lost = full.is_some() && infeasible.is_settled(&node.path);
-            // Moving more of the last run to the host makes no earlier run smaller.
+            // Moving more parts of the last run to the host does not make an earlier run smaller.
             let by_last = full.is_some_and(|n| n + 1 == node.path.runs.len());
             if !node.requeued && (by_last || !is_lost) {
                 heap.keep_more(&node, context);
@@ -350,13 +352,13 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// Whether all GPUs of an order fuse attention, if the setting has a smaller cache type.
+    /// Whether the cache has the widest type or all GPUs of an order fuse attention over it.
     fn is_fused(&self, setting: usize, order: usize) -> bool {
         let costs = &self.setting_costs[setting];
         costs.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| costs.fused[gpu])
     }
 
-    /// The parameters of the preferred setting; `None` if no cache is of use.
+    /// The parameters of the preferred setting; `None` if no size of a cache helps.
     fn wanted(&self) -> Option<&ContextParams> {
         self.setting_costs.first().map(|costs| &costs.params)
     }
@@ -365,9 +367,9 @@ impl<'a> Placements<'a> {
         Prices { table, order: &self.orders[order], tie: self.tie }
     }
 
-    /// Bytes that the host has for the layers left to it, by the host's role, whose compute buffer
-    /// exceeds the estimate by `beyond` at least. `None` if the host cannot even hold the
-    /// weights and caches that never leave it.
+    /// Bytes that the host has for the layers left to it, by the host's role. The host's compute buffer exceeds the
+    /// estimate by at least `beyond` bytes. `None` if the host has too little memory even for the weights and caches
+    /// that are always on it.
     fn host_rooms(&self, setting: usize, order: usize, beyond: i64) -> Option<[Option<u64>; HOST_ROLES]> {
         let (costs, order) = (&self.setting_costs[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
@@ -376,11 +378,11 @@ impl<'a> Placements<'a> {
         headroom.prompt_store = self.request.prompt_store;
         let of_order: Vec<&Gpu> = gpus().collect();
         if self.request.unmapped_if_paging(self.profile, &of_order).is_some() {
-            // Mapped weights need no room on the host. The final check of a path covers the remaining bytes.
+            // Mapped weights need no memory on the host. The final check of a path covers the remaining bytes.
             return Some([Some(u64::MAX); HOST_ROLES]);
         }
         let room = host.available.checked_sub(headroom.total().saturating_add(costs.always_on_host))?;
-        // A GPU that shares the host's memory puts there all bytes beyond its own pool.
+        // A GPU that shares the host's memory takes all bytes beyond its own pool from it.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);
         let whole = costs.table.host_bytes[costs.table.layers as usize];
         if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {

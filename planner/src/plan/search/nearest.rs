@@ -1,4 +1,4 @@
-//! The paths one step better than the chosen one, which explain the choice, and the closest path if none fits.
+//! The paths one step better than the chosen one, which explain the choice. If no path fits, the closest one.
 
 use crate::plan::Error;
 use crate::plan::halving::least_that;
@@ -29,7 +29,7 @@ impl Placements<'_> {
     }
 
     /// Among the paths that are not known yet, the path with the fewest missing bytes. Only paths with whole layers
-    /// count, with the GPUs in the machine's order or on the host alone.
+    /// count, on GPUs in the machine's order or on the host alone.
     pub(super) fn least_lacking(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
         let settings = (0..self.setting_costs.len()).filter(|&setting| self.setting_costs[setting].doubled == 0);
@@ -44,8 +44,8 @@ impl Placements<'_> {
         self.least_of(paths, constraints, |_| true)
     }
 
-    /// Shares the layers from `first` on among the GPUs of an order in proportion to their budgets; `None` if there are
-    /// more GPUs than layers.
+    /// Divides the layers from `first` on among the GPUs of an order, in proportion to their budgets; `None` if there
+    /// are more GPUs than layers.
     fn spread(&self, (setting, order): (usize, usize), first: u32) -> Option<Path> {
         let table = &self.setting_costs[setting].table;
         let budget_of = |gpu: usize| table.gpus[gpu].budget;
@@ -81,8 +81,9 @@ impl Placements<'_> {
         self.steps(path.setting) + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
-    /// The paths one step better: with one part less on the host, or else one layer less there. A path on the host
-    /// alone has a GPU with the output layer as its next step. No path, if the request fixes the number of layers.
+    /// The paths one step better: with one part less on the host, or without such parts, one layer less there. A path
+    /// on the host alone has the output layer on a GPU as its next step. The list is empty if the request fixes the
+    /// number of layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
         let min_on_host = *self.on_host().start();
@@ -107,7 +108,7 @@ impl Placements<'_> {
         });
         let mut better: Vec<Path> = fewer.collect();
         if better.is_empty() && path.first > min_on_host {
-            // The first GPU takes the layer; or it passes its last layer on to the next GPU, and so on.
+            // Either the first GPU takes the layer, or it passes its last layer on to the next GPU, and so on.
             for n in 0..path.runs.len() {
                 let mut longer = path.clone();
                 longer.first -= 1;

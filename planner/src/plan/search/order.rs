@@ -1,10 +1,10 @@
-//! The orders in which GPUs may share the layers. llama.cpp gives each GPU a run of layers; the first GPU gets the
-//! lowest.
+//! The orders in which GPUs may share the layers. llama.cpp gives each GPU a run of layers, and the first GPU gets the
+//! lowest run.
 
 use crate::machine::{Gpu, GpuKind};
 use crate::plan::speed::Rate;
 
-/// With up to this many GPUs the search tries every order.
+/// Maximum number of GPUs for which the search tries every order.
 const MAX_GPUS_IN_ALL_ORDERS: usize = 4;
 
 /// Maximum number of GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
@@ -13,7 +13,8 @@ pub(in crate::plan) const MAX_GPUS: usize = 15;
 /// Indices of GPUs, in the order in which they take layers.
 pub(super) type Order = Vec<usize>;
 
-/// Every order of every subset of GPUs that may work together. Of identical GPUs the first ones stand for all.
+/// Every order of every subset of GPUs that may work together. The first of several identical GPUs stand for all of
+/// them.
 ///
 /// With more than four GPUs there are too many orders. The search then tries the fastest GPU, the two fastest, and so
 /// on, each in the machine's order, from the fastest to the slowest, and from the slowest to the fastest.
@@ -27,7 +28,7 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
     let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= MAX_GPUS_IN_ALL_ORDERS {
-        // A GPU without its names: all fields that a plan depends on.
+        // A GPU without its names: the fields that a plan depends on.
         let nameless = |gpu: &&Gpu| {
             let Gpu { name, description, device, pci_id, processes, nvml, .. } = Gpu::default();
             Gpu { name, description, device, pci_id, processes, nvml, ..Gpu::clone(gpu) }
@@ -81,24 +82,24 @@ mod tests {
     }
 
     #[test]
-    fn unequal_gpus_come_in_every_order_and_equal_ones_in_one() {
+    fn unequal_gpus_come_in_every_order_and_equal_gpus_in_one() {
         let card = |free| Gpu::new("card").total(gib(24)).free(gib(free));
         assert_eq!(indices(&[card(8), card(9)]), [vec![0], vec![1], vec![0, 1], vec![1, 0]]);
         assert_eq!(indices(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
-        // 4 + 12 + 24 + 24 orders of four different GPUs.
+        // Four different GPUs have 4 + 12 + 24 + 24 orders.
         assert_eq!(indices(&[card(5), card(6), card(7), card(8)]).len(), 64);
         assert_eq!(indices(&[card(5), card(5), card(5), card(5)]).len(), 4);
     }
 
     #[test]
-    fn one_that_shares_the_hosts_memory_works_alone_and_not_in_place_of_a_card() {
+    fn an_integrated_gpu_works_alone_and_does_not_replace_a_card() {
         let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(8));
         assert_eq!(indices(&[shared.clone(), Gpu::new("card").total(gib(8))]), [vec![1]]);
         assert_eq!(indices(&[shared]), [vec![0]]);
     }
 
     #[test]
-    fn of_many_the_fastest_are_taken() {
+    fn the_fastest_of_many_gpus_are_taken() {
         let cards: Vec<Gpu> = (1..=15).map(|n| Gpu::new("card").total(gib(24)).free(gib(n))).collect();
         let all = indices(&cards);
         assert!(all.len() <= 45, "{}", all.len());

@@ -11,14 +11,14 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 #[derive(Debug, Clone)]
 pub(super) struct Part<'a> {
     pub(super) block: u32,
-    /// The common parts of the weights' names: `ffn_down_exps`.
+    /// The stems of the weights' names: `ffn_down_exps`.
     stems: Vec<&'a str>,
     pub(super) weights: Vec<&'a Weight>,
     /// The same weights, grouped by type.
     pub(super) matrices: Vec<Matrices>,
     /// Bytes of the weights in the file.
     pub(super) bytes: u64,
-    /// Bytes of the weights that begin a feed-forward step, and of those that end one.
+    /// Bytes of the weights that begin a feed-forward step, and of the weights that end one.
     steps: [u64; 2],
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// All experts of a block as one part: a cache on the GPU holds experts of blocks that have none there.
+    /// All experts of a block as one part: a cache on a GPU serves only blocks without experts on the GPU.
     pub(super) fn whole_experts(profile: &'a ModelProfile) -> Self {
         Self::with(profile, HostParts::Experts, |stems| if stems.is_empty() { Vec::new() } else { vec![stems] })
     }
@@ -84,7 +84,7 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            // In the reverse order of their names: up, gate, down. The last parts stay on the host first, as in
+            // The reverse order of the names is up, gate, down. The last parts stay on the host first, as in
             // llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
             for weight in weights {

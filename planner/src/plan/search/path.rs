@@ -1,9 +1,9 @@
 //! Paths through the layers, in ascending cost: the host takes the first layers, then each GPU of an order takes a run.
 //!
-//! The cost of a run is independent of the other runs, except for compute buffers. Without those, one pass from the
-//! last layer to the first gives the cheapest way to complete a path from any layer. That is the bound of an A* search:
-//! paths leave the heap in ascending cost, and the first one that also has room for its compute buffers is the cheapest
-//! that fits.
+//! The costs of runs do not depend on each other, except for compute buffers. Without compute buffers, one pass from
+//! the last layer to the first gives the cheapest way to complete a path from any layer. That cost is the bound of an
+//! A* search: paths leave the heap in ascending cost, so the first path that also fits with its compute buffers is the
+//! cheapest one that fits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,13 +18,13 @@ use super::table::Run;
 pub(super) struct CostToGo {
     /// `cost[n][begin]`: the least cost of the layers from `begin` on, with the GPUs from the `n`th on.
     cost: Vec<Vec<f64>>,
-    /// The least bytes that these layers leave to the host.
+    /// The least bytes that a completion with these layers leaves to the host.
     host: Vec<Vec<u64>>,
 }
 
 impl CostToGo {
-    /// `runs` caches each GPU's runs across orders; the key is the GPU, the first GPU of its order, and whether it is
-    /// last.
+    /// `runs` caches each GPU's runs across orders. The key is the GPU, the first GPU of its order, and whether the GPU
+    /// is the last one.
     pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
@@ -58,7 +58,7 @@ pub(super) struct Path {
     pub(super) first: u32,
     /// For each GPU, the end of its run and the number of its parts on the host.
     pub(super) runs: Vec<(u32, u32)>,
-    /// Whether the graph has a single copy although llama.cpp would keep four.
+    /// Whether the graph has a single copy although llama.cpp would make four.
     pub(super) single_copy: bool,
 }
 
@@ -83,7 +83,7 @@ impl Path {
         self.runs.iter().map(|&(_, kept)| kept).fold(0, u32::saturating_add)
     }
 
-    /// Whether llama.cpp would keep four copies of the graph.
+    /// Whether llama.cpp would make four copies of the graph.
     pub(super) fn is_pipelined(&self) -> bool {
         self.runs.len() > 1 && self.first == 0 && self.kept() == 0 && !self.single_copy
     }
@@ -92,25 +92,25 @@ impl Path {
 /// A path in the heap.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Node {
-    /// The least cost of any completion.
+    /// The least cost of any completion of the path.
     pub(super) bound: f64,
-    /// The cost so far.
+    /// The cost of the path so far.
     cost: f64,
-    /// The maximum that further parts of the last run on the host may save. If positive, the paths with those parts
-    /// come out of the heap first, and this one is [requeued](Heap::requeue) behind them.
+    /// The most that further parts of the last run on the host may save. If it is positive, the paths with these parts
+    /// leave the heap first, and this path is [requeued](Heap::requeue) behind them.
     pub(super) gain: f64,
     pub(super) requeued: bool,
-    /// Bytes of the host so far.
+    /// Bytes on the host so far.
     pub(super) host: u64,
     pub(super) path: Path,
 }
 
-/// The paths still to try.
+/// The paths that are still to be tried.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     nodes: Vec<Node>,
-    /// Ordered by the bits of the bounds: non-negative floats order like their bits. Among equal bounds the longest
-    /// path comes first, so that the search follows it to its end.
+    /// The key is the bits of the bound, because non-negative floats have the same order as their bits. Among equal
+    /// bounds the longest path comes first, so that the search follows it to its end.
     queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Heap {
 pub(super) struct OrderContext<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) to_go: CostToGo,
-    /// Bytes that the host has for the layers left to it, by its [role](host_role).
+    /// Bytes that the host has for the layers left to it, by the host's [role](host_role).
     pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 
@@ -175,8 +175,8 @@ impl Heap {
         }
     }
 
-    /// Adds a path with `run` behind the runs `before`, whose cost and host bytes are given. The run leaves more of its
-    /// parts on the host if it must; returns whether it fits then.
+    /// Adds a path with `run` after the runs `before`, which have the given cost and host bytes. If the run does not
+    /// fit, more of its parts stay on the host. Returns whether it fits then.
     fn put_run(
         &mut self,
         like: &Path,
@@ -209,7 +209,7 @@ impl Heap {
         let (n, end) = (path.runs.len(), path.end() as usize);
         let bound = cost - gain + context.to_go.cost[n][end];
         let least_host = host.saturating_add(context.to_go.host[n][end]);
-        // A completion may still keep parts on the host.
+        // A completion may keep parts on the host even if this path keeps none.
         let roles = [path.kept(), 1].map(|parts| context.host_rooms[host_role(path.first, parts)]);
         let room = roles[0].max(roles[1]);
         if bound.is_finite() && room.is_some_and(|room| least_host <= room) {

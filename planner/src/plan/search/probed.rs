@@ -8,12 +8,12 @@ use crate::plan::{Error, NoRoom, Policy, Probe};
 use super::path::Path;
 use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints, SearchedCache};
 
-/// Maximum number of probes with one GPU, and with several, for each allowed cache type and place and each smaller
-/// ubatch.
+/// Maximum number of probes with one GPU, and with several GPUs. It applies to each allowed type and place of the cache
+/// and to each smaller ubatch.
 const MAX_PROBES: (usize, usize) = (6, 12);
 
-/// With more than two GPUs, a further probe must promise a time below this share of the best one. On four GPUs, a dozen
-/// probes of a 70B model took a second and gained 0.002 %.
+/// With more than two GPUs, another probe is made only for a placement with a predicted time below this share of the
+/// best one. On four GPUs, a dozen probes of a 70B model took a second and gained 0.002 %.
 const MAX_PROBED_SHARE: f64 = 0.995;
 
 /// The state of a search with a probe.
@@ -22,13 +22,13 @@ pub(super) struct Probed<'f, 'a> {
     probe: &'f dyn Probe,
     pub(super) constraints: SearchConstraints,
     asked: usize,
-    /// The first refusal: the GPUs' names and the error.
+    /// The names of the GPUs and the error of the first refusal.
     pub(super) refusal: Option<(String, Error)>,
-    /// The first refusal of a smaller cache type. It excludes the type, not the GPUs.
+    /// The first refusal of a smaller cache type. It excludes the type, but not the GPUs.
     pub(super) kv_refusal: Option<String>,
-    /// The error of the first placement that the probe had no room for.
+    /// The error of the first placement for which the probe itself lacked memory.
     pub(super) no_room: Option<Error>,
-    /// The placement that lacks the least, of those that do not fit.
+    /// Of the placements that do not fit, the one with the fewest missing bytes.
     pub(super) least_lacking: Option<Found>,
 }
 
@@ -46,13 +46,14 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that fits by the probe, and the one a step better that lacks the least. `None` if the probes
-    /// are used up or no path fits.
+    /// The cheapest path that fits by the probe and, of the paths one step better, the one with the fewest missing
+    /// bytes. `None` if the probes are used up or no path fits.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
         let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
-        // The settings of caches differ in bytes that the estimate knows.
+        // The estimate knows the bytes by which settings with different caches differ, so such settings share the
+        // probes.
         let most = if matches!(self.placements.cache, SearchedCache::UpTo(_)) { each } else { each * chosen };
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
@@ -63,14 +64,14 @@ impl<'f, 'a> Probed<'f, 'a> {
             let better = fits.filter(|_| asks).or(with_slack);
             let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.constraints));
             let nearest = nearest.transpose()?.flatten();
-            // By layers, the next better placement is always probed: such plans include models whose memory the
-            // estimate does not know.
+            // Under [`Policy::MostLayers`], the next better placement is also probed, because models whose memory the
+            // estimate does not know are planned under this policy too.
             let close =
                 nearest.clone().filter(|near| asks && by_layers && !self.constraints.known.contains(&near.path));
             let mut next = better.or(close);
             if next.is_none() && best.is_none() && asks && by_layers {
                 let least = self.placements.least_lacking(&self.constraints)?;
-                // The error must state llama.cpp's numbers.
+                // At least one probe is made, because the error must state llama.cpp's numbers.
                 next = least.filter(|least| self.asked == 0 || least.levels.missing() <= MAX_SLACK_BYTES);
             }
             let Some(next) = next else {
@@ -90,8 +91,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed some bytes less than the estimate. The probe of one kind of
-    /// run says little about another kind.
+    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The probe of one kind of
+    /// run is weak evidence for another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
         self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);
@@ -115,7 +116,7 @@ impl<'f, 'a> Probed<'f, 'a> {
                 let levels = room.levels(&footprints, &Uncertainty::default());
                 Some(Found { path, cost, levels })
             }
-            // Too little memory is not a refusal.
+            // Too little memory for the probe is not a refusal.
             Err(source) if source.is::<NoRoom>() => {
                 self.no_room.get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
                 None
@@ -135,7 +136,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Learns the excess of llama.cpp's answer over the estimate, which applies to other runs of the same kinds.
+    /// Records the excess of llama.cpp's answer over the estimate. It applies to other runs of the same kinds.
     fn correct(&mut self, path: &Path, footprints: &Footprints, estimated: &Footprints) {
         let beyond = |theirs: &Footprint, ours: &Footprint| {
             let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));

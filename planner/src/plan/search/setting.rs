@@ -1,33 +1,34 @@
-//! The settings that the planner chooses beside the placement: the type and the place of the cache, and the ubatch.
+//! The settings that the planner chooses in addition to the placement: the type and the place of the cache, and the
+//! ubatch.
 
 use crate::memory::ContextParams;
 use crate::plan::{KvPlace, Request, kv_cache};
 use crate::profile::ModelProfile;
 
-/// Parameters of a plan, and their distance from the preferred ones.
+/// The parameters of a plan, and how far they are from the preferred ones.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) params: ContextParams,
-    /// How often the ubatch was doubled, or halved.
+    /// How many times the ubatch was doubled, and how many times it was halved.
     pub(super) doubled: u32,
     pub(super) halved: u32,
-    /// Whether the cache is on the host though the request keeps it with the layers.
+    /// Whether the cache is on the host although the request keeps it with the layers.
     pub(super) kv_moved: bool,
-    /// Number of wider cache types; 0 is the requested type.
+    /// Number of allowed types that are wider than this cache's; 0 for the requested type.
     pub(super) smaller_kv: u32,
-    /// The share added to the seconds: the [price](kv_cache::price) of the cache type.
+    /// The share that is added to the seconds: the [price](kv_cache::price) of the cache type.
     pub(super) surcharge: f64,
 }
 
 impl Setting {
-    /// These parameters.
+    /// The setting with these parameters.
     pub(super) fn given(params: &ContextParams) -> Self {
         Self { params: params.clone(), doubled: 0, halved: 0, kv_moved: false, smaller_kv: 0, surcharge: 0.0 }
     }
 }
 
-/// All settings that a request allows: each type and place of the cache with each ubatch, the preferred one first.
-/// `params` are the request's, resolved.
+/// All settings that a request allows: each type and place of the cache with each ubatch. The preferred setting comes
+/// first. `params` are the request's, with every default resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
     // A context that embeds keeps no cache between batches.
@@ -49,8 +50,8 @@ pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &Conte
     all
 }
 
-/// The requested ubatch, its doubles up to `most` and its halves down to `least`, each with how often it was doubled
-/// and halved. 0 means a whole batch.
+/// The requested ubatch, its doubles up to `most` and its halves down to `least`. Each comes with the number of
+/// doublings and the number of halvings. An ubatch of 0 means a whole batch.
 fn ubatches(wanted: u32, least: Option<u32>, most: u32) -> Vec<(u32, u32, u32)> {
     let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
     let doubles = std::iter::successors(Some(wanted), double);
@@ -65,7 +66,7 @@ mod tests {
     use super::ubatches;
 
     #[test]
-    fn ubatches_are_doubled_and_halved_as_far_as_is_allowed() {
+    fn ubatches_are_doubled_and_halved_within_the_limits() {
         assert_eq!(ubatches(512, None, 0), [(512, 0, 0)]);
         assert_eq!(ubatches(512, None, 1024), [(512, 0, 0), (1024, 1, 0)]);
         assert_eq!(ubatches(512, None, 2048), [(512, 0, 0), (1024, 1, 0), (2048, 2, 0)]);

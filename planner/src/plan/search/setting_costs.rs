@@ -1,4 +1,4 @@
-//! Costs and limits common to all placements of one setting: sums over the layers, and each device's memory for them.
+//! Costs and limits common to all placements of one setting: sums over the layers, and the memory of each device.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,30 +16,33 @@ use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
 
-/// Shares of the room for experts that caches are tried with. Misses fall most steeply at small shares, and equal
-/// shares of all layers miss least; but each layer with experts on the host waits for their numbers.
+/// Sizes of the cache that are tried, as shares of the memory for experts. Misses fall most steeply at small shares,
+/// and equal shares of all layers have the fewest misses. But each layer with experts on the host waits for the numbers
+/// of its experts.
 const SHARES: [f64; 12] = [0.995, 0.98, 0.96, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
-/// Multiples of that room with which layers are whole on the host: the cache serves fewer layers, and each of them
-/// better. A model much larger than the card misses so often that the host computes some layers faster.
+/// Larger sizes, as multiples of that memory. Whole layers then move to the host, so the cache serves fewer layers and
+/// serves each of them better. In a model much larger than the card, the cache misses so often that the host computes
+/// some layers faster.
 const LARGER_SHARES: [f64; 6] = [1.2, 1.5, 2.0, 2.7, 3.6, 5.0];
-/// The same with several GPUs, where each share takes a search through the orders of the GPUs.
+/// The sizes with several GPUs: fewer, because each needs a search through the orders of the GPUs.
 const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 
 /// Costs and limits common to all placements of one setting.
 #[derive(Clone)]
 pub(super) struct SettingCosts<'a> {
     pub(super) params: ContextParams,
-    /// How often the ubatch was doubled, or halved; whether the cache was moved to the host; and how many types of the
-    /// cache are wider than this one.
+    /// How many times the ubatch was doubled, and how many times it was halved; whether the cache was moved to the
+    /// host; and how many allowed cache types are wider than this one.
     pub(super) doubled: u32,
     pub(super) halved: u32,
     pub(super) kv_moved: bool,
     pub(super) smaller_kv: u32,
-    /// The share that is added to the seconds, for a smaller type of the cache.
+    /// The share that is added to the seconds for a smaller type of the cache.
     pub(super) surcharge: f64,
-    /// Whether each GPU fuses attention over this cache. A GPU that does not is never combined with a smaller type.
+    /// Whether each GPU fuses attention over this cache. A GPU that does not fuse it is never combined with a smaller
+    /// type.
     pub(super) fused: Vec<bool>,
-    /// Bytes of weights and caches on the host, whichever layers GPUs take.
+    /// Bytes of weights and caches that are on the host in every placement.
     pub(super) always_on_host: u64,
     /// The share of the experts on the host that a cache on their layer's GPU holds; `None` without a cache.
     pub(super) cached: Option<Cached>,
@@ -51,8 +54,8 @@ pub(super) struct SettingCosts<'a> {
     pub(super) peak_sizes: PeakSizes,
 }
 
-/// The smallest compute buffers, plus their uncertainty if it stays free: on a GPU by the role of its run, and on the
-/// host beside it by the host's role.
+/// The smallest compute buffers: on a GPU by the role of its run, and on the host beside it by the host's role. They
+/// include the uncertainty if it stays free.
 #[derive(Debug, Clone, Copy)]
 struct MinCompute {
     gpu: [u64; ROLES],
@@ -69,7 +72,7 @@ pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
 }
 
 impl<'a> SettingCosts<'a> {
-    /// `model` covers all GPUs.
+    /// The costs of a setting. `model` is the speed model for all GPUs.
     pub(super) fn new(placements: &Placements<'a>, setting: Setting, model: &SpeedModel) -> Result<Self, Error> {
         let (profile, gpus) = (placements.profile, &placements.gpus);
         let Setting { params, doubled, halved, kv_moved, smaller_kv, surcharge } = setting;
@@ -107,9 +110,9 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with a cache of experts of each useful share, up to `most`: the share with which all experts
-    /// are on the host and the GPUs are full, smaller ones, which leave room for whole blocks, and larger ones, for
-    /// which layers are on the host.
+    /// The same setting with caches of experts of each useful share, up to `most`. With one share all experts are on
+    /// the host and the GPUs are full. Smaller shares leave memory for whole blocks, and larger shares move whole
+    /// layers to the host.
     pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
@@ -120,7 +123,7 @@ impl<'a> SettingCosts<'a> {
         let room = self.most_cached();
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
         let larger = larger.iter().map(|times| times * room).filter(|share| *share <= most);
-        // The least share is of use in a model whose tokens use a large part of the experts.
+        // The smallest useful share matters for a model whose tokens use a large part of the experts.
         let shares = shares.iter().map(|share| share * room.min(most)).chain(larger).chain([least.min(most)]);
         let shares = shares.filter(|share| (least..1.0).contains(share));
         let with = |share| {
@@ -130,8 +133,8 @@ impl<'a> SettingCosts<'a> {
         shares.map(with).collect()
     }
 
-    /// The same setting with the cache that its parameters state. Each GPU keeps a part of the bytes for it, and it is
-    /// priced as if all experts were on the host.
+    /// The same setting with the cache that its parameters state. Each GPU reserves a part of the cache's bytes. The
+    /// cache is priced as if all experts were on the host.
     pub(super) fn with_stated_cache(self, placements: &Placements<'a>, model: &SpeedModel) -> Self {
         let bytes = self.params.moe_cache_size;
         let experts = self.table.gpus.first().map_or(0, GpuTable::all_parts);
@@ -146,7 +149,7 @@ impl<'a> SettingCosts<'a> {
         Self { table, ..self }
     }
 
-    /// The share of all experts that the GPUs have room for beside all blocks without experts; at most 1.
+    /// The share of all experts for which the GPUs have memory beside all blocks without experts; at most 1.
     fn most_cached(&self) -> f64 {
         let layers = self.table.layers as usize;
         let parts = self.table.parts.count(0, self.table.layers);
@@ -160,7 +163,7 @@ impl<'a> SettingCosts<'a> {
         (room.saturating_sub(others) as f64 / experts.max(1) as f64).min(1.0)
     }
 
-    /// Whether the GPUs have room for all layers plus one more layer on each.
+    /// Whether the GPUs have memory for all layers and one more layer on each GPU.
     pub(super) fn holds_all(&self) -> bool {
         let layers = self.table.layers as usize;
         let rooms = self.table.gpus.iter().zip(&self.min_compute).map(|(gpu, min_compute)| {
@@ -181,7 +184,8 @@ impl<'a> SettingCosts<'a> {
         Ok(estimate)
     }
 
-    /// The table, with its rooms reduced by compute buffers that exceed the estimate by `beyond` at least.
+    /// The table for compute buffers that exceed the estimate by at least `beyond` bytes: its rooms are smaller by
+    /// these bytes.
     pub(super) fn corrected(&self, beyond: i64) -> Table<'a> {
         let mut table = self.table.clone();
         for (table, min_compute) in table.gpus.iter_mut().zip(&self.min_compute) {
@@ -191,15 +195,16 @@ impl<'a> SettingCosts<'a> {
         table
     }
 
-    /// The smallest compute buffer of the host beside these GPUs, by the host's role; unknown (0) without a GPU.
+    /// The smallest compute buffer of the host beside these GPUs, by the host's role. 0 without a GPU, because it is
+    /// then unknown.
     pub(super) fn min_host_compute(&self, order: &[usize]) -> [u64; HOST_ROLES] {
         let all = order.iter().map(|&gpu| self.min_compute[gpu].host);
         all.reduce(|a, b| std::array::from_fn(|role| a[role].min(b[role]))).unwrap_or_default()
     }
 
-    /// The smallest compute buffers that a GPU and the host beside it need. The samples are placements on this GPU
-    /// alone and, on a machine with several, on three of its kind: with no parts on the host, with the smallest
-    /// possible part, and with all of them.
+    /// The smallest compute buffers of a GPU and of the host beside it. The samples are placements on this GPU alone
+    /// and, if the machine has several GPUs, on three of its kind. Each placement keeps no parts, the smallest possible
+    /// part, or all parts on the host.
     fn min_compute_of(&self, placements: &Placements<'_>, gpu: usize) -> Result<MinCompute, Error> {
         let mut min_compute = MinCompute { gpu: [u64::MAX; ROLES], host: [u64::MAX; HOST_ROLES] };
         let parts = &self.table.parts;
@@ -226,7 +231,7 @@ impl<'a> SettingCosts<'a> {
         Ok(MinCompute { gpu: min_compute.gpu.map(known), host: min_compute.host.map(known) })
     }
 
-    /// Lowers the minima to the buffers of one placement that keeps `kept` parts on the host.
+    /// Lowers the minima to the buffers of one placement with `kept` parts on the host.
     fn record_sample(
         &self,
         placements: &Placements<'_>,
@@ -255,7 +260,8 @@ impl<'a> SettingCosts<'a> {
     }
 }
 
-/// The estimate for GPUs in this order. The first setting's estimate supplies the weights, which no setting changes.
+/// The estimate for GPUs in this order. The weights come from the first setting's estimate, because no setting changes
+/// them.
 fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams) -> Result<Estimate, Error> {
     let gpus: Vec<&Gpu> = order.iter().map(|&gpu| placements.gpus[gpu]).collect();
     Ok(match placements.setting_costs.first() {
@@ -266,8 +272,9 @@ fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams
     }?)
 }
 
-/// Sample placements: layers on each of one or three GPUs. They include few and many layers, with and without layers on
-/// the host, and single blocks, because some blocks may keep a window of the context and others all of it.
+/// Sample placements: the numbers of layers on each of one or three GPUs. The samples have few and many layers, with
+/// and without layers on the host, and single blocks, because some blocks may keep a window of the context and others
+/// all of it.
 fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
     let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];
     let rest = move |n: u32| layers.saturating_sub(n);

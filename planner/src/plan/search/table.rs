@@ -30,9 +30,9 @@ impl Run {
         Self { first: n == 0, begin, end, kept }
     }
 
-    /// The role of the run, which decides most of its compute buffer: output layer alone or blocks; on the first GPU,
-    /// which computes large batches with the host's weights, or on another; none, some or all of its `parts` on the
-    /// host.
+    /// The role of the run, which determines most of its compute buffer. It depends on three facts: the run is the
+    /// output layer alone or has blocks; its GPU is the first one, which computes large batches with the host's
+    /// weights, or another; and none, some or all of its `parts` are on the host.
     pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
         let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
             (true, true, false) => 0,
@@ -56,13 +56,13 @@ pub(super) struct GpuTable {
     /// Sums over the layers before each index: bytes on the GPU, and seconds of the workload.
     pub(super) bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each index: bytes on the GPU, and extra seconds if on the host, by the GPU that
-    /// computes with the host's weights.
+    /// Sums over the parts before each index: bytes on the GPU, and extra seconds for a part on the host. The seconds
+    /// are listed by the GPU that computes with the host's weights.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
-    /// Running maxima of those seconds.
+    /// Running maxima of `part_seconds`.
     part_peaks: Vec<Vec<f64>>,
-    /// Bytes for everything on the GPU, and the bytes left for weights and caches by the role of a run.
+    /// Bytes for everything on the GPU; and the bytes left for weights and caches, by the role of a run.
     pub(super) budget: u64,
     pub(super) rooms: [u64; ROLES],
 }
@@ -73,7 +73,7 @@ impl GpuTable {
         self.part_bytes.last().copied().unwrap_or(0)
     }
 
-    /// Takes bytes from the budget for a cache, and the bytes of parts on the host from the table without one.
+    /// Takes the bytes of a cache from the budget, and takes the bytes of the parts from the table without a cache.
     pub(super) fn reserve(&mut self, cache: u64, without: &Self) {
         self.budget = self.budget.saturating_sub(cache);
         self.part_bytes.clone_from(&without.part_bytes);
@@ -85,11 +85,11 @@ impl GpuTable {
 pub(super) struct Table<'a> {
     pub(super) parts: Rc<Parts<'a>>,
     pub(super) gpus: Vec<GpuTable>,
-    /// Bytes on the host of the layers before each index.
+    /// Bytes on the host for the layers before each index.
     pub(super) host_bytes: Vec<u64>,
-    /// Seconds on the host, by the GPU that computes with the host's weights; the last entry is without a GPU.
+    /// Seconds on the host, by the GPU that computes with the host's weights. The last entry is for no GPU.
     host_seconds: Vec<Vec<f64>>,
-    /// Seconds of the workload's transfers to each GPU; the last entry is the host.
+    /// Seconds of the workload's transfers to each GPU. The last entry is for the host.
     crossings: Vec<f64>,
     part_host_bytes: Vec<u64>,
     pub(super) layers: u32,
@@ -98,7 +98,8 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` has each GPU's usable bytes.
+    /// The table of a model. `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` has each
+    /// GPU's usable bytes.
     pub(super) fn new(
         estimate: &Estimate,
         budgets: &[u64],
@@ -148,14 +149,14 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same table with a cache on each GPU that holds a share of the experts on the host.
+    /// The same table with a cache on each GPU for a share of the experts on the host.
     pub(super) fn with_cache(&self, model: &SpeedModel, workload: &Workload, cached: Cached) -> Self {
         let mut table = self.clone();
         let n_gpus = table.gpus.len();
         for (gpu, table) in table.gpus.iter_mut().enumerate() {
             table.part_seconds = part_seconds(&self.parts, (gpu, n_gpus), model, workload, Some(cached));
             table.part_peaks = table.part_seconds.iter().map(|seconds| peaks(seconds)).collect();
-            // The cache takes a part of the bytes that experts on the host free.
+            // Experts on the host free bytes on the GPU; the cache takes a part of these bytes.
             for bytes in &mut table.part_bytes {
                 *bytes = (*bytes as f64 * (1.0 - cached.share)) as u64;
             }
@@ -163,7 +164,7 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// Replaces seconds by layers: a layer on the host costs one, a layer on a GPU nothing.
+    /// Replaces seconds by layers: a layer on the host costs one, and a layer on a GPU costs nothing.
     pub(super) fn price_by_layers(&mut self) {
         for gpu in &mut self.gpus {
             gpu.seconds.fill(0.0);
@@ -188,7 +189,7 @@ impl<'a> Table<'a> {
         scale(&mut self.crossings);
     }
 
-    /// Seconds of the layers before `end` on the host. The GPU `first`, if any, computes large batches.
+    /// Seconds of the layers before `end` on the host. If `first` is a GPU, it computes large batches.
     pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
         let without = self.host_seconds.len() - 1;
         self.host_seconds[first.unwrap_or(without)][end as usize]
@@ -209,7 +210,7 @@ impl<'a> Table<'a> {
     }
 
     /// The most seconds that further parts of the run on the host can save. Prompts gain if a faster GPU computes with
-    /// those parts.
+    /// these parts.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);
         let (from, _) = self.kept(run);
@@ -239,13 +240,14 @@ impl<'a> Table<'a> {
         between(&self.part_host_bytes, self.kept(run))
     }
 
-    /// Bytes that a GPU has at most for a run's weights and caches.
+    /// Maximum bytes that a GPU has for the weights and caches of a run.
     pub(super) fn room(&self, gpu: usize, run: Run) -> u64 {
         let parts = self.parts.count(run.begin, run.end);
         self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with `kept` parts on the host, or with as few more as it needs to fit; `None` if it cannot fit.
+    /// The run with `kept` parts on the host, or with as few more parts as are needed for it to fit; `None` if it
+    /// cannot fit.
     pub(super) fn fitting(&self, gpu: usize, run: Run) -> Option<Run> {
         let with = |kept| Run { kept, ..run };
         let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));
@@ -265,7 +267,7 @@ impl<'a> Table<'a> {
 }
 
 /// Extra seconds of parts on the host, as prefix sums, by the GPU that computes with the host's weights. `gpu` is the
-/// GPU of the part's block, of `n_gpus`; a cache on it may serve the parts.
+/// GPU of the part's block, out of `n_gpus` GPUs. A cache on that GPU may serve the parts.
 fn part_seconds(
     parts: &Parts<'_>,
     (gpu, n_gpus): (usize, usize),
@@ -279,8 +281,8 @@ fn part_seconds(
         .map(|part| Moved { matrices: &part.matrices, place, other: Place::Host, cached })
         .collect();
     let tokens: Vec<f64> = moved.iter().map(|&moved| model.moved_token(moved) * reply).collect();
-    // The last part of a block stays on the host first. It adds the transfer of the block's activations to the host and
-    // back.
+    // The first part of a block that stays on the host is its last one. It adds the transfer of the block's activations
+    // to the host and back.
     let opens: Vec<bool> = parts.are_last().collect();
     let by_first = |first: usize| {
         let parts = moved.iter().zip(&opens).zip(&tokens).map(|((&moved, &opens), token)| {

@@ -1,6 +1,6 @@
 //! The search compared with an exhaustive one.
 
-// The integration tests' strategies, with the types of this compilation.
+// The strategies of the integration tests, compiled with this crate's own types.
 #[path = "../../../tests/planner/any.rs"]
 #[allow(dead_code, reason = "the integration tests use the rest")]
 mod any;
@@ -19,7 +19,7 @@ use crate::profile::ModelProfile;
 use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
 
-/// Eight experts of 512, of which a token uses two.
+/// Eight experts of width 512; a token uses two of them.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
 
 /// A model of a few narrow blocks.
@@ -33,7 +33,7 @@ fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
     (1..=most_blocks, any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
 }
 
-/// GPUs with a few hundred MiB free beyond the headroom that the requests state.
+/// GPUs with a few hundred MiB free beyond the headroom of the requests.
 fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
     let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
     let gpu = (backend, 1..mib(600), 0u64..1000, 0u32..9).prop_map(|(backend, free, speed, kind)| {
@@ -45,7 +45,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
             1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
             _ => gpu,
         };
-        // Some speeds are unknown, some below the host's.
+        // Some speeds are unknown, and some are below the host's.
         if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
     });
     prop::collection::vec(gpu, 1..=most)
@@ -110,7 +110,7 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// The cost of a path, computed afresh: its seconds or layers, and its surcharges.
+/// The cost of a path, computed independently: its seconds or layers, and its surcharges.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
     let surcharge = placements.setting_costs[path.setting].surcharge;
@@ -124,7 +124,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     seconds + gpu_prices.sum::<f64>() + single + placements.steps(path.setting)
 }
 
-/// A simulated llama.cpp: its compute buffers are these multiples of the estimate, for the first GPU, for other GPUs
+/// A simulated llama.cpp. Its compute buffers are these multiples of the estimate, for the first GPU, for other GPUs
 /// and for the host.
 struct Scaled<'p>(&'p ModelProfile, [f64; 3]);
 
@@ -146,7 +146,7 @@ impl Probe for Scaled<'_> {
     }
 }
 
-/// Whether a path fits: by the probe, or computed afresh from free bytes, headroom and footprints.
+/// Whether a path fits: by the probe, or by a new comparison of free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     let (profile, params, host) = (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);
@@ -192,8 +192,8 @@ fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Compares the search with the exhaustive one. A search with a probe may find nothing; a path that it finds must be
-/// the cheapest that fits by the probe.
+/// Compares the search with the exhaustive one. A search with a probe may find nothing. A path that it finds must be
+/// the cheapest one that fits by the probe.
 fn compare(
     shape: &Shape,
     gpus: Vec<Gpu>,
@@ -231,13 +231,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn with_a_probe_as_good_as_trying_everything(
+    fn a_search_with_a_probe_is_as_good_as_an_exhaustive_one(
         shape in shape(4),
         gpus in gpus(2),
         request in request(),
         parts in prop::array::uniform3(0.8..1.02),
     ) {
-        // As wide as a 70B model, so that a layer has some hundred MiB.
+        // The model is as wide as a 70B model, so that a layer has some hundred MiB.
         let shape = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..shape };
         let card = |gpu: Gpu| Gpu { total: 6 * gpu.total, free: 6 * gpu.free, pools: None, kind: GpuKind::Discrete, ..gpu };
         let outcome = compare(&shape, gpus.into_iter().map(card).collect(), mib(40_000), &request, Some(parts));
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn one_gpu_as_good_as_trying_everything(
+    fn a_search_on_one_gpu_is_as_good_as_an_exhaustive_one(
         shape in shape(6),
         gpus in gpus(1),
         host in mib(20)..mib(600),
@@ -261,7 +261,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn several_gpus_as_good_as_trying_everything(
+    fn a_search_over_several_gpus_is_as_good_as_an_exhaustive_one(
         shape in shape(3),
         gpus in gpus(4),
         host in mib(20)..mib(600),
@@ -282,18 +282,18 @@ fn blocks_with_the_same_parts_on_the_host_share_a_pattern() {
 }
 
 #[test]
-fn what_has_no_room_is_not_looked_at_again_and_again() {
+fn placements_without_room_are_not_tried_again_and_again() {
     let request = |parts, n_ctx| Request::new().headroom(Headroom::Bytes(0)).host_parts(parts).n_ctx(n_ctx);
     let card = |free| Gpu::new("card").total(mib(8000)).free(free);
     let fast = |free| card(free).bandwidth(497_000_000_000);
-    // The token embedding stays on the host, where it leaves too little room for a GPU's driver.
+    // The token embedding stays on the host and leaves too little memory there for a GPU's driver.
     let beside = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
     let auto = request(HostParts::Auto, 1);
-    // The GPUs' part of the model leaves 3 MiB, and any part on the host needs a larger compute buffer.
+    // The GPUs' part of the model leaves 3 MiB free, and any part on the host needs a larger compute buffer.
     let parts = request(HostParts::FeedForward, 513);
     let few = vec![card(49_298_429), card(46_337_063), fast(109_120_842)];
-    // The first GPU computes with the host's weights, and has no room for that even if the other GPUs hold all they
-    // can.
+    // The first GPU computes with the host's weights. It has too little memory for that even if the other GPUs are
+    // full.
     let cache = request(HostParts::FeedForward, 8192).offload_kqv(false);
     let four = [6, 5, 4, 3].map(|n| fast(n * mib(957)));
     // The host has too little memory for the cache and the layers that do not fit on the GPUs.
@@ -313,14 +313,14 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
         let found = placements.search(&SearchConstraints::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
         assert!(placements.estimates_made.get() <= at_most, "{}: {}", shape.name, placements.estimates_made.get());
-        // From each layer the last GPU has at most one run, which reaches the end.
+        // From each layer, the last GPU has at most one run, and it reaches the end.
         let prices = placements.prices(&placements.setting_costs[0].table, 0);
         assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
 }
 
 #[test]
-fn where_one_depth_is_asked_for_another_placement_is_named_once() {
+fn a_request_for_one_depth_gets_one_note_on_another_placement() {
     let card = Gpu::new("card").total(gib(4)).bandwidth(360_000_000_000);
     let request = Request::new().n_ctx(32_768).at([64]).depth(crate::plan::Depth::All);
     let (profile, machine) = (LLAMA_8B.profile(), machine(vec![card], gib(32)));
@@ -330,7 +330,7 @@ fn where_one_depth_is_asked_for_another_placement_is_named_once() {
 }
 
 #[test]
-fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
+fn a_grown_context_is_stated_with_its_speeds_and_the_spare_bytes() {
     let (profile, machine) = (LLAMA_8B.profile(), machine(vec![Gpu::new("card").total(gib(12))], gib(32)));
     let planner = |request| Planner::new(&profile, &machine).request(request);
     let grown = |request: Request| planner(request.context(Context::Auto)).plan().unwrap();
@@ -340,13 +340,13 @@ fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
     let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
     let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
     assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
-    // The context has room for the requested workload.
+    // The context is long enough for the requested workload.
     let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);
     assert!((70_000..71_000).contains(&grown(request).context.n_ctx));
 }
 
 #[test]
-fn the_default_context_costs_no_layer_and_takes_half_of_what_is_left() {
+fn the_default_context_costs_no_layer_and_takes_half_of_the_spare_bytes() {
     let profile = LLAMA_8B.profile();
     let spare = |plan: &Plan| {
         plan.placements.iter().map(|placement| placement.budget - placement.footprint.total()).collect::<Vec<_>>()
@@ -365,12 +365,12 @@ fn the_default_context_costs_no_layer_and_takes_half_of_what_is_left() {
 }
 
 #[test]
-fn more_tokens_are_computed_at_once_where_that_is_worth_it() {
+fn the_ubatch_is_larger_if_that_is_worth_it() {
     let profile = QWEN3_30B_A3B.profile();
     let work = crate::plan::Workload::new;
     let short = work(1024, 256);
     for (cards, n_ctx, workload, (all, n_ubatch)) in [
-        // Each expert computes with the few tokens that chose it.
+        // Each expert computes with only the few tokens that chose it.
         (1, 4096, short, (true, 1024)),
         // The cache moves experts to the host.
         (1, 131_072, short, (false, 1024)),
@@ -388,13 +388,13 @@ fn more_tokens_are_computed_at_once_where_that_is_worth_it() {
 }
 
 #[test]
-fn what_was_once_missed_is_found() {
+fn placements_that_were_once_missed_are_found() {
     let card = |free| Gpu::new("card").total(mib(700)).free(free);
     // Parts on the host may need a smaller compute buffer than whole blocks.
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // The search must not repeat a host that lacks only the estimate's uncertainty.
+    // The search must not try a host again that lacks only the bytes of the estimate's uncertainty.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),

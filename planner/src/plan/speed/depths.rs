@@ -18,10 +18,11 @@ impl Depths {
         Self { from, to: to.max(from) }
     }
 
-    /// The mean number of cells that a token attends to: one of each `ratio` tokens before it, and at most `window`.
+    /// The mean number of cells that a token attends to: one cell for each `ratio` tokens before it, and at most
+    /// `window` cells.
     ///
-    /// Over depths `d` from `a` to `b` that is the mean of `min(d, w) / ratio` with `w = window * ratio`, which is
-    /// linear below `w` and constant above.
+    /// Over depths `d` from `a` to `b`, this is the mean of `min(d, w) / ratio` with `w = window * ratio`. The function
+    /// is linear below `w` and constant above.
     pub(super) fn mean_cells(self, ratio: u32, window: u32) -> f64 {
         if self.from == self.to {
             return f64::from((self.from / ratio).min(window));
@@ -43,7 +44,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mean_over_depths_is_the_mean_of_every_depth(
+        fn the_mean_over_depths_is_the_mean_of_all_depths(
             from in 0_u32..3000,
             length in 1_u32..3000,
             ratio in 1_u32..5,
@@ -52,7 +53,7 @@ mod tests {
             let mean = Depths::new(from, from + length).mean_cells(ratio, window);
             let cells = (from..=from + length).map(|depth| (f64::from(depth) / f64::from(ratio)).min(f64::from(window)));
             let sum: f64 = cells.sum::<f64>() / f64::from(length + 1);
-            // The integral and the sum differ by the bend of a window.
+            // The integral and the sum differ only at the bend of a window.
             prop_assert!((mean - sum).abs() <= 1.0, "{mean} {sum}");
         }
     }

@@ -1,21 +1,22 @@
-//! How often a cache of experts on a GPU holds the expert that a token uses: by the share of the experts that it holds.
+//! How often a cache of experts on a GPU holds the expert that a token uses, by the share of the experts in the cache.
 //!
-//! A text uses experts again soon after it has used them. The curve has one parameter for that, the *locality* `a`: of
-//! the uses, `(1 - x) / (1 + a * x)` miss a cache that holds the share `x` of the experts. Without locality (`a = 0`)
-//! experts would be used by chance, and the misses be `1 - x`.
+//! A text tends to use an expert again soon. The curve has one parameter for that, the *locality* `a`: if a cache holds
+//! the share `x` of the experts, `(1 - x) / (1 + a * x)` of the uses miss it. Without locality (`a = 0`), experts would
+//! be used by chance, and `1 - x` of the uses would miss.
 //!
-//! Published hits by the share of the experts (docs/speed-model.md has the table):
+//! Published hits by the share of the experts (docs/speed-model.md has the table) correspond to these localities:
 //!
-//! - 128 experts, 8 used (Qwen3-30B-A3B, kekzl/imp 1374): 74.1 % with 19 %, 89.4 % with 38 %, 96.2 % with 64 %, which
-//!   is `a` = 11.2 to 13.5.
-//! - 512 experts, 10 used (Qwen3.8-Flash-Next, ggml-org/llama.cpp 27861): 67 % with 12.5 %, 81 % with 25 %: 13.2, 11.8.
-//! - A model that is not named (tetherto/qvac-fabric-llm.cpp 237): 77.8 % with 10 %: 30.
-//! - The second model again, 300 tokens of one text with a cold cache (kekzl/imp 2061): 62 % with 36 %: 3.7 of the uses
-//!   that a cache can hit.
+//! - 128 experts, 8 used (Qwen3-30B-A3B, kekzl/imp 1374): 74.1 % of uses hit with 19 % of the experts, 89.4 % with 38
+//!   %, 96.2 % with 64 %. `a` is 11.2 to 13.5.
+//! - 512 experts, 10 used (Qwen3.8-Flash-Next, ggml-org/llama.cpp 27861): 67 % with 12.5 %, 81 % with 25 %. `a` is 13.2
+//!   and 11.8.
+//! - A model that is not named (tetherto/qvac-fabric-llm.cpp 237): 77.8 % with 10 %. `a` is 30.
+//! - The second model again, 300 tokens of one text with a cold cache (kekzl/imp 2061): 62 % with 36 %. `a` is 3.7, for
+//!   the uses that the cache could hit.
 
-/// The locality of published texts: the middle of the figures above.
+/// The locality of published texts: the middle of the figures in the module's description.
 const LOCALITY: f64 = 12.0;
-/// Limits of a locality that was observed. Beyond them the text is too short, or repeats itself.
+/// Limits of an observed locality. Beyond them the text is too short, or it repeats itself.
 const MAX_LOCALITY: f64 = 200.0;
 
 /// How often a cache of experts holds the expert that a token uses.
@@ -29,7 +30,7 @@ const MAX_LOCALITY: f64 = 200.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ExpertHits {
-    /// How soon experts are used again: 0 for experts that are used by chance.
+    /// How soon experts are used again; 0 if experts are used by chance.
     pub locality: f64,
 }
 
@@ -50,8 +51,8 @@ impl ExpertHits {
         share * f64::from(count) >= f64::from(used)
     }
 
-    /// The share of uses that miss a cache of this share of the experts, of which a token uses `used` of `count` in
-    /// each layer. A cache that cannot hold the experts of one token is never hit.
+    /// The share of uses that miss a cache with this share of the experts. A token uses `used` of `count` experts in
+    /// each layer. A cache too small for the experts of one token is never hit.
     pub fn misses(self, share: f64, (used, count): (u32, u32)) -> f64 {
         if !Self::holds(share, (used, count)) {
             return 1.0;
@@ -60,8 +61,8 @@ impl ExpertHits {
         (1.0 - share) / (1.0 + self.locality.max(0.0) * share)
     }
 
-    /// The curve that goes through an observation: of `hits` and `misses` with a cache of this share. `None` if it says
-    /// nothing: without uses, or with a cache of none or of all experts.
+    /// The curve through an observation: `hits` and `misses` of a cache with this share of the experts. `None` if
+    /// nothing follows from it, because there were no uses or because the cache holds no experts or all of them.
     pub fn observed(share: f64, hits: u64, misses: u64) -> Option<Self> {
         let uses = hits.saturating_add(misses);
         if uses == 0 || !(0.0..1.0).contains(&share) || share == 0.0 {
@@ -80,16 +81,17 @@ impl ExpertHits {
 mod tests {
     use super::ExpertHits;
 
-    /// Published hits with llama.cpp's kind of cache and others that drop the least recently used expert: experts used
-    /// and in all, experts held of each layer, and the share of hits.
+    /// Published hits with llama.cpp's kind of cache, and with others that drop the least recently used expert. Each
+    /// row has the experts used and the experts in all, the experts that the cache holds of each layer, and the share
+    /// of hits.
     const PUBLISHED: [((u32, u32), f64, f64); 6] = [
-        // kekzl/imp 1374. It counts a slot for each of three tensors: 73, 146 and 244.
+        // Source: kekzl/imp 1374. It counts one slot for each of three tensors: 73, 146 and 244.
         ((8, 128), 73.0 / 3.0, 0.741),
         ((8, 128), 146.0 / 3.0, 0.894),
         ((8, 128), 244.0 / 3.0, 0.962),
-        // kekzl/imp 1359: 40 % of the experts, the mean of three texts.
+        // Source: kekzl/imp 1359, with 40 % of the experts, the mean of three texts.
         ((8, 128), 0.4 * 128.0, 0.933),
-        // ggml-org/llama.cpp 27861.
+        // Source: ggml-org/llama.cpp 27861.
         ((10, 512), 64.0, 0.67),
         ((10, 512), 128.0, 0.81),
     ];
@@ -103,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn an_observation_gives_the_curve_through_it() {
+    fn an_observation_gives_a_curve_through_its_point() {
         for (share, hits, misses) in [(0.1, 778, 222), (0.36, 62, 38), (0.5, 50, 50), (0.9, 1, 0)] {
             let observed = ExpertHits::observed(share, hits, misses).unwrap();
             let expected = misses as f64 / (hits + misses) as f64;
             assert!((observed.misses(share, (8, 128)) - expected).abs() < 0.01, "{share}");
         }
-        // More misses than by chance mean a locality of 0.
+        // More misses than by chance give a locality of 0.
         assert_eq!(ExpertHits::observed(0.5, 1, 99), Some(ExpertHits::new(0.0)));
         for nothing in [(0.0, 1, 1), (1.0, 1, 1), (0.5, 0, 0), (f64::NAN, 1, 1)] {
             assert_eq!(ExpertHits::observed(nothing.0, nothing.1, nothing.2), None);

@@ -1,8 +1,9 @@
-//! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in;
-//! corrected rates for the device's weights, attention or prompts flow out.
+//! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in.
+//! Corrected rates for the device's weights, attention or prompts flow out.
 //!
-//! Real use shows only the sum of a token's parts. The whole difference is attributed to the longest part on the device
-//! that takes the most time: at shallow depths usually the weights, at deep ones attention.
+//! Real use shows only the total time of a token. The device with the largest part of the time is corrected, and the
+//! whole difference is attributed to its longest part: usually the weights at shallow depths, and attention at deep
+//! ones.
 
 use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
@@ -16,10 +17,10 @@ use super::work::{Cache, LayerWork, Matrices};
 const MIN_DOMINANT_SHARE: f64 = 0.7;
 /// The largest factor of one correction. A larger difference has a cause other than the rate.
 const MAX_FACTOR: f64 = 16.0;
-/// At most this many earlier tokens weigh against new ones, so that a change of the machine soon shows.
+/// Earlier use counts as at most this many tokens in a correction, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
-/// A time seen in real use: of generated tokens, or of a prompt.
+/// A time observed in real use: of generated tokens, or of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InUse {
     /// The mean seconds of a generated token, with `depth` tokens before it.
@@ -36,7 +37,7 @@ pub struct Correction {
     /// The device.
     pub place: Place,
     kind: Kind,
-    /// How many times as fast the device is as its rate said.
+    /// The real speed of the device as a multiple of the speed by its rate.
     pub factor: f64,
 }
 
@@ -48,7 +49,7 @@ enum Kind {
 }
 
 impl InUse {
-    /// The seconds that were seen.
+    /// The observed seconds.
     pub const fn seconds(&self) -> f64 {
         match self {
             Self::Generation { seconds, .. } | Self::Prompt { seconds, .. } => *seconds,
@@ -63,13 +64,13 @@ impl InUse {
         }
     }
 
-    /// The correction that this use implies for the rates of the prediction; `None` if no device takes most of the
-    /// time, or if the times are not positive numbers.
+    /// The correction of the rates that follows from this use. `None` if no device takes most of the time, or if the
+    /// times are not positive numbers.
     pub fn correction(&self, model: &SpeedModel, assignment: &Assignment) -> Option<Correction> {
         let (seen, predicted) = (self.seconds(), self.predicted(model, assignment));
         let is_usable = seen > 0.0 && predicted > 0.0 && seen.is_finite() && predicted.is_finite();
         let (place, kind, part) = is_usable.then(|| self.dominant(model, assignment, predicted))??;
-        // The time of the part with which the sum equals the measured time.
+        // With this time of the part, the sum would equal the measured time.
         let must_be = (part + seen - predicted).max(part / MAX_FACTOR);
         let factor = (part / must_be).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         factor.is_finite().then_some(Correction { place, kind, factor })
@@ -97,7 +98,7 @@ impl InUse {
                     Place::Host => None,
                 };
                 let of_layer = |layer: &LayerWork| model.compute(&layer.matrices, place, first, n_tokens);
-                // The output layer computes the last token only.
+                // The output layer computes only the last token.
                 let blocks = model.layers().saturating_sub(1);
                 let each: f64 = model.work().take(blocks).map(of_layer).sum();
                 let part = each * f64::from(workload.prompt) / f64::from(n_tokens.max(1));
@@ -107,7 +108,7 @@ impl InUse {
     }
 }
 
-/// Places of weights that lie apart from their layer.
+/// The places of weights that lie apart from their layer.
 fn moved_to(model: &SpeedModel) -> impl Iterator<Item = Place> {
     model.moved.iter().flatten().map(|(place, _)| *place)
 }
@@ -135,8 +136,8 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 
 impl Correction {
     /// Corrects the device's rates that `model` used for the prediction: those of its weight types, of its cache or of
-    /// its prompts. `tokens` is the number of tokens seen and `at` the time in seconds since 1970 (UTC). Earlier use
-    /// counts by its tokens, unless the new use `refutes` the prediction made from it.
+    /// its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
+    /// Earlier use is weighted by its tokens, but not at all if the new use `refutes` the earlier correction.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {
@@ -151,22 +152,23 @@ impl Correction {
             Kind::Weights => {
                 let mut known: Vec<_> = matrices().filter_map(|matrix| rate.weight_rate(matrix)).collect();
                 known.dedup();
-                for it in &mut rates.weights {
+                for figure in &mut rates.weights {
                     let is_it = known.iter().any(|known| {
-                        (known.tensor_type, known.experts, known.shape) == (it.tensor_type, it.experts, it.shape)
+                        (known.tensor_type, known.experts, known.shape)
+                            == (figure.tensor_type, figure.experts, figure.shape)
                     });
                     if is_it {
-                        learn(&mut it.used, it.bytes_per_second);
+                        learn(&mut figure.used, figure.bytes_per_second);
                     }
                 }
             }
             Kind::Prompts { n_tokens } => {
                 let known: Vec<_> = matrices().filter_map(|matrix| rate.prompt_rate(matrix, n_tokens)).collect();
-                for it in &mut rates.prompts {
+                for figure in &mut rates.prompts {
                     let of =
                         |rate: &crate::machine::PromptRate| (rate.tensor_type, rate.experts, rate.shape, rate.n_tokens);
-                    if known.iter().any(|known| of(known) == of(it)) {
-                        learn(&mut it.used, it.flops);
+                    if known.iter().any(|known| of(known) == of(figure)) {
+                        learn(&mut figure.used, figure.flops);
                     }
                 }
             }
@@ -178,9 +180,9 @@ impl Correction {
                 };
                 let known: Vec<_> = caches().flat_map(of_type).flatten().collect();
                 let of = |rate: &AttentionRate| (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv);
-                for it in &mut rates.attention {
-                    if known.iter().any(|known| of(known) == of(it)) {
-                        learn(&mut it.used, it.bytes_per_second);
+                for figure in &mut rates.attention {
+                    if known.iter().any(|known| of(known) == of(figure)) {
+                        learn(&mut figure.used, figure.bytes_per_second);
                     }
                 }
             }

@@ -1,9 +1,9 @@
 //! The predicted speed of a placement, for prompts and for generation. Every token passes the layers device by device,
 //! at each device's rates.
 //!
-//! By Amdahl's law this causes the cliff: while any layer is on the host, its bytes are read at a tenth of the GPU's
-//! speed and its attention is even slower, and moving other layers to the GPU does not shorten that part.
-//! `docs/speed-model.md` compares predictions with measurements.
+//! So, by Amdahl's law, the speed falls off a cliff when the first layers move to the host. While any layer is on the
+//! host, its bytes are read at a tenth of the GPU's speed, and its attention is even slower. Moving other layers to the
+//! GPU does not shorten that time. `docs/speed-model.md` compares predictions with measurements.
 
 mod depths;
 mod hits;
@@ -32,7 +32,7 @@ pub(super) use work::{Matrices, matrices};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Speed {
-    /// The source of the devices' rates; with several devices, the least reliable one.
+    /// The source of the devices' rates; the least reliable source if several devices are used.
     pub basis: Basis,
     /// The speed of prompts.
     pub prompt: PromptSpeed,
@@ -40,9 +40,9 @@ pub struct Speed {
     pub generation: Vec<GenerationSpeed>,
     /// The workload that the plan is optimised for.
     pub workload: Workload,
-    /// The speed of the workload's generation: its tokens over their seconds.
+    /// The speed of the workload's generation: its tokens divided by their seconds.
     pub tokens_per_second: f64,
-    /// The depth of the middle of that generation: tokens in the context before it.
+    /// The depth of the middle of that generation, in tokens.
     pub depth: u32,
     /// `tokens_per_second` with every layer on the host.
     pub all_on_host: f64,
@@ -78,7 +78,7 @@ pub struct GenerationSpeed {
 }
 
 impl Speed {
-    /// The speed of this model's placement on these devices, with generation also at the depths `at`.
+    /// The speed of this model's placement on these devices. Generation is also predicted at the depths `at`.
     pub(super) fn predict(
         profile: &ModelProfile,
         plain: &SpeedModel,

@@ -1,4 +1,5 @@
-//! The time of a token, a prompt or a workload on a placement: the sum over the layers, each at its device's rates.
+//! The time of a token, a prompt or a workload on a placement: the sum over the layers, each at the rates of its
+//! device.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use super::rates::Rate;
 use super::work::{LayerWork, Matrices, matrices};
 use super::{Depths, Rates};
 
-/// From this many tokens on, a GPU computes with weights of the host, which are copied to it each time (`offload_op` of
-/// ggml's backends).
+/// From this many tokens on, a GPU computes with weights that are on the host. They are copied to it for each
+/// computation (`offload_op` of ggml's backends).
 const MIN_OFFLOADED_TOKENS: u32 = 32;
 
-/// The most tokens of a computation that a cache of experts serves (llama-moe-cache.cpp, `max_batch`).
+/// The largest number of tokens of a computation with a cache of experts (llama-moe-cache.cpp, `max_batch`).
 pub(in crate::plan) const MAX_CACHED_TOKENS: u32 = 32;
 
 /// A copy within a GPU's memory reads and writes each byte.
@@ -40,7 +41,7 @@ pub struct SpeedModel {
     host_experts: Vec<u64>,
     /// Bytes of the cache of experts over all GPUs; 0 for none.
     moe_cache_size: u64,
-    /// How often such a cache holds the expert.
+    /// How often the cache of experts holds the expert that a token uses.
     hits: ExpertHits,
 }
 
@@ -56,8 +57,8 @@ impl SpeedModel {
         Self::with_work(LayerWork::for_model(profile, params), params, rates)
     }
 
-    /// The same model on other devices and in another context, with no weights moved. `profile` must be this model's;
-    /// the work of its layers is computed again if the cache types differ.
+    /// The same model on other devices and in another context, with no weights moved. `profile` must belong to this
+    /// model. The work of its layers is computed again if the cache types differ.
     pub(in crate::plan) fn over(&self, profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
         let work = match self.kv_types == (params.type_k, params.type_v) {
             true => Arc::clone(&self.work),
@@ -66,7 +67,7 @@ impl SpeedModel {
         Self::with_work(work, params, rates).expert_hits(self.hits)
     }
 
-    /// Sets how often a cache of experts holds the expert. The default is [`ExpertHits::default`].
+    /// Sets how often a cache of experts holds the expert that a token uses. The default is [`ExpertHits::default`].
     pub const fn expert_hits(mut self, hits: ExpertHits) -> Self {
         self.hits = hits;
         self
@@ -93,7 +94,8 @@ impl SpeedModel {
         self
     }
 
-    /// Moves weights apart from their layer. Only the weights of blocks count; the output layer moves as a whole.
+    /// Moves weights apart from their layer. Only the weights of blocks count, because the output layer moves as a
+    /// whole.
     ///
     /// # Errors
     ///
@@ -123,8 +125,8 @@ impl SpeedModel {
         Ok(self)
     }
 
-    /// The share of the experts on the host that each GPU's cache holds: llama.cpp divides its bytes like the layers.
-    /// `None` if the cache is too small for the experts of one token.
+    /// The share of the experts on the host that each GPU's cache holds. llama.cpp divides the bytes of the cache like
+    /// the layers. `None` if the cache is too small for the experts of one token.
     pub(in crate::plan) fn cached_shares(&self, assignment: &Assignment) -> Vec<Option<Cached>> {
         let mut layers = vec![0.0; self.rates.gpus.len()];
         let mut bytes = vec![0_u64; layers.len()];
@@ -140,7 +142,7 @@ impl SpeedModel {
         let all: f64 = (0..layers.len()).map(split).sum();
         let share = |gpu: usize| {
             let part = self.moe_cache_size as f64 * split(gpu) / all;
-            Some(Cached { share: (part / bytes[gpu] as f64).min(1.0) }).filter(|it| it.share > 0.0)
+            Some(Cached { share: (part / bytes[gpu] as f64).min(1.0) }).filter(|cached| cached.share > 0.0)
         };
         (0..layers.len()).map(share).collect()
     }
@@ -157,7 +159,7 @@ impl SpeedModel {
         (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// The cache that serves a layer's experts in another place.
+    /// The cache for a layer's experts that lie in another place than the layer.
     fn cached(&self, layer: usize, place: Place, other: Place, shares: &[Option<Cached>]) -> Option<Cached> {
         let Place::Gpu(gpu) = place else { return None };
         let is_cached = other == Place::Host && self.host_experts.get(layer).is_some_and(|&bytes| bytes > 0);
@@ -200,15 +202,15 @@ impl SpeedModel {
             Place::Gpu(gpu) => Some(gpu),
             Place::Host => None,
         });
-        // The first device computes with the host's weights, even if no layer is on it.
+        // The first GPU computes with the host's weights even if it has no layer.
         let first = gpus.min().or((!self.rates.gpus.is_empty()).then_some(0));
         let layer = |layer, place| self.layer_prompt(layer, place, first, workload);
         let moved = |moved: Moved<'_>| self.moved_prompt(moved, first, workload);
         self.sum_of_layers(assignment, self.computations(workload), layer, moved)
     }
 
-    /// Seconds of all layers and of the weights moved out of them. `crossings` counts the transfers over each border
-    /// between devices.
+    /// Seconds of all layers and of the weights moved out of them. `crossings` is the number of transfers over each
+    /// border between devices.
     fn sum_of_layers(
         &self,
         assignment: &Assignment,
@@ -236,7 +238,7 @@ impl SpeedModel {
         seconds
     }
 
-    /// Seconds of a workload: its prompt, and each token of its reply at the mean over the [workload's](Workload)
+    /// Seconds of a workload: the prompt, and the reply at the mean time of a token over the [workload's](Workload)
     /// depths.
     pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
         let token = self.mean_token_seconds(assignment, workload.depths());
@@ -265,15 +267,15 @@ impl SpeedModel {
             let of = |rate: &Rate| moved.matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
             return of(there) - of(here);
         }
-        let of = |it: &Matrices| match moved.cached_experts(it) {
-            Some(cached) => self.missed(it, here, cached, 1),
-            None => there.token(it) - here.token(it),
+        let of = |matrix: &Matrices| match moved.cached_experts(matrix) {
+            Some(cached) => self.missed(matrix, here, cached, 1),
+            None => there.token(matrix) - here.token(matrix),
         };
         moved.matrices.iter().map(of).sum()
     }
 
-    /// Extra seconds of a computation of few tokens whose experts a GPU caches: each missing expert is uploaded, in one
-    /// copy for each of its tensors. A copy costs half of a transfer there and back.
+    /// Extra seconds of a computation of few tokens whose experts a GPU caches. Each missing expert is uploaded with
+    /// one copy for each of its tensors. A copy costs half as much as a transfer there and back.
     fn missed(&self, matrices: &Matrices, rate: &Rate, cached: Cached, n_tokens: u32) -> f64 {
         let Some(experts) = matrices.experts else { return 0.0 };
         let misses = self.hits.misses(cached.share, experts);
@@ -283,7 +285,7 @@ impl SpeedModel {
     }
 
     /// Seconds of a token's transfer to another device and back, and of that device's start. With a cache, only the
-    /// numbers of its experts go to the host, and their slots come back.
+    /// numbers of the token's experts go to the host, and the numbers of their slots come back.
     pub(in crate::plan) fn way_of(&self, moved: Moved<'_>) -> f64 {
         let other = self.rate(moved.other);
         let crossing = self.rate(moved.place).crossing.max(other.crossing);
@@ -333,23 +335,25 @@ impl SpeedModel {
         }
         let all = matrices.iter().filter(|matrix| !matrix.last_token);
         let of = |n_tokens: u32| {
-            let of = |it: &Matrices| match moved.cached_experts(it) {
+            let of = |matrix: &Matrices| match moved.cached_experts(matrix) {
                 None => {
-                    let one = std::slice::from_ref(it);
+                    let one = std::slice::from_ref(matrix);
                     self.compute(one, other, first, n_tokens) - self.compute(one, place, first, n_tokens)
                 }
-                Some(cached) if n_tokens <= MAX_CACHED_TOKENS => self.missed(it, self.rate(place), cached, n_tokens),
-                Some(cached) => self.computed_beside_cache(it, (place, other), first, n_tokens, cached),
+                Some(cached) if n_tokens <= MAX_CACHED_TOKENS => {
+                    self.missed(matrix, self.rate(place), cached, n_tokens)
+                }
+                Some(cached) => self.computed_beside_cache(matrix, (place, other), first, n_tokens, cached),
             };
             all.clone().map(of).sum()
         };
-        // The token that has logits is computed with the cache.
+        // The token with logits is computed with the cache.
         let last = Moved { matrices: &last_only(matrices), ..moved };
         self.sum_of_computations(workload, of) + self.moved_token(last)
     }
 
-    /// Extra seconds in which many tokens pass experts that lie on the host: the GPU that computes with them copies the
-    /// cached ones within its memory, if it holds the cache, and uploads the others.
+    /// Extra seconds of many tokens with experts that lie on the host. The GPU that computes with them uploads the
+    /// experts. If it also holds the cache, it copies the cached ones within its memory.
     fn computed_beside_cache(
         &self,
         matrices: &Matrices,
@@ -370,37 +374,37 @@ impl SpeedModel {
         }
     }
 
-    /// Seconds in which `n_tokens` tokens pass these weights. If a GPU borrows the weights from the host, their upload
-    /// is included.
+    /// Seconds of `n_tokens` tokens with these weights. If a GPU borrows the weights from the host, the upload is
+    /// included.
     pub(super) fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
         let all = matrices.iter().filter(|matrix| !matrix.last_token);
-        all.map(|it| match borrower {
-            Some(gpu) => it.bytes(n_tokens) / gpu.upload + gpu.prompt(it, n_tokens),
-            None => self.rate(place).prompt(it, n_tokens),
+        all.map(|matrix| match borrower {
+            Some(gpu) => matrix.bytes(n_tokens) / gpu.upload + gpu.prompt(matrix, n_tokens),
+            None => self.rate(place).prompt(matrix, n_tokens),
         })
         .sum()
     }
 
-    /// Seconds in which the last token of a prompt passes the weights that only it passes.
+    /// Seconds of the last token of a prompt with the weights that only this token uses.
     fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
         let rate = self.rate(place);
-        matrices.iter().filter(|matrix| matrix.last_token).map(|it| rate.token(it)).sum()
+        matrices.iter().filter(|matrix| matrix.last_token).map(|matrix| rate.token(matrix)).sum()
     }
 
-    /// The GPU that computes with the host's weights, if one does.
+    /// The GPU that computes with the host's weights; `None` if no GPU does.
     fn borrower(&self, place: Place, first: Option<usize>, n_tokens: u32) -> Option<&Rate> {
         let borrows = place == Place::Host && self.op_offload && n_tokens >= MIN_OFFLOADED_TOKENS;
         let first = first.filter(|_| borrows)?;
         self.rates.gpus.get(first)
     }
 
-    /// Whether a layer on a GPU copies its keys and values from the host.
+    /// Whether a layer on a GPU copies its keys and values from the host for each token.
     fn is_carried(&self, work: &LayerWork, place: Place) -> bool {
         self.kv_on_host && place != Place::Host && !work.caches.is_empty()
     }
 
-    /// Sum of `of` over the prompt's computations: full ubatches and the rest.
+    /// The sum of `of` over the prompt's computations: the full ubatches and the rest.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
         let (n, prompt) = (self.n_ubatch, workload.prompt);
         let whole = if prompt >= n { f64::from(prompt / n) * of(n) } else { 0.0 };
@@ -431,7 +435,7 @@ impl SpeedModel {
     }
 }
 
-/// Weights of a layer that lie apart from it, and the cache that serves those that are experts.
+/// Weights of a layer that lie apart from it, and the cache for those of them that are experts.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::plan) struct Moved<'m> {
     pub(in crate::plan) matrices: &'m [Matrices],
@@ -441,7 +445,7 @@ pub(in crate::plan) struct Moved<'m> {
 }
 
 impl Moved<'_> {
-    /// The cache, if these matrices are experts that it holds enough of for one token.
+    /// The cache, if these matrices are experts and it holds enough of them for one token.
     fn cached_experts(&self, matrices: &Matrices) -> Option<Cached> {
         self.cached.filter(|cached| matrices.experts.is_some_and(|experts| ExpertHits::holds(cached.share, experts)))
     }
@@ -452,7 +456,7 @@ fn last_only(matrices: &[Matrices]) -> Vec<Matrices> {
     matrices.iter().filter(|matrix| matrix.last_token).copied().collect()
 }
 
-/// Seconds in which a layer's keys and values are copied to a device.
+/// Seconds to copy a layer's keys and values to a device.
 fn carry_cache(work: &LayerWork, rate: &Rate, depths: Depths) -> f64 {
     work.caches.iter().map(|cache| cache.bytes(depths)).sum::<f64>() / rate.upload
 }

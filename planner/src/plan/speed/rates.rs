@@ -1,7 +1,7 @@
 //! The rates of a machine's devices.
 //!
-//! [Measured](crate::machine::MeasuredRates) rates are used as they are. Where there are none, stated ratios replace
-//! them; each has its source below, and the plan names the basis.
+//! [Measured](crate::machine::MeasuredRates) rates are used as they are. Constants replace missing rates. Each constant
+//! has its source here, and the plan states the basis of its rates.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,24 +16,24 @@ use super::depths::Depths;
 use super::work::{Cache, LayerWork, Matrices};
 
 /// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
-/// The cards of the ledger with builds since 2025 come to 79 to 87 %, where a row calibrates them.
+/// For the cards of the ledger with builds since 2025 it is 79 to 87 %, if a row calibrates them.
 const GPU_SHARE: f64 = 0.83;
 /// The share of a peak that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
-/// Bytes of weights per second that one core of a host decodes. A few cores of a laptop decode slower than the memory
-/// delivers. Published for Llama 3.1 8B in Q4_K_M: 5.1, 5.6, 6.5 and 7.9 billion on an i7-8550U, a Ryzen 7 8840U, an
-/// i7-7820HQ and an i5-1135G7 (brand-o/normiebench); 7.8 billion on an i5-12400F (unslothai/unsloth,
-/// `offload_cost_model.py`: 138.4 ms per GiB, divided by the threads). Their median.
+/// Bytes of weights per second that one core of a host decodes. A few cores of a laptop decode fewer bytes than the
+/// memory delivers. The constant is the median of published figures for Llama 3.1 8B in Q4_K_M: 5.1, 5.6, 6.5 and 7.9
+/// billion on an i7-8550U, a Ryzen 7 8840U, an i7-7820HQ and an i5-1135G7 (brand-o/normiebench); 7.8 billion on an
+/// i5-12400F (unslothai/unsloth, `offload_cost_model.py`: 138.4 ms per GiB, divided by the threads).
 const CORE_READ: f64 = 6.5e9;
 /// The assumed bandwidth of an unknown card, in bytes per second: a mid-range card.
 const UNKNOWN_GPU: f64 = 400e9;
 /// The assumed bandwidth of an unknown host, in bytes per second: two thirds of two channels of DDR4-3200.
 const UNKNOWN_HOST: f64 = 34e9;
 /// Fixed seconds of a layer on a GPU: some ten to fifteen kernels, each with a launch. CUDA launches them as one graph.
-/// From the ledger, where 83 % of the peak leaves this time over: 25 to 46 us on an RTX 3070, 4080 and 3080.
+/// In the ledger, the time beyond 83 % of the peak is 25 to 46 us on an RTX 3070, 4080 and 3080.
 const GPU_LAYER: f64 = 25e-6;
-/// The same on NVIDIA's cards before Ampere. 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
-/// no CUDA graphs before Volta, and made none before Ampere in builds of 2025 (`ggml_cuda_graph_set_enabled`).
+/// The same on NVIDIA's cards before Ampere: 43 to 57 us on an RTX 2080 with four models of 1B to 4B. llama.cpp makes
+/// no CUDA graphs before Volta, and builds of 2025 made none before Ampere (`ggml_cuda_graph_set_enabled`).
 const LAYER_BEFORE_AMPERE: f64 = 45e-6;
 /// The same with Vulkan: 22 us on an RTX 4090 and 46 us on an RTX 2080 Ti with TinyLlama.
 const VULKAN_LAYER: f64 = 30e-6;
@@ -45,24 +45,24 @@ const METAL_LAYER: f64 = 100e-6;
 const HOST_LAYER: f64 = 30e-6;
 /// Seconds to pass a token's activations to the next device: two copies over PCIe, each with a wait.
 const CROSSING: f64 = 20e-6;
-/// The same with Vulkan, where each wait is a submission and a fence. On an RX 6700 XT under Windows a block whose
-/// experts are on the host takes 0.2 to 0.3 ms more than its bytes (the ledger), and it crosses twice.
+/// The same with Vulkan, where each wait is a submission and a fence. On an RX 6700 XT under Windows, a block with
+/// experts on the host takes 0.2 to 0.3 ms more than its bytes need (the ledger), and it makes two transfers.
 const VULKAN_CROSSING: f64 = 100e-6;
-/// Seconds to pass a token's activations to another machine: a round trip in a local network, with its software.
+/// Seconds to pass a token's activations to another machine: a round trip in a local network, including the software.
 const REMOTE_CROSSING: f64 = 500e-6;
 /// Bytes per second to another machine: one gigabit per second.
 const REMOTE_LINK: f64 = 0.12e9;
-/// Bytes per second to a card with an unknown link: PCIe 3.0 x16, of which transfers from pageable memory reach four
-/// fifths.
+/// Bytes per second to a card with an unknown link: PCIe 3.0 x16. Transfers from pageable memory reach four fifths of
+/// its peak.
 const UNKNOWN_LINK: f64 = 12e9;
 /// The share of a link's peak that transfers reach.
 const LINK_SHARE: f64 = 0.8;
-/// Extra seconds of a layer with experts on a GPU, with every backend. Measured: 40 us on an H100. With 45 us three of
-/// four published speeds are predicted within 12 % (docs/speed-model.md).
+/// Extra seconds of a layer with experts on a GPU, with every backend. An H100 was measured at 40 us. With 45 us, three
+/// of four published speeds are predicted within 12 % (docs/speed-model.md).
 const GPU_ROUTING: f64 = 45e-6;
 /// Multiplications of attention per second and core, with keys and values of 16 bits. Published: 1.4 billion on an
 /// i5-12400F with whole layers on the host, at 2,300 to 29,500 tokens (docs/ledger/speeds.csv, unslothai/unsloth#9872).
-/// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC, the lowest of them measured
+/// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC; the lowest figure was measured
 /// beside other work (docs/speed-model.md).
 const CORE_ATTENTION: f64 = 1.4e9;
 /// Speed of a host's attention in prompts, as a share of its speed of multiplying weights. Measured: 0.42 to 0.53 (the
@@ -71,12 +71,13 @@ const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
 /// Extra seconds of a layer with a recurrent state on a GPU: the convolution, the gates and the update of the state are
-/// many small kernels. Published for Qwen3.5 35B A3B with all on the card: 214 tokens per second on an RTX 5090
-/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com); that is 20 and 100 us for each of its 30 such layers.
+/// many small kernels. Published for Qwen3.5 35B A3B with all layers on the card: 214 tokens per second on an RTX 5090
+/// (zenn.dev/toki_mwc), 111 on an RTX 3090 (smeltcore.com). These are 20 and 100 us for each of its 30 recurrent
+/// layers.
 const GPU_RECURRENCE: f64 = 60e-6;
-/// Floating-point operations of prompts per byte of bandwidth on a card of which no more is known: the geometric mean
-/// of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an
-/// RTX 4090 computes 10359 (#7676), which is 165.
+/// Floating-point operations of prompts per byte of bandwidth, on a card of which only the bandwidth is known: the
+/// geometric mean of six cards. On an 8B model an RTX 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860),
+/// which gives 60; an RTX 4090 computes 10359 (#7676), which gives 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
 /// The same on Apple's chips: 26 on an M2 Ultra (#3648), 18 on an M2 Max (#2959).
 const METAL_FLOPS_PER_BYTE: f64 = 25.0;
@@ -91,22 +92,23 @@ const TURING_FLOPS: f64 = 0.7e12;
 const PASCAL_FLOPS: f64 = 0.5e12;
 /// The same for each compute unit of AMD's GPUs with RDNA 4: 1.58 trillion on an RX 9070 XT with Vulkan (the ledger).
 const RDNA_4_FLOPS: f64 = 1.58e12;
-/// The same with RDNA 3, and with CDNA, which has matrix cores too: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59 and
-/// 0.69 on a Radeon 8060S with Vulkan and ROCm (the ledger).
+/// The same with RDNA 3, and with CDNA, which also has matrix cores: 0.62 trillion on an RX 7900 XTX with ROCm, 0.59
+/// and 0.69 on a Radeon 8060S with Vulkan and ROCm (the ledger).
 const RDNA_3_FLOPS: f64 = 0.62e12;
 /// The same without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
 const RDNA_2_FLOPS: f64 = 0.25e12;
-/// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt: the result in 32 bits is
-/// written, read by the next operation, whose result is written and read again.
+/// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt. The result, in 32 bits, is
+/// written and then read by the next operation; the result of that is also written and read.
 const BYTES_PER_OUTPUT: f64 = 16.0;
 /// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
-/// cores of an EPYC, the lowest measured beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).
+/// cores of an EPYC; the lowest figure was measured beside other work. A Ryzen 7950X reaches 170 billion
+/// (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
 /// Ubatch at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens at
 /// once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// Weight of the matrix size against the number of tokens, in the choice of the nearest measured figure.
+/// Weight of the matrix size relative to the number of tokens, in the choice of the nearest measured figure.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
 /// The source of a device's rates, the most reliable first.
@@ -120,8 +122,8 @@ pub enum Basis {
     /// Measurements of ggml's operations on the device.
     #[error("measured rates")]
     Measured,
-    /// Measurements of ggml's operations while other work shared the device. They may be too low; the next quiet load
-    /// repeats them.
+    /// Measurements of ggml's operations while other work shared the device. The rates may be too low, and the next
+    /// quiet load measures again.
     #[error("rates measured beside other work")]
     Disturbed,
     /// The driver's peak bandwidth; ratios give the other rates.
@@ -148,7 +150,7 @@ pub struct Rate {
     /// Multiplications of attention per second, if arithmetic limits attention; `None` if the device reads keys and
     /// values as fast as weights.
     pub attention: Option<f64>,
-    /// Floating-point operations per second with many tokens at once.
+    /// Floating-point operations per second in a computation of many tokens.
     pub flops: f64,
     /// Ubatch at which the device reaches half of `flops`.
     pub half_speed: f64,
@@ -158,11 +160,10 @@ pub struct Rate {
     pub routing: f64,
     /// Extra seconds of a layer with a recurrent state.
     pub recurrence: f64,
-    /// Seconds to begin with weights that lie apart from their block: the host's threads wake up, and wait for each
-    /// other.
+    /// Seconds to start on weights that lie apart from their block: the host's threads wake up and wait for each other.
     pub wake_up: f64,
-    /// Elements of the matrices' outputs per second that the other operations of a prompt compute; `None` if they take
-    /// no time.
+    /// The speed of the other operations of a prompt, in output elements of the matrices per second; `None` if they
+    /// take no time.
     pub activations: Option<f64>,
     /// Bytes per second from the host's memory to the device.
     pub upload: f64,
@@ -173,7 +174,7 @@ pub struct Rate {
     pub(super) measured: Option<MeasuredRates>,
 }
 
-/// The rates of a machine's devices, by which the planner predicts speeds.
+/// The rates of a machine's devices, from which the planner predicts speeds.
 ///
 /// ```
 /// use autoplace_planner::machine::{Gpu, Host, bytes::gib};
@@ -206,15 +207,15 @@ impl Rates {
         Self { gpus, host }
     }
 
-    /// Rates from other sources.
+    /// Rates from any source.
     pub const fn new(gpus: Vec<Rate>, host: Rate) -> Self {
         Self { gpus, host }
     }
 }
 
 impl Rate {
-    /// A device that reads `bytes_per_second` of weights, keys and values, passes from layer to layer and device to
-    /// device in no time, and computes prompts like cards of that bandwidth.
+    /// A device that reads `bytes_per_second` of weights, keys and values. Layers and transfers take no fixed time, and
+    /// prompts are as fast as on cards of that bandwidth.
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
             bytes_per_second,
@@ -233,9 +234,9 @@ impl Rate {
         }
     }
 
-    /// `core_read` is the most that one core reads per second. `share_of_time` returns the share of the time that a
-    /// number of threads may compute. All rates shrink with it. For memory reads that is a lower bound: a few cores may
-    /// read as fast as all.
+    /// The rates of a host. `core_read` is the most that one core reads per second. `share_of_time` returns the share
+    /// of the time that a number of threads may compute. All rates shrink with that share. For memory reads this gives
+    /// a lower bound, because a few cores may read as fast as all.
     fn for_host(host: &Host, core_read: f64, share_of_time: impl Fn(u32) -> f64) -> Self {
         let (memory, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
         let known_cores = host.usable_cores.or(host.physical_cores);
@@ -260,7 +261,7 @@ impl Rate {
 
     fn for_gpu(gpu: &Gpu, host: &Self) -> Self {
         let (unknown, unknown_basis) = match gpu.kind {
-            // It reads the host's memory.
+            // The GPU reads the host's memory.
             GpuKind::Integrated => (host.bytes_per_second, host.basis),
             // A device of another machine may be a CPU.
             GpuKind::Remote => (UNKNOWN_HOST, Basis::Guess),
@@ -284,7 +285,7 @@ impl Rate {
             basis,
             seconds_per_layer,
             routing: GPU_ROUTING,
-            // Each of these kernels is launched as those of other layers are.
+            // The launch of these kernels takes as long as that of other layers.
             recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
             flops: prompt_flops_of(gpu, bytes_per_second),
             activations: Some(bytes_per_second / BYTES_PER_OUTPUT),
@@ -293,7 +294,7 @@ impl Rate {
         .with_measured(gpu.rates.as_ref())
     }
 
-    /// The same rates, replaced by measured ones where there are any.
+    /// The same rates, with measured ones in place of constants.
     fn with_measured(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;
@@ -304,7 +305,7 @@ impl Rate {
             let rates: Vec<f64> = all.map(|rate| rate.rate() as f64).collect();
             (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
         };
-        // For types that were not measured: the mean of large matrices, or else of all.
+        // Types without a measurement get the mean of large matrices or, without those, of all matrices.
         if let Some(mean) = mean(true).or_else(|| mean(false)) {
             self.bytes_per_second = mean.max(1.0);
             self.basis = Basis::Measured;
@@ -334,30 +335,30 @@ impl Rate {
         self.seconds_per_layer + routing + recurrence
     }
 
-    /// Seconds in which a token passes these weights.
+    /// Seconds of one token with these weights.
     pub(super) fn token(&self, matrices: &Matrices) -> f64 {
         let bytes = matrices.token_bytes() as f64;
         let rate = self.weight_rate(matrices).map(|rate| rate.rate().max(1) as f64);
         bytes / rate.unwrap_or(self.bytes_per_second)
     }
 
-    /// The measured rate for these weights: the same type, and the most similar matrices.
+    /// The measured rate for these weights: that of the same type and the most similar matrices.
     pub(super) fn weight_rate(&self, matrices: &Matrices) -> Option<&WeightRate> {
         let of_type = |experts: bool| {
-            let all = self.measured.iter().flat_map(|it| &it.weights);
+            let all = self.measured.iter().flat_map(|measured| &measured.weights);
             let of_type = all.filter(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
             nearest(of_type, |rate| matrices.shape().unlike(rate.shape))
         };
         of_type(matrices.experts.is_some()).or_else(|| of_type(false))
     }
 
-    /// The source of the device's rates for this work: real use if it covers all of its weights; disturbed if any rate
-    /// was measured beside other work.
+    /// The source of the device's rates for this work. It is real use if all of the weights are covered, and disturbed
+    /// if any rate was measured beside other work.
     pub(super) fn basis_of<'w>(&self, work: impl Iterator<Item = &'w LayerWork>) -> Basis {
         if self.basis != Basis::Measured {
             return self.basis;
         }
-        let rates = work.flat_map(|layer| &layer.matrices).filter_map(|it| self.weight_rate(it));
+        let rates = work.flat_map(|layer| &layer.matrices).filter_map(|matrix| self.weight_rate(matrix));
         let basis_of = |rate: &WeightRate| match (&rate.used, &rate.conditions) {
             (Some(_), _) => Basis::Used,
             (None, Some(conditions)) if !conditions.is_quiet() => Basis::Disturbed,
@@ -372,11 +373,11 @@ impl Rate {
         let (k, v) = cache.types;
         let multiplications = cache.multiplications(depths);
         match (measured(k), measured(v)) {
-            // Keys and values count by half each.
+            // Keys and values are half of the multiplications each.
             (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
             _ => match self.attention {
                 Some(rate) => multiplications / rate,
-                // A small type has fewer bytes to read, but each must be decoded: measured generation is not faster.
+                // A small type has fewer bytes to read, but each must be decoded, so measured generation is not faster.
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let cache = Cache { types: (plain(k), plain(v)), ..*cache };
@@ -386,8 +387,7 @@ impl Rate {
         }
     }
 
-    /// Multiplications per second of attention, from the nearest measurement: one with as many query heads for each key
-    /// head if the keys are read once for all of them, or else one with the nearest head size.
+    /// Multiplications of attention per second, by the measurement that is most similar in its heads.
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
         let nearest = self.nearest_attention(kv_type, cache)?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
@@ -396,37 +396,38 @@ impl Rate {
     }
 
     pub(super) fn nearest_attention(&self, kv_type: TensorType, cache: &Cache) -> Option<&AttentionRate> {
-        let all = self.measured.iter().flat_map(|it| &it.attention);
+        let all = self.measured.iter().flat_map(|measured| &measured.attention);
         nearest(all.filter(|rate| rate.kv_type == kv_type), |rate| {
             cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv)
         })
     }
 
-    /// Seconds of a layer with `n_tokens` tokens at once beside its matrices and its attention.
+    /// Seconds of a layer with `n_tokens` tokens at once, without its matrices and its attention.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
-        let outputs: f64 = matrices.iter().filter(|matrix| !matrix.last_token).map(|it| it.outputs).sum();
+        let outputs: f64 = matrices.iter().filter(|matrix| !matrix.last_token).map(|matrix| matrix.outputs).sum();
         self.activations.map_or(0.0, |rate| outputs * f64::from(n_tokens) / rate)
     }
 
-    /// Seconds in which `n_tokens` tokens at once pass these weights.
+    /// Seconds of `n_tokens` tokens at once with these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
-        // Each expert computes with the tokens that chose it.
+        // Each expert computes with only the tokens that chose it.
         let at_once = matrices.tokens_at_once(n_tokens);
         let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(at_once));
         (operations / flops).max(matrices.bytes(n_tokens) / self.bytes_per_second)
     }
 
-    /// Measured operations per second for these weights and this number of tokens.
+    /// The measured operations per second for these weights and this number of tokens.
     fn prompt_flops(&self, matrices: &Matrices, n_tokens: u32) -> Option<f64> {
         self.prompt_rate(matrices, n_tokens).map(|rate| rate.rate().max(1) as f64)
     }
 
-    /// The measured prompt rate of the type: the nearest matrix size, then the nearest number of tokens.
+    /// The measured prompt rate for the type of the weights. The nearest matrix size decides first, then the nearest
+    /// number of tokens.
     pub(super) fn prompt_rate(&self, matrices: &Matrices, n_tokens: u32) -> Option<&PromptRate> {
         let experts = matrices.experts.is_some();
         let of = |tensor_type: Option<TensorType>, experts: bool| {
-            let all = self.measured.iter().flat_map(|it| &it.prompts);
+            let all = self.measured.iter().flat_map(|measured| &measured.prompts);
             let of_type =
                 all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
             let apart = |rate: &&PromptRate| {
@@ -438,10 +439,10 @@ impl Rate {
         of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))
     }
 
-    /// Seconds in which `n_tokens` tokens attend to a cache at this depth.
+    /// Seconds of attention of `n_tokens` tokens over a cache at this depth.
     pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: Depths) -> f64 {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
-        let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
+        let all = self.measured.iter().flat_map(|measured| &measured.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
         let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv));
         let flops = match (nearest, self.attention) {
@@ -457,9 +458,10 @@ impl Rate {
     }
 }
 
-/// Fixed seconds of a layer on this GPU, by the way in which its backend launches kernels.
+/// Fixed seconds of a layer on this GPU, which depend on how its backend launches kernels.
 fn layer_on(gpu: &Gpu) -> f64 {
-    let is_before_ampere = || multiprocessors(gpu).is_some_and(|it| matches!(it.generation, Generation::Cuda(0..8, _)));
+    let is_before_ampere =
+        || multiprocessors(gpu).is_some_and(|processors| matches!(processors.generation, Generation::Cuda(0..8, _)));
     match gpu.backend.as_str() {
         "CUDA" if is_before_ampere() => LAYER_BEFORE_AMPERE,
         "Vulkan" => VULKAN_LAYER,
@@ -469,14 +471,14 @@ fn layer_on(gpu: &Gpu) -> f64 {
     }
 }
 
-/// Operations per second of prompts on this GPU: by its multiprocessors if its name tells them, otherwise by its
-/// bandwidth.
+/// Operations per second of prompts on this GPU. They follow from its multiprocessors if the catalogue knows them,
+/// otherwise from its bandwidth.
 fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
-    let Some(it) = multiprocessors(gpu) else {
+    let Some(processors) = multiprocessors(gpu) else {
         let per_byte = if gpu.backend == "MTL" { METAL_FLOPS_PER_BYTE } else { GPU_FLOPS_PER_BYTE };
         return per_byte * bytes_per_second;
     };
-    let each = match it.generation {
+    let each = match processors.generation {
         Generation::Cuda(8.., _) => AMPERE_FLOPS,
         Generation::Cuda(7, 5) => TURING_FLOPS,
         Generation::Cuda(..) => PASCAL_FLOPS,
@@ -484,10 +486,10 @@ fn prompt_flops_of(gpu: &Gpu, bytes_per_second: f64) -> f64 {
         Generation::Amd(name) if name.starts_with("RDNA 3") || name.starts_with("CDNA") => RDNA_3_FLOPS,
         Generation::Amd(_) => RDNA_2_FLOPS,
     };
-    f64::from(it.count) * each
+    f64::from(processors.count) * each
 }
 
-/// The figure that `unlike` rates as the most similar.
+/// The figure with the smallest distance by `unlike`.
 fn nearest<T>(figures: impl Iterator<Item = T>, unlike: impl Fn(&T) -> f64) -> Option<T> {
     figures.min_by(|a, b| unlike(a).total_cmp(&unlike(b)))
 }
@@ -498,8 +500,8 @@ fn unlike(a: u32, b: u32) -> f64 {
 }
 
 impl Cache {
-    /// The distance between attention with these heads and this cache's. Widths beyond [`MatrixShape::LARGE`] count as
-    /// equal.
+    /// The distance between attention with these heads and attention over this cache. Widths beyond
+    /// [`MatrixShape::LARGE`] count as equal.
     fn unlike(&self, head_size: u32, n_gqa: u32, n_head_kv: u32) -> f64 {
         let width = match n_head_kv {
             0 => MatrixShape::LARGE,
@@ -510,7 +512,7 @@ impl Cache {
     }
 }
 
-/// Bytes per second that the device really reads (a share of its peak), and their source.
+/// Bytes per second that the device really reads (a share of its peak), and the source of the figure.
 fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis) {
     let Some(figure) = figure.filter(|figure| figure.bytes_per_second > 0) else {
         return (unknown, Basis::Guess);
@@ -528,13 +530,13 @@ mod tests {
     use super::{AMPERE_FLOPS, CORE_READ, Rates, UNKNOWN_GPU};
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
-    /// The rates of a card of the catalogue beside a host.
+    /// The rates of a card of the catalogue.
     fn rate(name: &str) -> super::Rate {
         Rates::for_devices(&[&Gpu::named(name).unwrap()], &Host::new(gib(64))).gpus.remove(0)
     }
 
     #[test]
-    fn a_few_cores_read_less_than_their_memory_delivers_and_an_integrated_gpu_reads_it_all() {
+    fn few_cores_read_less_than_the_memory_delivers_and_an_integrated_gpu_reads_all() {
         let host = |cores| Host::new(gib(16)).bandwidth(80_000_000_000).physical_cores(cores);
         let gpu = Gpu::new("other").kind(GpuKind::Integrated);
         for (cores, read) in [(4, 4.0 * CORE_READ), (32, 0.65 * 80e9)] {
@@ -544,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_takes_longer_where_kernels_are_launched_one_by_one() {
+    fn a_layer_takes_longer_if_kernels_are_launched_one_by_one() {
         let in_one_graph = rate("RTX 4090");
         for name in ["RTX 2080", "GTX 1070", "RX 7900 XTX", "M2 Ultra 64GB"] {
             let others = rate(name);
@@ -557,17 +559,17 @@ mod tests {
     }
 
     #[test]
-    fn multiprocessors_bound_a_prompt_and_not_the_memory() {
+    fn multiprocessors_and_not_memory_limit_a_prompt() {
         let [wide, fast] = ["RTX 4090", "RTX 3090"].map(rate);
         assert_eq!((wide.flops, fast.flops), (128.0 * AMPERE_FLOPS, 82.0 * AMPERE_FLOPS));
-        // Older multiprocessors multiply fewer numbers at once; so do those of AMD before RDNA 4.
+        // Older multiprocessors multiply fewer numbers at once, and so do AMD's before RDNA 4.
         let each = |name: &str, count: f64| rate(name).flops / count;
         let ascending = [
             [("Tesla P40", 30.0), ("RTX 2080", 46.0), ("RTX 3090", 82.0)],
             [("RX 6900 XT", 80.0), ("RX 7900 XTX", 96.0), ("RX 9070 XT", 64.0)],
         ];
         for cards in ascending {
-            assert!(cards.windows(2).all(|it| each(it[0].0, it[0].1) < each(it[1].0, it[1].1)), "{cards:?}");
+            assert!(cards.windows(2).all(|pair| each(pair[0].0, pair[0].1) < each(pair[1].0, pair[1].1)), "{cards:?}");
         }
     }
 

@@ -12,8 +12,8 @@ use super::depths::Depths;
 
 /// The work of a token, or of a batch of tokens, in one layer.
 ///
-/// A token reads each weight of a block once, but only the experts that it uses. It reads all keys and values that it
-/// attends to. Of the token embedding it reads one row, which is not counted.
+/// A token reads each weight of a block once, but of the experts only those that it uses. It reads all keys and values
+/// that it attends to. It reads one row of the token embedding, which is not counted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerWork {
     /// Weights, grouped by type.
@@ -28,11 +28,11 @@ pub(super) struct LayerWork {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::plan) struct Matrices {
     pub(super) tensor_type: TensorType,
-    /// For experts: how many a token uses, and how many there are.
+    /// The number of experts that a token uses, and the number of all experts; `None` for other weights.
     pub(super) experts: Option<(u32, u32)>,
-    /// The size of each matrix, if small and not of experts.
+    /// The size of each matrix, if the matrices are small and not experts.
     of_shape: MatrixShape,
-    /// Bytes of all the weights, all experts included.
+    /// Bytes of all the weights, including all experts.
     stored: u64,
     /// Multiplications for one token.
     pub(super) multiplications: f64,
@@ -40,7 +40,7 @@ pub(in crate::plan) struct Matrices {
     pub(super) outputs: f64,
     /// Number of tensors.
     tensors: u32,
-    /// Whether only tokens with logits pass these weights. In the last block, llama.cpp's graphs drop the other tokens
+    /// Whether only tokens with logits use these weights. In the last block, llama.cpp's graphs drop the other tokens
     /// of a prompt after attention (`inp_out_ids`).
     pub(super) last_token: bool,
 }
@@ -51,21 +51,21 @@ pub(super) struct Cache {
     /// Elements of a token's keys and values, over all heads. `v` is 0 if the values are a part of the keys.
     pub(super) k: u32,
     pub(super) v: u32,
-    /// Maximum number of tokens attended to.
+    /// Maximum number of tokens that a token attends to.
     pub(super) window: u32,
-    /// Tokens for each stored key.
+    /// The number of tokens that each stored key represents.
     pub(super) ratio: u32,
-    /// Query heads, and query heads for each head of keys and values.
+    /// The number of query heads, and of query heads for each head of keys and values.
     pub(super) n_head: u32,
     pub(super) n_gqa: u32,
-    /// Elements of a key head and of a value head, as they are multiplied.
+    /// Elements of a key head and of a value head in the multiplications.
     pub(super) head: (u32, u32),
     /// The types of keys and values.
     pub(super) types: (KvType, KvType),
 }
 
 impl LayerWork {
-    /// The work of each block of the model, and of the output layer, in a context with these parameters.
+    /// The work of each block of the model and of the output layer, in a context with these parameters.
     pub(super) fn for_model(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
         // Blocks that predict further tokens do no work for an ordinary token.
         let trunk = profile.hparams.n_layer_trunk() as usize;
@@ -82,18 +82,18 @@ impl LayerWork {
             Self {
                 matrices: matrices(profile, block),
                 caches: Cache::for_block(profile, params, index, state),
-                // The state is read and written, as 32-bit floats.
+                // The state is read and written, in 32-bit floats.
                 state: state.recurrent_elements() * 8,
             }
         });
-        // With a tied output, the logits read the whole embedding.
+        // With a tied output, the whole embedding is read for the logits.
         let tied = profile.weights.output_matrix().filter(|_| profile.weights.tied_output);
         let matrices = matrices(profile, profile.weights.output.iter().chain(tied));
         blocks.chain([Self { matrices, ..Self::default() }]).collect()
     }
 }
 
-/// Whether only tokens with logits pass this weight.
+/// Whether only tokens with logits use this weight.
 fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
     let block = || weight.name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok();
     let follows = [WeightRole::FeedForward, WeightRole::Experts, WeightRole::SharedExperts].contains(&weight.role);
@@ -125,7 +125,7 @@ pub(in crate::plan) fn matrices<'w>(
             Some(_) => MatrixShape::default(),
         };
         let kind = (weight.ty, experts, shape, last_token);
-        let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.of_shape, it.last_token);
+        let kind_of = |matrix: &Matrices| (matrix.tensor_type, matrix.experts, matrix.of_shape, matrix.last_token);
         match all.iter_mut().find(|known| kind_of(known) == kind) {
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);
@@ -157,8 +157,8 @@ impl Matrices {
         MatrixShape::new(n_in.round().max(1.0) as u32, n_out.round().max(1.0) as u32)
     }
 
-    /// Tokens that pass one matrix at once, if `n_tokens` tokens are computed. The matrix of an expert is passed only
-    /// by the tokens that chose this expert.
+    /// Tokens that use one matrix at once in a computation of `n_tokens` tokens. Only the tokens that chose an expert
+    /// use its matrix.
     pub(super) fn tokens_at_once(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         (f64::from(n_tokens) * f64::from(used) / f64::from(count)).max(1.0)
@@ -171,8 +171,8 @@ impl Matrices {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that `n_tokens` tokens read together. Of the experts, those count that any token uses if each token
-    /// chooses evenly.
+    /// Bytes that `n_tokens` tokens read together. An expert counts if any token uses it; the expected number assumes
+    /// that tokens choose experts evenly.
     pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let unused = 1.0 - f64::from(used) / f64::from(count);
@@ -181,7 +181,8 @@ impl Matrices {
 }
 
 impl Matrices {
-    /// Copies that bring the experts of `n_tokens` tokens to another device: one for each expert and tensor.
+    /// The number of copies that bring the experts of `n_tokens` tokens to another device: one for each expert and
+    /// tensor.
     pub(super) fn copies(&self, n_tokens: u32) -> f64 {
         let (used, _) = self.experts.unwrap_or((1, 1));
         let tokens = self.bytes(n_tokens) / (self.token_bytes().max(1)) as f64;
@@ -206,7 +207,7 @@ impl Cache {
             head: (k / n_head_kv, v / n_head_kv),
             types,
         };
-        // One key for all heads; most of it is also the value.
+        // All heads share one key, and most of it is also the value.
         let compressed = |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
         const ALL: u32 = u32::MAX;
         let Some(keys) = state.part(Part::Keys) else {
@@ -220,7 +221,7 @@ impl Cache {
             Some(values) => plain(keys.n, values.n, window),
             None => compressed(keys.n, window),
         };
-        // An upper limit: the index selects some of the keys, by header and depth.
+        // This is an upper bound: the index selects some of the keys, and the number depends on header and depth.
         let index = state.kept.iter().filter(|kept| kept.part == Part::IndexKeys).map(|kept| match kept.rows {
             Rows::Groups(ratio) => Self { ratio: ratio.max(1), ..compressed(kept.n, ALL) },
             _ => compressed(kept.n, ALL),
@@ -235,7 +236,7 @@ impl Cache {
         row(k, self.k).saturating_add(row(v, self.v)) as f64 * self.cells(depths)
     }
 
-    /// Multiplications of a token's attention: each query head with the key and value of each cell.
+    /// Multiplications of a token's attention: each query head multiplies with the key and the value of each cell.
     pub(super) fn multiplications(&self, depths: Depths) -> f64 {
         let (k, v) = self.head;
         f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * self.cells(depths)

@@ -17,7 +17,7 @@ const KEPT: &str = "_norm.weight ffn_gate_inp.weight ffn_gate_tid2eid.weight alt
     time_mix_decay_w1.weight time_mix_decay_w2.weight time_mix_lerp_fused.weight attn_rel_b.weight .position_embd \
     engram_gate.weight conv2d_spatial.weight conv_dw sam.pos_embd sam.neck. sam.net_ .rel_pos .patch_embd .patch_merger a.rvq.codebook mm.a.code_embd";
 
-/// Whole names of such tensors (BERT and its relatives).
+/// Whole names of tensors that are never quantised (BERT and its relatives).
 const KEPT_WHOLE: [&str; 2] = ["position_embd.weight", "token_types.weight"];
 
 /// Starts of the names of tensors that are never quantised.
@@ -90,13 +90,13 @@ pub(super) struct Mixture<'a> {
     n_expert: u32,
     /// Query heads for each head of keys and values in the first block.
     n_gqa: u32,
-    /// Whether llama.cpp classifies the model as a 70B, whose few values get more bits.
+    /// Whether llama.cpp classifies the model as a 70B. Such a model has few value tensors, which get more bits.
     is_70b: bool,
     /// Whether the token embedding also computes the logits.
     is_tied: bool,
     /// Tensors of attention values in the model.
     n_values: u32,
-    /// Tensors of each kind seen so far.
+    /// Tensors of attention values seen so far.
     values: u32,
     downs: u32,
     gates: u32,
@@ -200,7 +200,7 @@ impl<'a> Mixture<'a> {
             Category::AttentionKey | Category::AttentionQuery if self.to == Q::IQ3_XS => T::IQ3_XXS,
             Category::AttentionOutput => self.of_attention_output(is_falcon).unwrap_or(default),
             Category::FfnDown => {
-                // This quantisation chooses by the running count, others by the block.
+                // IQ2_M decides by the running count, the other quantisations by the block.
                 let index = if self.to == Q::IQ2_M { self.downs } else { self.layer(name, self.downs) };
                 self.downs += 1;
                 self.of_ffn_down(index, is_falcon).unwrap_or(default)

@@ -1,9 +1,9 @@
-//! The speed model, judged by speeds that others measured: docs/ledger/speeds.csv, one measurement per row.
+//! The speed model, compared with speeds that others measured: docs/ledger/speeds.csv, one measurement per row.
 //!
-//! Each row is predicted from the facts that a plan would have on that machine: the catalogue's data sheets, the memory
-//! that the source states, and rates that marked rows of the machine calibrate (column `calibrates`). Calibrating rows
-//! are left out of the errors. Some rows are kept back (column `kept_back`): they were added after the model was
-//! mended, and judge it once. `cargo xtask ledger` prints the table.
+//! Each row is predicted from the facts that a plan would have on its machine: the catalogue's data sheets, the memory
+//! that the source states, and rates that are calibrated by the marked rows of the machine (column `calibrates`). The
+//! errors exclude the calibrating rows. Some rows were kept back (column `kept_back`): they were added after a
+//! correction of the model, and judge it once. `cargo xtask ledger` prints the table.
 
 mod row;
 
@@ -21,7 +21,7 @@ use test_support::synthetic;
 
 /// The highest median error.
 const MEDIAN_ERROR: f64 = 0.12;
-/// The smallest share of rows within 30 %. docs/speed-model.md says where the model is wrong.
+/// The smallest share of rows within 30 %. docs/speed-model.md describes the cases in which the model is wrong.
 const SHARE_WITHIN_30: f64 = 0.9;
 /// The smallest share of pairs of placements in the right order.
 const PAIRS_IN_ORDER: f64 = 0.95;
@@ -94,7 +94,7 @@ impl<'r> Placed<'r> {
         Self { row, model, assignment }
     }
 
-    /// Tokens per second, given these rates.
+    /// Tokens per second with these rates.
     fn predicted(&self, rates: &Rates) -> f64 {
         let model = self.model.clone().with_rates(rates.clone());
         let (prompt, generated, before) =
@@ -110,7 +110,7 @@ impl<'r> Placed<'r> {
     }
 }
 
-/// These rates, one of them multiplied by a factor.
+/// These rates, with one of them multiplied by a factor.
 fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
     let mut rates = rates.clone();
     match which {
@@ -126,18 +126,19 @@ fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
 /// The rates of a machine: those of the data sheets, corrected until the predictions of its marked rows equal the
 /// measurements.
 fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
-    /// With several marked rows, a row may depend on two rates: after this many rounds all rows fit.
+    /// With several marked rows, a row may depend on two rates. After this many rounds the predictions of all rows are
+    /// right.
     const ROUNDS: u32 = 30;
     let machine = of_machine[0].row.text("machine");
-    let marked: Vec<_> = of_machine.iter().filter(|it| !it.row.text("calibrates").is_empty()).collect();
-    let kinds: BTreeSet<&str> = marked.iter().map(|it| it.row.text("calibrates")).collect();
+    let marked: Vec<_> = of_machine.iter().filter(|placed| !placed.row.text("calibrates").is_empty()).collect();
+    let kinds: BTreeSet<&str> = marked.iter().map(|placed| placed.row.text("calibrates")).collect();
     assert_eq!(kinds.len(), marked.len(), "{machine}: a rate is calibrated by one row");
     let mut known = rates(of_machine[0].row);
     let rounds = if marked.len() == 1 { 1 } else { ROUNDS };
     for _ in 0..rounds {
         for row in &marked {
             let which = row.row.text("calibrates");
-            // A higher rate makes no placement slower.
+            // A higher rate never makes a placement slower.
             let (mut low, mut high) = (1.0 / 64.0, 64.0);
             for _ in 0..60 {
                 let middle = f64::sqrt(low * high);
@@ -155,7 +156,7 @@ fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
     known
 }
 
-/// The relative difference of two speeds: 0.25 if one is a quarter more than the other.
+/// The relative difference of two speeds: 0.25 if one speed is a quarter higher than the other.
 fn difference(one: f64, other: f64) -> f64 {
     (one / other).max(other / one) - 1.0
 }
@@ -172,19 +173,19 @@ impl Judged<'_> {
         difference(self.predicted, self.measured)
     }
 
-    /// Whether the row calibrates a rate, so that its own prediction proves nothing.
+    /// Whether the row calibrates a rate. The prediction of such a row proves nothing.
     fn calibrates(&self) -> bool {
         !self.row.text("calibrates").is_empty()
     }
 
-    /// Whether both are placements of one machine and workload that differ by more than a tenth.
+    /// Whether both are placements of one machine and workload, with speeds that differ by more than a tenth.
     fn is_pair(&self, other: &Self) -> bool {
         self.row.workload() == other.row.workload()
             && self.row.placement() != other.row.placement()
             && difference(self.measured, other.measured) > 0.1
     }
 
-    /// Whether the prediction names the faster of two placements.
+    /// Whether the prediction gives the faster of two placements the higher speed.
     fn is_in_order(&self, other: &Self) -> bool {
         self.predicted != other.predicted && (self.predicted > other.predicted) == (self.measured > other.measured)
     }
@@ -222,37 +223,40 @@ fn judged(rows: &[Row]) -> Vec<Judged<'_>> {
     let profiles: BTreeMap<String, ModelProfile> = synthetic::measured().into_iter().map(profile).collect();
     let placed: Vec<Placed<'_>> = rows.iter().map(|row| Placed::new(row, &profiles)).collect();
     let mut machines: BTreeMap<&str, Vec<&Placed<'_>>> = BTreeMap::new();
-    for it in &placed {
-        machines.entry(it.row.text("machine")).or_default().push(it);
+    for placement in &placed {
+        machines.entry(placement.row.text("machine")).or_default().push(placement);
     }
     let mut judged = Vec::new();
     for of_machine in machines.values() {
         let rates = calibrated(of_machine);
-        let judge = |it: &&Placed<'_>| (it.measured(), it.predicted(&rates));
+        let judge = |placement: &&Placed<'_>| (placement.measured(), placement.predicted(&rates));
         let speeds: Vec<(f64, f64)> = of_machine.iter().map(judge).collect();
-        for (it, (measured, predicted)) in of_machine.iter().zip(speeds) {
-            judged.push(Judged { row: it.row, measured, predicted });
+        for (placement, (measured, predicted)) in of_machine.iter().zip(speeds) {
+            judged.push(Judged { row: placement.row, measured, predicted });
         }
     }
     judged
 }
 
-/// The columns of the table by depth in docs/fit.md, in live tokens, and which measured depths are in each.
+/// The columns of the table by depth in docs/fit.md, each with its range of measured depths, in live tokens.
 const DEPTHS: [(&str, std::ops::Range<u32>); 3] =
     [("2,000", 1_500..3_000), ("8,000", 6_000..11_000), ("30,000", 24_000..40_000)];
 
-/// Prints the speeds that were measured at several depths beside the predicted ones, as docs/fit.md has them.
+/// Prints the speeds that were measured at several depths and the predicted ones, in the form of docs/fit.md.
 fn print_by_depth(judged: &[Judged<'_>]) {
     let mut rows: BTreeMap<[String; 3], [String; 3]> = BTreeMap::new();
-    for it in judged.iter().filter(|it| !it.row.is_prompt()) {
-        let Some(column) = DEPTHS.iter().position(|(_, depths)| depths.contains(&it.row.count("n_depth"))) else {
+    for prediction in judged.iter().filter(|prediction| !prediction.row.is_prompt()) {
+        let Some(column) = DEPTHS.iter().position(|(_, depths)| depths.contains(&prediction.row.count("n_depth")))
+        else {
             continue;
         };
-        let gpu = it.row.text("gpus").split(',').next().unwrap().to_owned();
-        let parts = if it.row.text("elsewhere").is_empty() { "" } else { ", feed-forward matrices on the host" };
-        let name = [it.row.text("profile").to_owned(), gpu, it.row.placement_without_rules() + parts];
-        let sign = if it.calibrates() { "*" } else { "" };
-        rows.entry(name).or_default()[column] = format!("{:.2}, {:.2}{sign}", it.measured, it.predicted);
+        let gpu = prediction.row.text("gpus").split(',').next().unwrap().to_owned();
+        let parts =
+            if prediction.row.text("elsewhere").is_empty() { "" } else { ", feed-forward matrices on the host" };
+        let name = [prediction.row.text("profile").to_owned(), gpu, prediction.row.placement_without_rules() + parts];
+        let sign = if prediction.calibrates() { "*" } else { "" };
+        rows.entry(name).or_default()[column] =
+            format!("{:.2}, {:.2}{sign}", prediction.measured, prediction.predicted);
     }
     println!("| model | card | placement | {} |", DEPTHS.each_ref().map(|(name, _)| *name).join(" | "));
     println!("|---|---|---|--:|--:|--:|");
@@ -261,7 +265,7 @@ fn print_by_depth(judged: &[Judged<'_>]) {
     }
 }
 
-/// The median of some errors, and the share of those of at most 30 %.
+/// The median of some errors, and the share of errors of at most 30 %.
 fn summary(errors: &[f64]) -> (f64, f64) {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -270,7 +274,7 @@ fn summary(errors: &[f64]) -> (f64, f64) {
 }
 
 #[test]
-fn speeds_that_others_measured_are_predicted_within_the_bars_of_the_ledger() {
+fn speeds_measured_by_others_are_predicted_within_the_bars_of_the_ledger() {
     let rows = rows();
     let judged = judged(&rows);
     println!(
@@ -296,7 +300,7 @@ fn speeds_that_others_measured_are_predicted_within_the_bars_of_the_ledger() {
     print_by_depth(&judged);
 
     let errors = |which: &dyn Fn(&Row) -> bool| -> Vec<f64> {
-        let counted = judged.iter().filter(|it| !it.calibrates() && which(it.row));
+        let counted = judged.iter().filter(|prediction| !prediction.calibrates() && which(prediction.row));
         counted.map(Judged::error).collect()
     };
     for (what, errors) in [
@@ -319,8 +323,8 @@ fn speeds_that_others_measured_are_predicted_within_the_bars_of_the_ledger() {
     let all = errors(&|_| true);
     assert!(all.len() * 10 >= rows.len() * 8, "too many rows calibrate");
     assert!(pairs >= 50, "{pairs} pairs");
-    // The rows that were kept back count where the model is meant to decide: in generation. Of their prompts by data
-    // sheet every other one is outside 30 % (docs/speed-model.md).
+    // The kept-back rows count for generation, which decides the placement. Of the prompts that are predicted from data
+    // sheets, every other one is outside 30 % (docs/speed-model.md).
     for errors in [errors(&|row| !row.is_kept_back()), errors(&|row| row.is_kept_back() && !row.is_prompt())] {
         let (median, within) = summary(&errors);
         assert!(median <= MEDIAN_ERROR, "{median}");
@@ -330,15 +334,15 @@ fn speeds_that_others_measured_are_predicted_within_the_bars_of_the_ledger() {
 }
 
 #[test]
-fn the_ledger_has_hosts_and_cards_experts_and_dense_models_of_many_sources() {
+fn the_ledger_has_hosts_cards_experts_and_dense_models_from_many_sources() {
     let rows = rows();
     let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
     let sources: BTreeSet<&str> = rows.iter().map(|row| row.text("source")).collect();
     assert!(rows.len() >= 60 && sources.len() >= 10, "{} rows of {} sources", rows.len(), sources.len());
-    // Kept-back rows are a sample of what people publish, and not of placements.
+    // Kept-back rows are a sample of published measurements, not of placements.
     assert!(2 * count(&Row::uses_host) >= count(&|row| !row.is_kept_back()));
     assert!(rows.iter().all(|row| row.text("address").starts_with("https://")));
-    // Machines with two cards, with no card, and with shared memory.
+    // The ledger has machines with two cards, without a card, and with shared memory.
     for (gpus, least) in [("; ", 5), ("none", 10), ("Apple", 10)] {
         assert!(count(&|row| row.text("gpus").contains(gpus)) >= least, "{gpus}");
     }

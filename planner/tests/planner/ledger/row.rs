@@ -5,7 +5,7 @@ use std::fs;
 
 const LEDGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ledger/speeds.csv");
 
-/// A measurement: the cells of its row by their columns.
+/// A measurement: the cells of its row, by column.
 pub(super) struct Row(BTreeMap<String, String>);
 
 impl Row {
@@ -13,7 +13,7 @@ impl Row {
         self.0.get(column).map_or_else(|| panic!("the ledger has no column {column}"), String::as_str)
     }
 
-    /// The number of a column; 0 where the cell is empty.
+    /// The number in a column; 0 if the cell is empty.
     pub(super) fn number(&self, column: &str) -> f64 {
         match self.text(column) {
             "" => 0.0,
@@ -29,7 +29,7 @@ impl Row {
         self.count("n_prompt") > 0
     }
 
-    /// Whether the row was kept back: nobody looked at its prediction while the model was mended.
+    /// Whether the row was kept back: its prediction was not looked at while the model was corrected.
     pub(super) fn is_kept_back(&self) -> bool {
         !self.text("kept_back").is_empty()
     }
@@ -41,7 +41,7 @@ impl Row {
             || !self.text("elsewhere").is_empty()
     }
 
-    /// The machine and its work, without the placement.
+    /// The machine and its workload, without the placement.
     pub(super) fn workload(&self) -> [&str; 6] {
         ["machine", "profile", "n_prompt", "n_gen", "n_depth", "type_k"].map(|column| self.text(column))
     }
@@ -55,7 +55,7 @@ impl Row {
         format!("{} of {} layers{experts}", self.text("n_gpu_layers"), self.text("layers"))
     }
 
-    /// Where the weights are, and the options of llama.cpp.
+    /// The places of the weights, and the options of llama.cpp.
     pub(super) fn placement(&self) -> String {
         let mut words = vec![format!("ngl {}/{}", self.text("n_gpu_layers"), self.text("layers"))];
         words.extend((self.count("n_cpu_moe") > 0).then(|| format!("ncmoe {}", self.text("n_cpu_moe"))));
@@ -80,7 +80,7 @@ fn cells(line: &str) -> Vec<String> {
     cells
 }
 
-/// The rows whose model has a shape here. A submission names no shape until somebody adds it.
+/// The rows of models whose shape the tests know. A submission has no shape until somebody adds one.
 pub(super) fn rows() -> Vec<Row> {
     let text = fs::read_to_string(LEDGER).unwrap_or_else(|error| panic!("{LEDGER}: {error}"));
     let mut lines = text.lines();

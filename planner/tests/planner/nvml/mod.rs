@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// A scripted driver library in its own folder, which is deleted when this is dropped.
+/// A scripted driver library in its own folder. The folder is deleted on drop.
 pub(crate) struct ScriptedNvml {
     folder: TempDir,
 }
@@ -44,8 +44,8 @@ impl ScriptedNvml {
     }
 }
 
-/// A card's lines in a script. Arguments: its name without the maker, its bus, and its bytes (all, free, kept by the
-/// driver).
+/// A card's lines in a script. The arguments are its name without the maker, its bus, and its bytes: all bytes, free
+/// bytes, and bytes that the driver keeps.
 pub(crate) fn card(name: &str, bus: &str, [total, free, reserved]: [u64; 3]) -> String {
     format!("gpu NVIDIA {name}\nuuid GPU-{bus}\npci 00000000:{bus}:00.0\nmemory {total} {free} {reserved}\n")
 }
@@ -55,8 +55,8 @@ pub(crate) fn rtx_4090() -> String {
     card("GeForce RTX 4090", "01", [24 << 30, 22 << 30, 500 << 20])
 }
 
-/// Puts the library where the test wants it. It is compiled once, but each test has its own copy of the file, because
-/// the loader would otherwise share it.
+/// Puts the library at this path. It is compiled once, but each test has its own copy of the file, because the loader
+/// would otherwise share the library.
 fn compile(flags: &[&str], library: &Path) {
     static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/planner/nvml/nvml.c");

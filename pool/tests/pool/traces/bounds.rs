@@ -55,7 +55,7 @@ pub(super) fn best_fixed(trace: (&Machine, &[TracedModel], &[Wish])) -> Option<R
     let fits = |indices: &[usize]| {
         let held = || indices.iter().enumerate().map(|(model, &index)| &rung(model, index).held);
         let gpus = machine.gpus.iter().enumerate();
-        gpus.into_iter().all(|(gpu, it)| held().map(|held| held.gpus[gpu]).sum::<u64>() <= it.free)
+        gpus.into_iter().all(|(index, gpu)| held().map(|held| held.gpus[index]).sum::<u64>() <= gpu.free)
             && held().map(|held| held.host).sum::<u64>() <= machine.host.available
     };
     let report = |indices: &[usize]| {

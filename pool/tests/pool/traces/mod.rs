@@ -153,20 +153,28 @@ fn random(seed: u64) -> Trace {
 /// Runs the traces and prints their table. For each trace, returns the seconds that requests waited under the pool's
 /// rule, llama-swap's, Ollama's and the router's.
 fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
-    println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
-    println!("|---|---|--:|--:|--:|--:|--:|--:|");
+    println!(
+        "| trace | rule | waited, all requests | by pool | of it for loads | in the queue | slower | shared | read | \
+         by pool | loads | moves |"
+    );
+    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let mut waited = Vec::new();
     for Trace { name, machine, models, wishes } in traces {
         let trace = (machine, &models[..], &wishes[..]);
         let run = |rule: &mut dyn Rule| sim::run(trace, caching, rule);
         let pool = run(&mut Ours::new((machine, models), false));
         let moving = run(&mut Ours::new((machine, models), true));
-        let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
+        let rivals = [run(&mut LlamaSwap), run(&mut Ollama::default()), run(&mut Router)];
         let row = |trace: &str, rule: &str, report: &Report| {
             println!(
-                "| {trace} | {rule} | {:.0} s | {:.2} | {:.0} GB | {:.2} | {} | {} |",
+                "| {trace} | {rule} | {:.0} s | {:.2} | {:.0} s | {:.0} s | {:.0} s | {:.0} s | {:.0} GB | {:.2} | {} \
+                 | {} |",
                 report.waited,
                 report.waited / pool.waited,
+                report.parts.load,
+                report.parts.queue,
+                report.parts.slower,
+                report.parts.shared,
                 report.read as f64 / 1e9,
                 report.read as f64 / pool.read as f64,
                 report.loads,
@@ -177,6 +185,10 @@ fn run(traces: &[Trace], caching: Caching) -> Vec<[f64; 4]> {
         row("", "pool, moving in mid-text", &moving);
         let names = ["llama-swap", "Ollama", "llama-server's router"];
         names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
+        if models.iter().any(|model| model.sequences > 1) {
+            row("", "Ollama, choosing its number of texts", &run(&mut Ollama { chooses_texts: true }));
+        }
+        row("", "the pool, told the next two requests", &run(&mut Ours::clairvoyant((machine, models))));
         row("", "bound: room for all models", &bounds::with_room_for_all(trace));
         if let Some(fixed) = bounds::best_fixed(trace) {
             row("", "the best fixed placements", &fixed);
@@ -223,7 +235,41 @@ fn five_traces() {
 #[test]
 #[ignore = "a minute or two: prints the second table of benches/results"]
 fn five_traces_held_out() {
-    five([201, 202, 203, 204, 205]);
+    five([301, 302, 303, 304, 305]);
+}
+
+/// Prints, for five further seeds of each kind that no change of the rule has seen, the waiting by the pool over that
+/// by the best other rule, and the bytes that both have read.
+#[test]
+#[ignore = "a minute or two: prints the third table of benches/results"]
+fn twenty_five_traces_held_out() {
+    const KINDS: [fn(u64) -> Trace; 5] = [chat_and_titles, agent, hundred_users, slow_and_fast, random];
+
+    println!("| traces | files | waiting over the best other rule's | read | read by that rule |");
+    println!("|---|---|---|--:|--:|");
+    for kind in KINDS {
+        for caching in [Caching::Nothing, Caching::Pages] {
+            let (mut ratios, mut read, mut read_by_best) = (Vec::new(), 0, 0);
+            let mut name = "";
+            for seed in 311..316 {
+                let Trace { machine, models, wishes, name: of_kind } = kind(seed);
+                let trace = (&machine, &models[..], &wishes[..]);
+                let pool = sim::run(trace, caching, &mut Ours::new((&machine, &models), false));
+                let rivals: [&mut dyn Rule; 3] = [&mut LlamaSwap, &mut Ollama::default(), &mut Router];
+                let rivals = rivals.map(|rule| sim::run(trace, caching, rule));
+                let best = rivals.into_iter().min_by(|one, other| one.waited.total_cmp(&other.waited)).unwrap();
+                ratios.push(format!("{:.2}", pool.waited / best.waited));
+                (read, read_by_best, name) = (read + pool.read, read_by_best + best.read, of_kind);
+            }
+            let gigabytes = |bytes: u64| bytes / 1_000_000_000;
+            println!(
+                "| {name} | {caching:?} | {} | {} GB | {} GB |",
+                ratios.join(", "),
+                gigabytes(read),
+                gigabytes(read_by_best)
+            );
+        }
+    }
 }
 
 /// Why the router's requests wait so long in the fourth trace, and less in the one that is held out.

@@ -1,9 +1,9 @@
 //! The pool's own rule: the decisions of [`PoolPlan`], carried out step by step.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step};
+use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step, Succession};
 
 use super::sim::{Action, Rule, System};
 use crate::models::planned;
@@ -21,6 +21,12 @@ pub(crate) struct Ours {
     last: Option<usize>,
     /// Whether a request has come, or one has ended, since the last decision about the next request.
     may_anticipate: bool,
+    /// Whether it knows the next requests of the trace, as no rule can.
+    is_clairvoyant: bool,
+    /// The requests that had come at the last decision: those for a loaded model are answered before it leaves.
+    with_handle: BTreeSet<usize>,
+    /// Number of requests that have come.
+    come: usize,
 }
 
 impl Ours {
@@ -38,15 +44,48 @@ impl Ours {
             held_until: 0.0,
             last: None,
             may_anticipate: false,
+            is_clairvoyant: false,
+            with_handle: BTreeSet::new(),
+            come: 0,
         }
+    }
+
+    /// The same rule with knowledge of the next two requests, instead of what usually follows.
+    pub(crate) fn clairvoyant(system: (&autoplace::machine::Machine, &[super::sim::TracedModel])) -> Self {
+        Self { is_clairvoyant: true, ..Self::new(system, false) }
+    }
+
+    /// A succession from which the next two requests are certain; `None` if the next one is for the same model as the
+    /// last.
+    fn known(&self, system: &System) -> Option<Succession> {
+        let last = self.last?;
+        let mut coming = system.wishes[self.come..].iter();
+        let next = coming.next().filter(|wish| wish.model != last)?;
+        let then = coming.find(|wish| wish.model != next.model);
+        let since = system.wishes[self.come - 1].at;
+        let mut known = Succession::default();
+        let mut wanted = |model: usize, at: f64| {
+            known.wanted(&self.state.models[model].name, Duration::from_secs_f64(at));
+        };
+        for _ in 0..40 {
+            wanted(last, since);
+            wanted(next.model, next.at);
+            if let Some(then) = then {
+                wanted(then.model, then.at);
+            }
+        }
+        wanted(last, since);
+        Some(known)
     }
 
     fn look(&mut self, system: &System) {
         self.state.now = Duration::from_secs_f64(system.now);
         for (index, model) in self.state.models.iter_mut().enumerate() {
             model.loaded = system.loaded[index].as_ref().map(|loaded| loaded.rung.clone());
-            model.waiting = system.queue.iter().filter(|&&wish| system.wishes[wish].model == index).count() as u32;
-            model.texts = system.texts(index) as u32;
+            // A request for a loaded model has its handle at once, and waits in the model's queue.
+            let queued = system.queued(index).count() as u32;
+            let texts = system.texts(index) as u32 + queued;
+            (model.texts, model.waiting) = if model.loaded.is_some() { (texts, 0) } else { (0, queued) };
             model.ends_in = Duration::from_secs_f64(system.ends_in(index));
             model.load_time = system.took[index].map(Duration::from_secs_f64);
             model.loads = system.loads[index];
@@ -55,6 +94,7 @@ impl Ours {
 
     fn decide(&mut self, system: &System, wanted: Option<usize>) {
         self.look(system);
+        self.with_handle = system.queue.iter().copied().collect();
         let name = wanted.map(|wanted| self.state.models[wanted].name.clone());
         let state = &self.state;
         let plan = PoolPlan::decide(state, name.as_deref(), |index, request, machine| {
@@ -67,6 +107,10 @@ impl Ours {
 
     fn anticipate(&mut self, system: &System) {
         self.look(system);
+        if self.is_clairvoyant {
+            let Some(known) = self.known(system) else { return };
+            self.state.succession = known;
+        }
         let state = &self.state;
         let plan =
             PoolPlan::anticipate(state, |index, request, machine| planned(&state.models[index].name, request, machine));
@@ -89,7 +133,8 @@ impl Ours {
         };
         let (action, is_reload) = match &step {
             Step::WaitForTexts { model, .. } => {
-                if system.texts(self.index(model)) > 0 {
+                let index = self.index(model);
+                if system.texts(index) > 0 || system.queued(index).any(|wish| self.with_handle.contains(&wish)) {
                     return None;
                 }
                 self.steps.pop_front();
@@ -127,7 +172,8 @@ impl Rule for Ours {
     fn next(&mut self, system: &System) -> Action {
         let place = system.queue.iter().position(|&wish| {
             let model = system.wishes[wish].model;
-            system.is_ready(model) && system.has_slot(model) && !self.is_leaving(model)
+            let may_begin = !self.is_leaving(model) || self.with_handle.contains(&wish);
+            system.is_ready(model) && system.has_slot(model) && may_begin
         });
         if let Some(place) = place {
             return Action::Begin(place);
@@ -173,6 +219,7 @@ impl Rule for Ours {
         let wish = system.wishes[wish];
         let is_turn = self.last != Some(wish.model);
         self.last = Some(wish.model);
+        self.come += 1;
         let at = Duration::from_secs_f64(wish.at);
         self.state.models[wish.model].demand.count_request(at, is_turn);
         let name = self.state.models[wish.model].name.clone();

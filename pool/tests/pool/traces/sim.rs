@@ -2,8 +2,8 @@
 //!
 //! Every rule runs on the same machine with the same placements and speeds, the planner's own:
 //!
-//! - loads and re-placements read the whole file, one after another: from the disk, or, with a [page
-//!   cache](Caching::Pages), what the host's memory still has of it from there;
+//! - loads and re-placements read whole files, one after another. A file is read from the disk; with a [page
+//!   cache](Caching::Pages), the part that the host's memory still holds is read from that memory;
 //! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
 //!   the machine evenly;
 //! - a text whose model is re-placed pauses.
@@ -29,6 +29,15 @@ pub(crate) struct TracedModel {
     pub(crate) ladder: Ladder,
     /// Texts that it computes at once.
     pub(crate) sequences: usize,
+}
+
+impl TracedModel {
+    /// The seconds that a text takes alone in the fastest placement for all texts at once.
+    fn alone(&self, wish: &Wish) -> f64 {
+        let rungs = self.ladder.rungs();
+        let fastest = rungs.iter().find(|rung| rung.sequences() as usize == self.sequences);
+        seconds(fastest.unwrap_or(&rungs[0]), wish)
+    }
 }
 
 /// What a rule does next.
@@ -124,10 +133,25 @@ pub(crate) struct Report {
     /// The sum, over all requests, of the seconds from arrival to end, less the seconds that the text takes alone in
     /// the fastest placement.
     pub(crate) waited: f64,
+    /// The parts of `waited`.
+    pub(crate) parts: Parts,
     /// Bytes that loads and re-placements read from the disk.
     pub(crate) read: u64,
     pub(crate) loads: u32,
     pub(crate) moves: u32,
+}
+
+/// What requests waited for, in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parts {
+    /// Their model was not loaded, was being read, or was about to leave.
+    pub(crate) load: f64,
+    /// Their model computed as many other texts as it can.
+    pub(crate) queue: f64,
+    /// Their model's placement is slower than its fastest one.
+    pub(crate) slower: f64,
+    /// Another model computed at the same time.
+    pub(crate) shared: f64,
 }
 
 /// Seconds of a load beside its reading: the process, the context, the warm-up.
@@ -185,29 +209,46 @@ impl System {
     }
 
     pub(crate) fn has_slot(&self, model: usize) -> bool {
-        self.texts(model) < self.models[model].sequences
+        let most = |loaded: &Loaded| self.models[model].sequences.min(loaded.rung.sequences() as usize);
+        self.texts(model) < self.loaded[model].as_ref().map_or(0, most)
     }
 
-    /// The time until the running texts of a model end, if no other model computes.
+    /// The waiting requests for a model.
+    pub(crate) fn queued(&self, model: usize) -> impl Iterator<Item = usize> + '_ {
+        self.queue.iter().copied().filter(move |&wish| self.wishes[wish].model == model)
+    }
+
+    /// The time until the running texts of a model and its waiting requests end, if no other model computes.
     pub(crate) fn ends_in(&self, model: usize) -> f64 {
         let Some(loaded) = &self.loaded[model] else { return 0.0 };
         let left = |text: &Text| text.left * seconds(&loaded.rung, &self.wishes[text.wish]);
-        loaded.texts.iter().map(left).fold(0.0, f64::max)
+        let running = loaded.texts.iter().map(left).fold(0.0, f64::max);
+        let queued: f64 = self.queued(model).map(|wish| seconds(&loaded.rung, &self.wishes[wish])).sum();
+        running + queued / f64::from(loaded.rung.sequences())
     }
 
-    /// The fastest rung of a model that fits beside the loaded models.
+    /// The fastest rung of a model, for as many texts at once as were asked for, that fits beside the loaded models.
     pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
-        self.models[model].ladder.rungs().iter().find(|rung| self.fits(model, rung))
+        self.fitting_for(model, self.models[model].sequences)
+    }
+
+    /// The fastest rung for so many texts at once that fits beside the loaded models.
+    pub(crate) fn fitting_for(&self, model: usize, texts: usize) -> Option<&Rung> {
+        let mut rungs = self.models[model].ladder.rungs().iter().filter(|rung| rung.sequences() as usize == texts);
+        rungs.find(|rung| self.fits(model, rung))
     }
 
     fn fits(&self, model: usize, rung: &Rung) -> bool {
         let others = self.loaded.iter().enumerate().filter(|(other, _)| *other != model);
-        let held: Vec<_> =
-            others.filter_map(|(_, loaded)| loaded.as_ref()).map(|it| &it.rung.held).chain([&rung.held]).collect();
+        let held: Vec<_> = others
+            .filter_map(|(_, loaded)| loaded.as_ref())
+            .map(|loaded| &loaded.rung.held)
+            .chain([&rung.held])
+            .collect();
         let gpus = self.machine.gpus.iter().enumerate();
         let are_gpus =
-            gpus.into_iter().all(|(index, gpu)| held.iter().map(|it| it.gpus[index]).sum::<u64>() <= gpu.free);
-        are_gpus && held.iter().map(|it| it.host).sum::<u64>() <= self.machine.host.available
+            gpus.into_iter().all(|(index, gpu)| held.iter().map(|held| held.gpus[index]).sum::<u64>() <= gpu.free);
+        are_gpus && held.iter().map(|held| held.host).sum::<u64>() <= self.machine.host.available
     }
 
     /// Number of models that compute now.
@@ -228,6 +269,7 @@ impl System {
             }
         }
         let passed = (end - self.now).max(0.0);
+        self.count_parts(passed, share);
         let mut ended = Vec::new();
         for &model in &ready {
             let loaded = self.loaded[model].as_mut().unwrap();
@@ -248,10 +290,34 @@ impl System {
         self.now = end;
         for &wish in &ended {
             let Wish { at, model, .. } = self.wishes[wish];
-            let alone = seconds(&self.models[model].ladder.rungs()[0], &self.wishes[wish]);
+            let alone = self.models[model].alone(&self.wishes[wish]);
             self.report.waited += self.now - at - alone;
         }
         ended
+    }
+
+    /// Counts what requests wait for during this time, in which each computing model gets this share.
+    fn count_parts(&mut self, passed: f64, share: f64) {
+        let mut parts = self.report.parts;
+        for &wish in &self.queue {
+            let model = self.wishes[wish].model;
+            let is_queued = self.is_ready(model) && !self.has_slot(model);
+            *(if is_queued { &mut parts.queue } else { &mut parts.load }) += passed;
+        }
+        for (index, loaded) in self.loaded.iter().enumerate() {
+            for text in loaded.iter().flat_map(|loaded| &loaded.texts) {
+                if !self.is_ready(index) {
+                    parts.load += passed;
+                    continue;
+                }
+                let wish = &self.wishes[text.wish];
+                let rung = &loaded.as_ref().unwrap().rung;
+                let alone = self.models[index].alone(wish);
+                parts.slower += passed * share * (1.0 - alone / seconds(rung, wish));
+                parts.shared += passed * (1.0 - share);
+            }
+        }
+        self.report.parts = parts;
     }
 
     fn carry_out(&mut self, action: Action) {

@@ -11,7 +11,7 @@ use crate::decode::constraint::unenforced::Unenforced;
 const MAX_REFERENCES: usize = 16;
 
 impl Writer<'_> {
-    /// The value of an argument and the mark behind it. The value contains none of `held_by_none`.
+    /// The value of an argument and the mark behind it. The value contains none of the texts in `held_by_none`.
     pub(super) fn bare(&mut self, argument: &Argument, end: &str, held_by_none: &[&str]) -> Result<String, Unenforced> {
         let refused = |reason| Unenforced { place: argument.place.clone(), reason };
         let mut text = Text { root: &argument.root, references: 0 };
@@ -42,12 +42,12 @@ impl Text<'_> {
             if self.references > MAX_REFERENCES {
                 return Err("its references form a chain without end".to_owned());
             }
-            let target = reference.strip_prefix('#').and_then(|it| self.root.pointer(it));
+            let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
             let target = target.ok_or_else(|| format!("`$ref`: there is no {reference}"))?.clone();
             all.push(self.terminals(&target)?);
         }
         let values = members.get("enum").and_then(Value::as_array).cloned();
-        let values = values.or_else(|| members.get("const").map(|it| vec![it.clone()]));
+        let values = values.or_else(|| members.get("const").map(|value| vec![value.clone()]));
         if let Some(values) = values {
             let texts: Vec<String> = values.iter().filter_map(Value::as_str).map(escaped).collect();
             all.push(format!("/(?:{})/", texts.join("|")));
@@ -70,13 +70,13 @@ impl Text<'_> {
             all.push(self.terminals(schema)?);
         }
         for keyword in ["anyOf", "oneOf"] {
-            let texts: Vec<&Value> = list(members, keyword).filter(|it| allows_text(it)).collect();
+            let texts: Vec<&Value> = list(members, keyword).filter(|schema| allows_text(schema)).collect();
             match texts[..] {
                 [] => {}
                 [only] => all.push(self.terminals(only)?),
                 _ if keyword == "anyOf" => {
                     let options: Result<Vec<_>, _> = texts.iter().map(|text| self.terminals(text)).collect();
-                    let options: Vec<String> = options?.iter().map(|it| format!("({it})")).collect();
+                    let options: Vec<String> = options?.iter().map(|option| format!("({option})")).collect();
                     all.push(format!("({})", options.join(" | ")));
                 }
                 _ => return Err("`oneOf` of several texts is not enforced in a format without quotes".to_owned()),
@@ -113,13 +113,13 @@ fn searched(pattern: &str) -> Result<String, String> {
         if let Some(rest) = inner.strip_prefix('^') {
             (inner, before) = (rest, "");
         }
-        let is_escaped = inner.strip_suffix('$').is_some_and(|it| it.ends_with('\\') && !it.ends_with(r"\\"));
+        let is_escaped = inner.strip_suffix('$').is_some_and(|rest| rest.ends_with('\\') && !rest.ends_with(r"\\"));
         if let (Some(rest), false) = (inner.strip_suffix('$'), is_escaped) {
             (inner, behind) = (rest, "");
         }
     }
     let has_anchor = ['^', '$'].iter().any(|anchor| has_anywhere(inner, *anchor));
-    if has_anchor || [r"\b", r"\B", "(?=", "(?!", "(?<"].iter().any(|it| inner.contains(it)) {
+    if has_anchor || [r"\b", r"\B", "(?=", "(?!", "(?<"].iter().any(|anchor| inner.contains(anchor)) {
         return Err("`pattern`: inner anchors and look-around are not enforced in a format without quotes".to_owned());
     }
     let inner = with_spaces(inner);

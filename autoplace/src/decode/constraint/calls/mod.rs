@@ -80,7 +80,7 @@ impl Writer<'_> {
         format!("@{name}")
     }
 
-    /// A text as a regular expression. A control token matches as a token or spelled out.
+    /// A text as a regular expression, which matches a control token both as a token and as plain characters.
     fn expression(&self, text: &str) -> String {
         let mut written = String::new();
         let mut rest = text;
@@ -108,7 +108,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Restricts a terminal to texts without any of these; empty for no texts.
+    /// The end of a terminal that restricts it to texts without any of these. Empty if there are none.
     fn without(&self, texts: &[&str]) -> String {
         let held: Vec<String> = texts.iter().map(|text| self.expression(text)).collect();
         match held.is_empty() {
@@ -276,7 +276,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} "(" {list} ")""#, self.text(&tool.name)))
     }
 
-    /// Writes `call:f{a:<|"|>x<|"|>,n:1}`.
+    /// The grammar of a call in the form `call:f{a:<|"|>x<|"|>,n:1}`.
     fn gemma(&mut self, begin: &str, quote: &str, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -298,7 +298,8 @@ impl Writer<'_> {
     ) -> Result<String, Unenforced> {
         let prefix = format!("list_{}", self.number());
         let comma = format!("\",\" {SPACE}");
-        // Rule `first_N` holds the arguments from number N on when none came before; `next_N` when one did.
+        // Rule `first_N` stands for the arguments from number N on if no argument came before them. Rule `next_N`
+        // stands for them if one did.
         for (index, argument) in arguments.all.iter().enumerate() {
             let written = write(self, argument)?;
             self.rule(&format!("{prefix}_{index}"), &written);
@@ -317,7 +318,7 @@ impl Writer<'_> {
         Ok(format!("{prefix}_first_0"))
     }
 
-    /// Writes `<function=f><parameter=a>1</parameter></function>`.
+    /// The grammar of a call in the form `<function=f><parameter=a>1</parameter></function>`.
     fn tags(&mut self, tags: &WrittenTags, tool: &CallableTool) -> Result<String, Unenforced> {
         let quoted = |name: &str, is_quoted: bool| if is_quoted { format!("\"{name}\"") } else { name.to_owned() };
         let [open, name_end, close] = tags.call;
@@ -398,7 +399,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Restricts a terminal to texts in which `end` occurs only at the end.
+    /// The end of a terminal that restricts it to texts in which `end` occurs only at the end.
     fn without_more(&self, end: &str) -> String {
         format!(" & ~/(?s:.*){}(?s:.+)/", self.expression(end))
     }
@@ -419,7 +420,7 @@ fn escaped(text: &str) -> String {
 }
 
 impl Constraint {
-    /// Any text, in which every call that this format marks is a call of one of these tools. The flag beside each tool
+    /// Any text. Every call in it that this format marks is a call of one of these tools. The flag beside each tool
     /// says whether it is `strict`.
     ///
     /// Control tokens are allowed in the text, and as marks. Arguments come in the order of the schema. The arguments

@@ -115,7 +115,7 @@ fn bare_texts_are_held_to_their_schemas() {
 }
 
 #[test]
-fn what_a_format_cannot_be_held_to_is_refused_by_its_place() {
+fn an_argument_that_a_format_cannot_enforce_is_refused_with_its_place() {
     let refused =
         |tool: &Tool| match Constraint::text_or_calls(ToolCallFormat::Glm, &[(tool, true)]).check().unwrap_err() {
             Error::Constraint { place, reason, .. } => (place, reason),
@@ -138,7 +138,7 @@ fn what_a_format_cannot_be_held_to_is_refused_by_its_place() {
 }
 
 #[test]
-fn arguments_come_in_their_order_and_what_may_be_missing_may() {
+fn arguments_come_in_order_and_optional_ones_may_be_missing() {
     let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"},
         "c": {"type": "integer"}}, "required": ["b"]});
     let tool = Tool::new("f", "", parameters);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::decode::constraint::kind::{CalledTool, Constraint};
 
-/// A tool as the grammar sees it.
+/// A tool, with the data that the grammar needs.
 pub(super) struct CallableTool {
     pub(super) name: String,
     /// The tool's schema; for a tool that is not strict, the enforceable part.

@@ -33,7 +33,8 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
     let none = Map::new();
     let mut members = tool.parameters.as_object().unwrap_or(&none);
     // A schema that consists of a single reference.
-    if let Some(target) = members.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#')) {
+    if let Some(target) = members.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'))
+    {
         members = tool.parameters.pointer(target).and_then(Value::as_object).unwrap_or(members);
     }
     let least = members.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
@@ -55,7 +56,8 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
              `tool_choice` can be `required`, which has another form"
         )));
     }
-    let unnamed = members.get("additionalProperties").filter(|it| it.is_object()).cloned().unwrap_or_else(|| json!({}));
+    let unnamed =
+        members.get("additionalProperties").filter(|schema| schema.is_object()).cloned().unwrap_or_else(|| json!({}));
     let others = required.iter().filter(|name| !named.contains_key(**name));
     let all = named.iter().map(|(name, schema)| (name.as_str(), schema.clone()));
     let all = all.chain(others.map(|name| (*name, unnamed.clone())));
@@ -72,7 +74,7 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
 }
 
 impl Argument {
-    /// Whether a format without quotes parses the value as text, whatever its content.
+    /// Whether a format without quotes always parses the value as text.
     pub(super) fn reads_as_text(&self) -> bool {
         ToolCallFormat::reads_text(&self.around(), &self.name).0
     }

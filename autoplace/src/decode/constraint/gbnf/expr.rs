@@ -171,7 +171,7 @@ impl Expr {
         self.any(&mut |part| *part == Self::Rule(rule))
     }
 
-    /// Whether the expression can be empty, given which rules can.
+    /// Whether the expression can be empty. `rules` says which rules can be empty.
     pub(super) fn is_nullable(&self, rules: &[bool]) -> bool {
         match self {
             Self::Chars(_) | Self::Token { .. } => false,

@@ -25,7 +25,7 @@ const MAX_RULES: usize = 2_000;
 pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforced> {
     let mut rules = parse::rules(text, token_of)?;
     if rules.len() > MAX_RULES {
-        return Err(format!("it has {} rules, at most {MAX_RULES}", rules.len()).into());
+        return Err(format!("it has {} rules; at most {MAX_RULES} are possible", rules.len()).into());
     }
     rules::refuse_left_recursion(text, &rules)?;
     rules::prune(text, &mut rules)?;

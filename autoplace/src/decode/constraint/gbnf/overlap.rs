@@ -17,8 +17,8 @@ const MAX_COMPARED: usize = 2_000_000;
 const MAX_PAIRS: usize = 500_000;
 /// Maximum number of rounds.
 const MAX_ROUNDS: usize = 300;
-/// Maximum number of repetitions that are modelled one by one. More count as unlimited, which can only divide too
-/// often.
+/// Maximum number of repetitions that are modelled one by one. A larger number counts as unlimited, which can only
+/// cause needless divisions.
 const MAX_COPIES: usize = 8;
 /// Maximum number of characters in repetitions that are modelled one by one.
 const MAX_COPIED: usize = 64;
@@ -214,7 +214,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The terminals to divide, each with the index of the part to divide before.
+/// The terminals that must be divided. With each comes the index of the part before which it is divided.
 fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usize)>, String> {
     let live = pieces.live();
     let mut automaton = Automaton::default();

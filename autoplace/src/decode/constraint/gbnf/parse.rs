@@ -17,7 +17,7 @@ pub(in crate::decode::constraint) type TokenOf<'a> = &'a dyn Fn(&str) -> Result<
 /// Parses the rules of a grammar. The first is named `root`.
 pub(super) fn rules(text: &str, token_of: TokenOf<'_>) -> Result<Vec<Rule>, Unenforced> {
     let mut parser = Parser { text, at: 0, ids: HashMap::new(), rules: Vec::new(), depth: 0, token_of };
-    // `root` is rule 0, wherever it is defined.
+    // `root` is rule 0, no matter where the grammar defines it.
     parser.rule("root", 0);
     parser.grammar()?;
     if parser.rules[0].body.is_none() {
@@ -241,7 +241,8 @@ impl<'a> Parser<'a> {
 
     fn number(&mut self) -> Result<u32, Unenforced> {
         let digits = self.run("a number", |c| c.is_ascii_digit())?;
-        // A number beyond 32 bits counts as the largest one: both are either refused or unlimited.
+        // A number of more than 32 bits is replaced by the largest number of 32 bits. Both have the same meaning: they
+        // are refused, or mean "unlimited".
         Ok(digits.parse().unwrap_or(u32::MAX))
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Pieces<'a> {
     /// Which rules are regular, and which can be empty.
     regular: Vec<bool>,
     nullable: Vec<bool>,
-    /// The pieces of each rule outside of terminals; `None` for the others.
+    /// The pieces of each rule that is used outside of terminals; `None` for other rules.
     pub(super) bodies: Vec<Option<Piece>>,
     pub(super) terminals: Vec<Terminal>,
     by_parts: HashMap<Vec<Expr>, usize>,
@@ -96,7 +96,7 @@ impl<'a> Pieces<'a> {
 
     /// Regular alternatives become one terminal.
     fn choice(&mut self, alternatives: &[Expr]) -> Piece {
-        let is_regular = |it: &&Expr| rules::is_regular(it, &self.regular);
+        let is_regular = |expr: &&Expr| rules::is_regular(expr, &self.regular);
         let (regular, others): (Vec<&Expr>, Vec<&Expr>) = alternatives.iter().partition(is_regular);
         let mut pieces: Vec<Piece> = others.into_iter().map(|other| self.piece(other)).collect();
         if !regular.is_empty() {
@@ -128,7 +128,8 @@ impl<'a> Pieces<'a> {
         self.terminals[terminal].divided.as_ref()
     }
 
-    /// Divides a terminal before one of its parts; before the first part, behind it or inside it instead.
+    /// Divides a terminal before one of its parts. If that is the first part, divides the terminal behind or inside
+    /// this part instead.
     pub(super) fn divide(&mut self, terminal: usize, part: usize) -> Result<(), String> {
         if self.terminals[terminal].divided.is_some() {
             return Ok(());
@@ -227,7 +228,7 @@ pub(super) struct Edge {
     pub(super) is_nullable: bool,
 }
 
-/// For each terminal, the characters that may be beside it: after it in forward direction, before it in backward
+/// For each terminal, the characters that may be next to it: after it in forward direction, before it in backward
 /// direction. [`Chars::edge_of_text`] marks the edge of the text, or a token.
 pub(super) fn neighbours(pieces: &Pieces<'_>, edges: &[Edge], direction: Direction) -> Vec<Chars> {
     let mut search = Neighbours {

@@ -1,5 +1,5 @@
-//! Analyses the rules of a grammar before they are rewritten: which can be empty, which have no finite text, which are
-//! left-recursive, which are regular.
+//! Analyses the rules of a grammar before they are rewritten. Finds the rules that can be empty, that have no finite
+//! text, that are left-recursive, and that are regular.
 
 use super::expr::{Expr, Rule};
 use super::place::place;
@@ -44,12 +44,12 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
     // A rule is done once all rules that it can begin with are done. The rules that remain are left-recursive or lead
     // to such a rule.
     let mut is_done = vec![false; rules.len()];
-    grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|it| is_done[*it]));
-    let Some(mut rule) = is_done.iter().position(|it| !it) else { return Ok(()) };
+    grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|other| is_done[*other]));
+    let Some(mut rule) = is_done.iter().position(|done| !done) else { return Ok(()) };
     let mut seen = vec![false; rules.len()];
     while !seen[rule] {
         seen[rule] = true;
-        rule = begins[rule].iter().copied().find(|it| !is_done[*it]).unwrap_or(rule);
+        rule = begins[rule].iter().copied().find(|other| !is_done[*other]).unwrap_or(rule);
     }
     let Rule { name, at, .. } = &rules[rule];
     let reason = format!("the rule `{name}` can begin with itself (left recursion): write `{name} ::= x y*` for it");
@@ -81,7 +81,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
         return Err(place(text, rules[0].at).refused("no text of the rule `root` ever ends"));
     }
     for rule in rules.iter_mut() {
-        // No expression names a rule without a finite text any more.
+        // After this, an expression names only rules with a finite text.
         rule.body = pruned(&rule.body, &ends).unwrap_or_else(Expr::empty);
     }
     let mut has_text = vec![false; rules.len()];
@@ -99,7 +99,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     Ok(())
 }
 
-/// Whether the expression has a finite text, given which rules do.
+/// Whether the expression has a finite text. `ends` says which rules have one.
 fn has_end(expr: &Expr, ends: &[bool]) -> bool {
     match expr {
         Expr::Chars(chars) => !chars.is_empty(),
@@ -200,7 +200,7 @@ pub(super) fn regular(rules: &[Rule]) -> Vec<bool> {
     regular
 }
 
-/// Whether an expression is regular, given which rules are.
+/// Whether an expression is regular. `regular` says which rules are.
 pub(super) fn is_regular(expr: &Expr, regular: &[bool]) -> bool {
     !expr.any(&mut |part| match part {
         Expr::Token { .. } => true,

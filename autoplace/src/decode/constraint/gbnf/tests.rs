@@ -109,7 +109,7 @@ fn agrees_with_llama_cpp(grammar: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     let model = Model::load(path, ModelParams::default()).unwrap();
     let (vocab, vocabulary) = (model.vocab(), vocabulary());
-    // Control tokens are never allowed here. Half a character is compared with the text that completes it.
+    // Control tokens are never allowed here. Tokens with half a character are left out.
     let piece = |token: i32| {
         let mut text = Vec::new();
         vocab.append_piece(token, false, &mut text).unwrap();
@@ -224,7 +224,7 @@ fn a_token_is_named_by_its_number_or_its_text() {
     let token = (0..vocab.n_tokens() as i32).find(is_word).unwrap();
     let allowed = |grammar: &str, given: &[i32]| {
         let mut matcher = Matcher::new(&Constraint::gbnf(grammar), &vocabulary).unwrap();
-        given.iter().for_each(|it| matcher.accept(*it).unwrap());
+        given.iter().for_each(|token| matcher.accept(*token).unwrap());
         let mask = matcher.mask().unwrap().to_vec();
         move |token: i32| mask[token as usize / 32] >> (token % 32) & 1 == 1
     };
@@ -249,7 +249,7 @@ fn a_token_is_named_by_its_number_or_its_text() {
         vocab.append_piece(token, true, &mut text).unwrap();
         String::from_utf8(text).unwrap()
     };
-    let mut control = (0..vocab.n_tokens() as i32).filter(|it| vocab.is_control(*it)).map(name);
+    let mut control = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).map(name);
     let control = control.find(|name| name.starts_with('<') && name.ends_with('>')).unwrap();
     let refused = said(&format!("root ::= \"a\" {control}"));
     let expected = format!("column 14: `{control}` is a control token, which no constraint allows");

@@ -21,7 +21,7 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
             continue;
         }
         let regex = sequence(parts, &mut named);
-        // A terminal must not match the empty text: a rule that names a nullable one makes it optional instead.
+        // A terminal must not match the empty text. A rule that names a nullable terminal makes it optional instead.
         let _ = match pieces.is_nullable(terminal) {
             true => writeln!(lark, "T{terminal}: ({regex}) & /(?s:.)+/"),
             false => writeln!(lark, "T{terminal}: {regex}"),
@@ -78,12 +78,12 @@ fn times(least: u32, most: Option<u32>) -> String {
 }
 
 /// Writes the definition of a terminal. Adds the rules that it names to `named`.
-fn expr(it: &Expr, named: &mut Vec<usize>) -> String {
-    if !it.any(&mut |part| matches!(part, Expr::Rule(_))) {
-        let regex = regex(it);
+fn expr(expression: &Expr, named: &mut Vec<usize>) -> String {
+    if !expression.any(&mut |part| matches!(part, Expr::Rule(_))) {
+        let regex = regex(expression);
         return if regex.is_empty() { "\"\"".to_owned() } else { format!("/{regex}/") };
     }
-    match it {
+    match expression {
         Expr::Rule(rule) => {
             named.push(*rule);
             format!("N{rule}")
@@ -100,7 +100,7 @@ fn expr(it: &Expr, named: &mut Vec<usize>) -> String {
 
 /// Writes a sequence. Consecutive parts without rules become one regular expression.
 fn sequence(parts: &[Expr], named: &mut Vec<usize>) -> String {
-    let has_rule = |part: &Expr| part.any(&mut |it| matches!(it, Expr::Rule(_)));
+    let has_rule = |part: &Expr| part.any(&mut |inner| matches!(inner, Expr::Rule(_)));
     let runs = parts.chunk_by(|one, next| !has_rule(one) && !has_rule(next));
     let runs: Vec<String> = runs
         .map(|run| match run {
@@ -112,8 +112,8 @@ fn sequence(parts: &[Expr], named: &mut Vec<usize>) -> String {
 }
 
 /// Writes an expression without rules in the syntax of the crate `regex`.
-fn regex(it: &Expr) -> String {
-    match it {
+fn regex(expression: &Expr) -> String {
+    match expression {
         Expr::Chars(chars) => class(chars),
         Expr::Sequence(parts) => parts.iter().map(regex).collect(),
         Expr::Choice(alternatives) => {

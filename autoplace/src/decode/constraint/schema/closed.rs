@@ -65,7 +65,7 @@ struct Said {
 }
 
 impl Closer<'_> {
-    /// Closes the schemas inside a schema, and the schema itself if it alone describes its value.
+    /// Closes the schemas inside a schema. Closes the schema itself too, if no other schema describes the same value.
     fn place(&mut self, schema: &mut Value, is_whole: bool) -> Result<(), Note> {
         let Value::Object(members) = schema else { return Ok(()) };
         self.parts(members)?;
@@ -78,7 +78,7 @@ impl Closer<'_> {
         let own = members.keys().filter(|key| !is_in(ANNOTATIONS, key) && *key != "type");
         let is_alone = own.count() == 1;
         if is_whole && (said.names.is_empty() || is_alone && !members.contains_key("allOf")) {
-            // One of several complete schemas, or a reference to one.
+            // The schema consists of alternatives, or refers to a schema, and these are complete.
             return self.applied(members, true);
         }
         if is_whole && !said.of_others {
@@ -87,15 +87,15 @@ impl Closer<'_> {
         self.applied(members, false)
     }
 
-    /// Closes the schemas of other values: properties and items.
+    /// Closes the schemas of the parts of a value: its properties and items.
     fn parts(&mut self, members: &mut Members) -> Result<(), Note> {
         for (keyword, value) in members.iter_mut().filter(|(keyword, _)| !is_in(APPLICATORS, keyword)) {
             match value {
                 Value::Array(list) if is_in(LISTS, keyword) => {
-                    list.iter_mut().try_for_each(|it| self.place(it, true))?;
+                    list.iter_mut().try_for_each(|schema| self.place(schema, true))?;
                 }
                 Value::Object(map) if is_in(MAPS, keyword) => {
-                    map.values_mut().try_for_each(|it| self.place(it, true))?;
+                    map.values_mut().try_for_each(|schema| self.place(schema, true))?;
                 }
                 value if is_in(ONE, keyword) => self.place(value, true)?,
                 _ => {}
@@ -104,15 +104,15 @@ impl Closer<'_> {
         Ok(())
     }
 
-    /// Closes the schemas of the same value.
+    /// Closes the schemas that apply to the same value: `allOf`, `anyOf`, `oneOf` and references.
     fn applied(&mut self, members: &mut Members, are_wholes: bool) -> Result<(), Note> {
         for keyword in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(list)) = members.get_mut(keyword) {
-                list.iter_mut().try_for_each(|it| self.place(it, are_wholes))?;
+                list.iter_mut().try_for_each(|schema| self.place(schema, are_wholes))?;
             }
         }
         if let (Some(Value::String(reference)), false) = (members.get_mut("$ref"), are_wholes) {
-            let known = self.opened.iter().position(|it| it == reference);
+            let known = self.opened.iter().position(|opened| opened == reference);
             let index = known.unwrap_or_else(|| {
                 self.opened.push(reference.clone());
                 self.opened.len() - 1
@@ -140,7 +140,8 @@ impl Closer<'_> {
 
     /// Closes an object that several schemas describe. Each alternative of a union is closed with its own names.
     fn close_together(&mut self, members: &mut Members) -> Result<(), Note> {
-        let unions: Vec<&str> = ["anyOf", "oneOf"].into_iter().filter(|it| members.contains_key(*it)).collect();
+        let unions: Vec<&str> =
+            ["anyOf", "oneOf"].into_iter().filter(|keyword| members.contains_key(*keyword)).collect();
         let [union] = unions[..] else {
             let closure = self.closure(self.said(members))?;
             push_all(members, closure);
@@ -203,7 +204,7 @@ impl Closer<'_> {
         }
         for keyword in ["allOf", "anyOf", "oneOf"] {
             let list = members.get(keyword).and_then(Value::as_array);
-            list.into_iter().flatten().for_each(|it| self.add(it, said, seen));
+            list.into_iter().flatten().for_each(|schema| self.add(schema, said, seen));
         }
         if let Some(reference) = members.get("$ref").and_then(Value::as_str)
             && seen.insert(reference.to_owned())

@@ -1,7 +1,7 @@
 //! Finds the part of a schema that llguidance cannot compile, and removes it.
 //!
-//! llguidance does not report a place. Each subschema is therefore compiled alone, and the innermost one that fails is
-//! the place to report or to remove a keyword from.
+//! llguidance does not report a place. Each subschema is therefore compiled alone. The innermost one that fails is the
+//! place that is reported, or from which a keyword is removed.
 
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
@@ -15,7 +15,7 @@ use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Maximum number of values in all schemas compiled by this search. A hostile schema is compiled once or twice.
 const MAX_PROBED: usize = 30_000;
-/// Keywords to remove one by one until the schema compiles. Those that llguidance limits come first.
+/// Keywords to remove one by one until the schema compiles. Keywords that llguidance limits come first.
 const LEFT_OUT: [&str; 14] = [
     "pattern",
     "patternProperties",
@@ -110,7 +110,7 @@ fn alone(root: &Value, schema: &Value) -> Value {
         for (keyword, value) in root.iter().filter(|(keyword, _)| is_in(DEFINITIONS, keyword)) {
             alone.insert(keyword.clone(), value.clone());
         }
-        alone.extend(root.get("$schema").map(|it| ("$schema".to_owned(), it.clone())));
+        alone.extend(root.get("$schema").map(|dialect| ("$schema".to_owned(), dialect.clone())));
     }
     alone
 }
@@ -143,6 +143,6 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&
 
 fn at<'a>(root: &'a mut Value, place: &[String]) -> Option<&'a mut Value> {
     place.iter().try_fold(root, |schema, key| {
-        subschemas_mut_named(schema.as_object_mut()?).find(|(it, _)| it == key).map(|(_, child)| child)
+        subschemas_mut_named(schema.as_object_mut()?).find(|(name, _)| name == key).map(|(_, child)| child)
     })
 }

@@ -56,10 +56,10 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     let mut longest = None;
     for (_, most) in MAX_CHARACTERS.iter().filter(|(format, _)| *format == name) {
         let asked = members.get("maxLength").and_then(Value::as_u64);
-        longest = Some(asked.map_or(*most, |it| it.min(*most)));
+        longest = Some(asked.map_or(*most, |length| length.min(*most)));
     }
     members.shift_remove("format");
-    members.extend(longest.map(|it| ("maxLength".to_owned(), it.into())));
+    members.extend(longest.map(|length| ("maxLength".to_owned(), length.into())));
     if !members.contains_key("pattern") {
         members.insert("pattern".to_owned(), pattern.into());
     } else if let Value::Array(all) = members.entry("allOf").or_insert_with(|| json!([])) {
@@ -134,7 +134,7 @@ const IPV4: &str =
 static IPV6: LazyLock<String> = LazyLock::new(|| {
     let group = "[0-9a-fA-F]{1,4}";
     let last = format!("(?:{group}:{group}|{IPV4})");
-    // Groups before `::`, of which there are at most `most` plus one.
+    // Groups before `::`, at most `most` plus one.
     let before = |most: usize| format!("(?:(?:{group}:){{0,{most}}}{group})?::");
     [
         format!("(?:{group}:){{6}}{last}"),
@@ -171,8 +171,8 @@ fn reference(more: &str) -> String {
     format!("(?:{}|{relative})", absolute(more))
 }
 
-/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` adds to the
-/// characters of a name.
+/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` are characters that
+/// are allowed besides those of a name.
 fn segment(more: &str, others: &str, count: &str) -> String {
     format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
 }

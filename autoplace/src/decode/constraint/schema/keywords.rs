@@ -63,8 +63,9 @@ impl Cleaner {
         }
         for keyword in COUNTS {
             // 3.0 is an integer.
-            let whole = members.get(keyword).and_then(Value::as_f64).filter(|it| it.fract() == 0.0 && *it >= 0.0);
-            if let Some(whole) = whole.filter(|it| *it < 9e15) {
+            let whole =
+                members.get(keyword).and_then(Value::as_f64).filter(|number| number.fract() == 0.0 && *number >= 0.0);
+            if let Some(whole) = whole.filter(|number| *number < 9e15) {
                 members.insert(keyword.to_owned(), (whole as u64).into());
             }
         }
@@ -74,7 +75,7 @@ impl Cleaner {
             let (keyword, others) = entry.split_once(':').unwrap_or((entry, ""));
             if members.contains_key(keyword) {
                 self.leave_out(place, keyword)?;
-                members.retain(|it, _| it != keyword && !is_in(others, it));
+                members.retain(|name, _| name != keyword && !is_in(others, name));
             }
         }
         if let Some(format) = members.get("format").and_then(Value::as_str)
@@ -103,7 +104,7 @@ impl Cleaner {
 
 /// Removes keywords without effect.
 fn without_what_says_nothing(members: &mut Map<String, Value>) {
-    let is_anything = |value: Option<&Value>| value.is_some_and(|it| *it == json!(true) || *it == json!({}));
+    let is_anything = |value: Option<&Value>| value.is_some_and(|value| *value == json!(true) || *value == json!({}));
     let most_items = members.get("maxItems").and_then(Value::as_u64);
     // Zod 4 writes this for the names of a record.
     let any_name = members.get("propertyNames") == Some(&json!({"type": "string"}));
@@ -113,7 +114,7 @@ fn without_what_says_nothing(members: &mut Map<String, Value>) {
     let (no_if, no_branch, no_contains) = (!has("if"), !has("then") && !has("else"), !has("contains"));
     let is_empty = |keyword: &str| members.get(keyword).and_then(Value::as_object).is_some_and(Map::is_empty);
     let says_nothing = [
-        ("uniqueItems", members.get("uniqueItems") == Some(&json!(false)) || most_items.is_some_and(|it| it < 2)),
+        ("uniqueItems", members.get("uniqueItems") == Some(&json!(false)) || most_items.is_some_and(|most| most < 2)),
         ("propertyNames", any_name || is_anything(members.get("propertyNames"))),
         ("unevaluatedItems", is_anything(members.get("unevaluatedItems"))),
         ("unevaluatedProperties", is_anything(members.get("unevaluatedProperties"))),
@@ -141,7 +142,7 @@ fn names_as_properties(members: &mut Map<String, Value>) {
     }
     let Some(Value::Object(names)) = members.get("propertyNames") else { return };
     let says = |keyword: &str| names.keys().all(|key| key == keyword || key == "type") && names.contains_key(keyword);
-    let is_text = names.get("type").is_none_or(|it| it == "string");
+    let is_text = names.get("type").is_none_or(|kind| kind == "string");
     let value = || members.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
     let (keyword, map): (_, Map<_, _>) = match (names.get("enum"), names.get("const"), names.get("pattern")) {
         (Some(Value::Array(list)), None, None) if is_text && says("enum") => {

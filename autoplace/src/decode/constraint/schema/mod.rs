@@ -1,8 +1,9 @@
 //! Prepares a JSON schema for llguidance. Keywords that llguidance would not enforce are refused, removed with a note,
 //! or rewritten into a form that it enforces.
 //!
-//! In: an untrusted schema of the application. Out: a schema of bounded size. It allows no text that the original
-//! forbids, apart from the noted keywords, and no number that a program would read differently from its text.
+//! In: an untrusted schema of the application. Out: a schema of bounded size. Apart from the noted keywords, this
+//! schema allows no text that the original forbids. A number whose parsed value would differ from its text is not
+//! allowed either.
 
 mod closed;
 mod follow;
@@ -59,7 +60,7 @@ pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
         Ok(followed) => followed,
         Err(note) => return (json!({"type": "object"}), vec![note]),
     };
-    match prepared(&schema, false).and_then(|it| Ok(follow::compile(&it)?)) {
+    match prepared(&schema, false).and_then(|ready| Ok(follow::compile(&ready)?)) {
         Ok(()) => (schema, notes),
         Err(note) => {
             notes.push(note);

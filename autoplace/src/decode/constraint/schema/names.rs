@@ -21,7 +21,7 @@ pub(super) fn without_exhausted(members: &mut Map<String, Value>) {
     let Some(read) = read else { return };
     let own: Vec<String> =
         members.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect();
-    let literals: Vec<RegexAst> = own.iter().map(|it| RegexAst::Literal(it.clone())).collect();
+    let literals: Vec<RegexAst> = own.iter().map(|name| RegexAst::Literal(name.clone())).collect();
     for ((pattern, schema), expression) in patterns.iter().zip(&read) {
         if !names.are_none(expression, &literals) {
             continue;
@@ -64,7 +64,7 @@ impl Names {
             all.push(RegexAst::Not(Box::new(RegexAst::Or(others.to_vec()))));
         }
         let expression = self.0.mk(&RegexAst::And(all)).ok();
-        let regex = expression.and_then(|it| self.0.to_regex_limited(it, STEPS).ok());
-        regex.is_some_and(|mut it| it.always_empty())
+        let regex = expression.and_then(|expression| self.0.to_regex_limited(expression, STEPS).ok());
+        regex.is_some_and(|mut regex| regex.always_empty())
     }
 }

@@ -41,8 +41,8 @@ fn without_minus_zero(members: &mut Map<String, Value>) {
         Some(Value::Array(names)) => names.clone(),
         _ => return,
     };
-    let has = |name: &str| types.iter().any(|it| it == name);
-    let is_applied = APPLICATORS.split(' ').any(|it| members.contains_key(it));
+    let has = |name: &str| types.iter().any(|kind| kind == name);
+    let is_applied = APPLICATORS.split(' ').any(|keyword| members.contains_key(keyword));
     if !has("integer") || has("number") || is_applied {
         return;
     }
@@ -59,7 +59,7 @@ fn without_minus_zero(members: &mut Map<String, Value>) {
         option(vec!["integer".into()], Some(("minimum", 0))),
         option(vec!["integer".into()], Some(("maximum", -1))),
     ];
-    let rest: Vec<_> = types.iter().filter(|it| *it != "integer").cloned().collect();
+    let rest: Vec<_> = types.iter().filter(|kind| *kind != "integer").cloned().collect();
     if !rest.is_empty() {
         options.push(option(rest, None));
     }
@@ -70,7 +70,7 @@ fn is_number(name: &str) -> bool {
     matches!(name, "number" | "integer")
 }
 
-/// The next number, but none so close to 0 that it has hundreds of digits.
+/// The next number above `bound`, but not one so close to 0 that it has hundreds of digits.
 fn just_above(bound: f64) -> f64 {
     let next = bound.next_up();
     if next > 0.0 { next.max(MIN_ABOVE_ZERO) } else { next }
@@ -107,7 +107,7 @@ fn bound(
 pub(super) fn exact(value: &Value) -> Result<(), String> {
     match value {
         Value::Number(number) => {
-            let fits = number.as_f64().is_some_and(|it| it.is_finite() && it.abs() <= MAX_INTEGER);
+            let fits = number.as_f64().is_some_and(|number| number.is_finite() && number.abs() <= MAX_INTEGER);
             if fits {
                 return Ok(());
             }

@@ -19,7 +19,8 @@ pub(super) fn as_llguidance(members: &mut Map<String, Value>) {
         }
     }
     if let Some(Value::Object(patterns)) = members.get_mut("patternProperties") {
-        *patterns = std::mem::take(patterns).into_iter().map(|(it, schema)| (with_spaces(&it), schema)).collect();
+        *patterns =
+            std::mem::take(patterns).into_iter().map(|(pattern, schema)| (with_spaces(&pattern), schema)).collect();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! llguidance merges the schemas that apply to one value (`allOf`, keywords beside `$ref` or `anyOf`) and copies them
 //! for each alternative and property without a limit: 64 KiB of schema took 2 GiB, and 256 KiB ended the process. Its
-//! steps are cubic in the alternatives of a value: 5,000 took minutes. Both are therefore counted first.
+//! steps are cubic in the alternatives of a value: 5,000 took minutes. The copies and the alternatives are therefore
+//! counted first.
 
 use serde_json::{Map, Value};
 
@@ -13,12 +14,12 @@ const MAX_COPIES: usize = 500_000;
 /// Maximum number of properties that may come first in a value, plus three for each array or object that the value may
 /// be. llguidance has four items for each.
 const MAX_BEGINNINGS: usize = 1100;
-/// Maximum nesting of references, alternatives and properties. llguidance goes 128 deep.
+/// Maximum nesting of references, alternatives and properties. llguidance's own limit is 128.
 const MAX_DEPTH: usize = 256;
 
 type Members = Map<String, Value>;
 
-/// Refuses a schema over the limits. Its references must be plain.
+/// Refuses a schema over the limits. The references of the schema must be plain.
 pub(super) fn check(root: &Value) -> Result<(), String> {
     let mut left = MAX_COPIES;
     let mut rest = vec![root];
@@ -106,7 +107,7 @@ impl<'a> Place<'a> {
         let is_laid = schemas.len() > 1;
         let copies = listed + usize::from(is_laid);
         self.count(copies * schemas.iter().map(|schema| size(schema)).sum::<usize>())?;
-        let of = |keyword: &'static str| schemas.iter().filter_map(move |it| it.get(keyword));
+        let of = |keyword: &'static str| schemas.iter().filter_map(move |members| members.get(keyword));
         for pattern in of("patternProperties").filter_map(Value::as_object).flat_map(Map::values) {
             for property in of("properties").filter_map(Value::as_object).flat_map(Map::values) {
                 self.parts([pattern, property].into_iter(), depth)?;
@@ -117,19 +118,21 @@ impl<'a> Place<'a> {
         }
         let names = of("properties").filter_map(Value::as_object).flat_map(Map::keys);
         for name in names {
-            let property = |it: &&'a Members| {
-                it.get("properties").and_then(|map| map.get(name)).or_else(|| it.get("additionalProperties"))
+            let property = |members: &&'a Members| {
+                members.get("properties").and_then(|map| map.get(name)).or_else(|| members.get("additionalProperties"))
             };
             self.parts(schemas.iter().filter_map(property), depth)?;
         }
-        let tuple = |it: &&'a Members| ["prefixItems", "items"].iter().find_map(|keyword| it.get(*keyword)?.as_array());
+        let tuple = |members: &&'a Members| {
+            ["prefixItems", "items"].iter().find_map(|keyword| members.get(*keyword)?.as_array())
+        };
         let longest = schemas.iter().filter_map(tuple).map(Vec::len).max().unwrap_or(0);
         for at in 0..=longest {
-            let item = |it: &&'a Members| {
-                tuple(it)
+            let item = |members: &&'a Members| {
+                tuple(members)
                     .and_then(|items| items.get(at))
-                    .or_else(|| it.get("additionalItems"))
-                    .or_else(|| it.get("items"))
+                    .or_else(|| members.get("additionalItems"))
+                    .or_else(|| members.get("items"))
             };
             self.parts(schemas.iter().filter_map(item), depth)?;
         }
@@ -164,7 +167,7 @@ fn is_structure(members: &Members) -> bool {
     STRUCTURE.split(' ').any(|keyword| members.contains_key(keyword))
         || match members.get("type") {
             Some(Value::Array(names)) => names.iter().any(|name| name == "array" || name == "object"),
-            name => name.is_some_and(|it| it == "array" || it == "object"),
+            name => name.is_some_and(|name| name == "array" || name == "object"),
         }
 }
 
@@ -172,7 +175,7 @@ fn is_structure(members: &Members) -> bool {
 fn first_properties(members: &Members) -> usize {
     let Some(Value::Object(properties)) = members.get("properties") else { return 0 };
     let required = members.get("required").and_then(Value::as_array);
-    let is_required = |name: &String| required.is_some_and(|it| it.iter().any(|it| it == name));
+    let is_required = |name: &String| required.is_some_and(|names| names.iter().any(|required| required == name));
     properties.keys().position(is_required).map_or(properties.len(), |at| at + 1)
 }
 

@@ -30,10 +30,11 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
         references.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
         rest.extend(subschemas(members));
         let is_root = std::ptr::eq(schema, root);
-        has_base |= !is_root && ["$id", "id"].iter().any(|it| members.get(*it).is_some_and(Value::is_string));
+        has_base |= !is_root && ["$id", "id"].iter().any(|keyword| members.get(*keyword).is_some_and(Value::is_string));
     }
     if references.len() > MAX_REFERENCES {
-        let message = format!("`$ref`: it refers to {} schemas, at most {MAX_REFERENCES}", references.len());
+        let message =
+            format!("`$ref`: it refers to {} schemas; at most {MAX_REFERENCES} are possible", references.len());
         return Err(Note::new("", message));
     }
     let mut references: Vec<String> = references.into_iter().collect();
@@ -139,8 +140,8 @@ fn unescaped(segment: &str) -> Option<String> {
     Some(String::from_utf8(bytes).ok()?.replace("~1", "/").replace("~0", "~"))
 }
 
-/// Replaces each schema whose values would contain themselves without end by `false`, because no token of such a value
-/// could lead to an end.
+/// Replaces a schema by `false` if its values would contain themselves without end. No token of such a value could lead
+/// to its end.
 pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
     let endless = Endless::new(root);
     if endless.references.is_empty() {
@@ -183,29 +184,31 @@ impl Endless {
         Self { references: HashSet::new() }
     }
 
-    /// Whether some value of the schema is finite, as far as is known.
+    /// Whether the schema has a finite value, as far as this is known yet.
     fn has_end(&self, schema: &Value) -> bool {
         let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
         let list = |keyword: &str| members.get(keyword).and_then(Value::as_array);
-        let of_ref = members.get("$ref").and_then(Value::as_str).is_none_or(|it| !self.references.contains(it));
-        let of_all = list("allOf").is_none_or(|all| all.iter().all(|it| self.has_end(it)));
+        let of_ref =
+            members.get("$ref").and_then(Value::as_str).is_none_or(|reference| !self.references.contains(reference));
+        let of_all = list("allOf").is_none_or(|all| all.iter().all(|schema| self.has_end(schema)));
         let of_any = ["anyOf", "oneOf"]
             .iter()
-            .all(|keyword| list(keyword).is_none_or(|all| all.iter().any(|it| self.has_end(it))));
+            .all(|keyword| list(keyword).is_none_or(|all| all.iter().any(|schema| self.has_end(schema))));
         of_ref && of_all && of_any && self.own_has_end(members)
     }
 
     fn own_has_end(&self, members: &Map<String, Value>) -> bool {
         let is_only = |name: &str| match members.get("type") {
             Some(Value::String(only)) => only == name,
-            Some(Value::Array(names)) => !names.is_empty() && names.iter().all(|it| it == name),
+            Some(Value::Array(names)) => !names.is_empty() && names.iter().all(|required| required == name),
             _ => false,
         };
         if is_only("object") {
             let required = members.get("required").and_then(Value::as_array);
             let properties = members.get("properties");
-            let property =
-                |name: &Value| properties.and_then(|it| it.get(name.as_str()?)).is_none_or(|it| self.has_end(it));
+            let property = |name: &Value| {
+                properties.and_then(|schemas| schemas.get(name.as_str()?)).is_none_or(|schema| self.has_end(schema))
+            };
             return required.is_none_or(|names| names.iter().all(property));
         }
         if is_only("array") && members.get("minItems").and_then(Value::as_u64).is_some_and(|least| least > 0) {

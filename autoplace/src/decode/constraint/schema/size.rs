@@ -19,8 +19,8 @@ const MAX_ENTRIES: [(&str, usize); 6] = [
     ("prefixItems", 1000),
     ("items", 1000),
 ];
-/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison tells whether two
-/// alternatives can hold at once.
+/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison finds out whether two
+/// alternatives can apply at once.
 const MAX_COMPARED: usize = 300_000_000;
 /// Maximum number of numbers with bounds. Each becomes a regular expression, which takes 0.4 ms.
 const MAX_RANGES: usize = 3000;
@@ -65,11 +65,11 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
             _ => {}
         }
     }
-    if one_ofs.into_iter().map(|it| items(it).pow(2) / 2).sum::<usize>() > MAX_COMPARED {
+    if one_ofs.into_iter().map(|alternatives| items(alternatives).pow(2) / 2).sum::<usize>() > MAX_COMPARED {
         return Err("its `oneOf`s hold too many values to tell their alternatives apart".to_owned());
     }
     if ranges > MAX_RANGES {
-        return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
+        return Err(format!("it has {ranges} numbers with bounds; at most {MAX_RANGES} are possible"));
     }
     limits::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }

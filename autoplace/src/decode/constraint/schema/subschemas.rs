@@ -1,15 +1,15 @@
-//! The keywords of JSON Schema by what they hold, and the schemas within a schema.
+//! The keywords of JSON Schema, grouped by the kind of their value, and the schemas within a schema.
 
 use serde_json::{Map, Value};
 
-/// Keywords that hold one schema, separated by spaces.
+/// Keywords whose value is one schema, separated by spaces.
 pub(super) const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
     then unevaluatedItems unevaluatedProperties";
-/// Keywords that hold a list of schemas.
+/// Keywords whose value is a list of schemas.
 pub(super) const LISTS: &str = "allOf anyOf items oneOf prefixItems";
-/// Keywords that hold schemas by name.
+/// Keywords whose value maps names to schemas.
 pub(super) const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
-/// Keywords that hold schemas for references.
+/// Keywords whose value maps names to schemas that references point to.
 pub(super) const DEFINITIONS: &str = "$defs definitions";
 /// Keywords that constrain an object or an array.
 pub(super) const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
@@ -38,10 +38,10 @@ pub(super) fn subschemas_named(members: &Map<String, Value>) -> impl Iterator<It
     members.iter().flat_map(|(keyword, value)| -> Vec<(String, &Value)> {
         match value {
             Value::Array(list) if is_in(LISTS, keyword) => {
-                list.iter().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+                list.iter().enumerate().map(|(at, schema)| (format!("{keyword}[{at}]"), schema)).collect()
             }
             Value::Object(map) if is_in(MAPS, keyword) => {
-                map.iter().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+                map.iter().map(|(name, schema)| (format!("{keyword}.{name}"), schema)).collect()
             }
             value if is_in(ONE, keyword) => vec![(keyword.clone(), value)],
             _ => Vec::new(),
@@ -60,10 +60,10 @@ pub(super) fn subschemas_mut_named(members: &mut Map<String, Value>) -> impl Ite
         match value {
             value if is_in(ONE, keyword) && !value.is_array() => vec![(keyword.clone(), value)],
             Value::Array(list) if is_in(LISTS, keyword) => {
-                list.iter_mut().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+                list.iter_mut().enumerate().map(|(at, schema)| (format!("{keyword}[{at}]"), schema)).collect()
             }
             Value::Object(map) if is_in(MAPS, keyword) => {
-                map.iter_mut().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+                map.iter_mut().map(|(name, schema)| (format!("{keyword}.{name}"), schema)).collect()
             }
             _ => Vec::new(),
         }
@@ -72,7 +72,7 @@ pub(super) fn subschemas_mut_named(members: &mut Map<String, Value>) -> impl Ite
 
 /// Whether the list contains the keyword.
 pub(super) fn is_in(keywords: &str, keyword: &str) -> bool {
-    keywords.split(' ').any(|it| it == keyword)
+    keywords.split(' ').any(|other| other == keyword)
 }
 
 /// Whether a keyword constrains the value itself.

@@ -46,7 +46,7 @@ fn integers_around_zero_have_no_minus_zero() {
 }
 
 #[test]
-fn what_is_data_is_not_taken_for_a_schema() {
+fn data_is_not_taken_for_a_schema() {
     let schema = json!({"const": {"type": "integer", "minimum": -5, "items": true}});
     assert_eq!(enforced(&schema), schema);
     let named = json!({"type": "object", "additionalProperties": false,

@@ -1,18 +1,18 @@
-//! Adjusts the threads during generation: reads the duration of each step and sets the threads of the next step.
+//! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next step.
 //!
-//! The rule ([`choose`]) takes the largest measured number of threads within a tenth of the fastest. A trial measures
-//! other numbers for some steps each, one after the other, and then the rule decides. A trial runs after the first
-//! window if other work shared the processors, and after [`QUIET_START`] if none did. Trials also run when steps become
-//! slow, and while fewer threads than one per core generate. A trial compares with the window just before, at the same
-//! depth and with the same weights. A model that is slow for another reason is equally slow with fewer threads and
-//! keeps its number. docs/load-contract.md has the thresholds.
+//! The rule ([`choose`]) takes the largest number of threads whose measured time is within a tenth of the fastest. A
+//! trial measures other numbers, each for some steps, and then the rule decides. A trial runs after the first window if
+//! other work shared the processors, and after [`QUIET_START`] if none did. Trials also run when steps become slow, and
+//! while fewer threads than one per core generate. A trial compares with the window just before, at the same depth and
+//! with the same weights. A model that is slow for another reason is equally slow with fewer threads and keeps its
+//! number. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
 use super::{ThreadBasis, Threads, choose, ladder};
 use crate::machine::ConditionsWatch;
 
-/// A window has at least this many steps and this duration; or fewer steps and a longer duration.
+/// Minimum size of a window: this number of steps and the duration [`WINDOW`], or the next two constants instead.
 const STEPS: u32 = 4;
 const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
@@ -22,18 +22,17 @@ const LONG_WINDOW: Duration = Duration::from_millis(200);
 const SLOW: f64 = 1.5;
 /// Slow windows in a row before a trial, because a single one may be a hiccup.
 const PATIENCE: u32 = 2;
-/// Windows per larger number of threads, because beside other programs a single window may be fast by chance.
+/// Number of windows for each larger number of threads. Beside other programs, a single window may be fast by chance.
 const WINDOWS_OF_MORE: u32 = 2;
-/// Ratio to the fastest from which a number of threads is not measured further.
+/// Ratio to the fastest time from which a number of threads is not measured further.
 const HOPELESS: f64 = 2.0;
-/// Weight of a new window in the usual time, which follows a growing context.
+/// Weight of a new window in the mean that is the usual time. With a growing context, the usual time grows slowly.
 const NEWEST: f64 = 1.0 / 8.0;
-/// Weight of a slow window after a trial without success. The trial itself may have shared its core with another
-/// program.
+/// Weight of a slow window after a trial that found no better number. The trial itself may have shared its core with
+/// another program.
 const BELIEF: f64 = 1.0 / 4.0;
 
-/// On a quiet machine the first trial waits until the model has generated for this long. A short text gains nothing
-/// from a trial.
+/// Duration of generation before the first trial on a quiet machine. A short text would gain nothing from a trial.
 const QUIET_START: Duration = Duration::from_secs(2);
 
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
@@ -46,7 +45,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 pub(crate) struct Pacer {
     /// Threads that compute prompts.
     prompt: u32,
-    /// Numbers of threads, in descending order. A single one means no choice.
+    /// The numbers of threads to choose from, in descending order.
     rungs: Vec<u32>,
     at: usize,
     /// Whether a trial has run.
@@ -54,7 +53,7 @@ pub(crate) struct Pacer {
     company: Company,
     /// Logarithm of the tokens per step. Other sizes are not compared.
     size: u32,
-    /// Seconds of such a step with the present threads.
+    /// Usual seconds of a step of this size with the present threads.
     usual: Option<f64>,
     window: Window,
     slow_windows: u32,
@@ -73,7 +72,7 @@ enum Company {
     #[default]
     Unwatched,
     Watched(ConditionsWatch),
-    /// Other work was seen, or the system reports none of its counters.
+    /// There was other work, or the system does not report the necessary counters.
     Possible,
     Absent,
 }
@@ -103,11 +102,11 @@ impl Company {
 pub struct GeneratingThreads {
     /// Threads.
     pub threads: u32,
-    /// Threads of a quiet machine: one per core, or fewer beside GPUs.
+    /// Threads on a quiet machine: one per core, or fewer beside GPUs.
     pub most: u32,
-    /// The speed before the change; 0 where the number was never changed.
+    /// The speed before the change; 0 if the number never changed.
     pub before: f64,
-    /// The speed after the change; 0 where the number was never changed.
+    /// The speed after the change; 0 if the number never changed.
     pub after: f64,
 }
 
@@ -123,7 +122,7 @@ struct Trial {
     rung: usize,
     /// Rungs with their seconds per step. The first is the present rung, in the window before.
     seen: Vec<(usize, f64)>,
-    /// Additional seconds compared with the same steps at the present rung.
+    /// Additional seconds of the trial's steps, compared with the same steps at the present rung.
     cost: f64,
     /// Whether this is the first trial, which does not delay the next.
     is_first: bool,
@@ -228,8 +227,8 @@ impl Pacer {
         }
     }
 
-    /// Continues a trial after a step. It ends with the last number of threads, or at a hopeless number below the
-    /// present one, because even fewer would take longer.
+    /// Continues a trial after a step. The trial ends after the last number of threads. It also ends at a hopeless
+    /// number below the present one, because even fewer threads would take longer.
     fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<GeneratingThreads> {
         let Window { steps, .. } = self.window;
         let seconds = self.window.seconds();

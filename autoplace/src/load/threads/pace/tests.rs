@@ -9,12 +9,12 @@ fn quiet(threads: u32) -> u64 {
     if threads == 1 { 580_000 } else { 390_000 }
 }
 
-/// Beside two busy programs, as measured: 33 and 1,065 tokens per second.
+/// Beside two busy programs: 33 and 1,065 tokens per second were measured.
 fn busy(threads: u32) -> u64 {
     if threads == 1 { 939_000 } else { 30_000_000 }
 }
 
-/// Twelve times slower for a reason unrelated to threads.
+/// A machine that is twelve times slower for a reason unrelated to threads.
 fn slow(threads: u32) -> u64 {
     12 * quiet(threads)
 }
@@ -30,7 +30,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// After a load that chose `cores` threads.
+    /// A machine after a load that chose `cores` threads.
     fn on(cores: u32, basis: ThreadBasis) -> Self {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
@@ -127,7 +127,7 @@ fn a_fall_to_a_third_tries_fewer_and_says_so() {
 }
 
 #[test]
-fn what_was_asked_for_is_kept_and_one_core_is_no_choice() {
+fn requested_threads_are_kept_and_one_core_leaves_no_choice() {
     for (cores, basis) in [(2, ThreadBasis::Asked), (1, ThreadBasis::PerCore)] {
         let mut rig = Rig::on(cores, basis);
         assert_eq!(rig.go(seconds(10), quiet), []);
@@ -163,7 +163,7 @@ fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(60), busy);
     assert_eq!(rig.go(MAX_WAIT + seconds(10), quiet), [(1, 2)]);
-    // The reaction is quick again after a long quiet time.
+    // After a long quiet time, the reaction is quick again.
     rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);
     assert_eq!(rig.go(seconds(2), quiet), [(1, 2)]);
@@ -180,7 +180,7 @@ fn a_busy_machine_is_left_alone_for_nearly_all_of_the_time() {
 }
 
 #[test]
-fn what_threads_do_not_help_keeps_its_threads() {
+fn a_model_that_fewer_threads_do_not_help_keeps_its_threads() {
     let mut rig = Rig::new();
     let before = rig.steps[1];
     assert_eq!(rig.go(seconds(100), slow), []);
@@ -190,7 +190,7 @@ fn what_threads_do_not_help_keeps_its_threads() {
 }
 
 #[test]
-fn a_context_that_grows_deeper_is_no_busy_machine() {
+fn a_deeper_context_is_not_taken_for_a_busy_machine() {
     let mut rig = Rig::cores(2);
     let mut step = 0;
     let deeper = |threads| {
@@ -223,9 +223,9 @@ fn a_text_that_begins_on_a_busy_machine_tries_fewer_at_once() {
 }
 
 #[test]
-fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
+fn one_of_many_cores_is_left_to_one_program_and_half_to_eight() {
     let free = |threads: u32| 16_000_000 / u64::from(threads);
-    // ggml's threads wait for the one that shares its core.
+    // ggml's threads wait for the thread that shares its core.
     for (fewest_held_up, slowed, expected) in [(16, 4_000_000, 15), (9, 40_000_000, 8)] {
         let machine = |threads| if threads >= fewest_held_up { slowed } else { free(threads) };
         let mut rig = Rig::cores(16);
@@ -235,7 +235,7 @@ fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
 }
 
 #[test]
-fn a_token_of_a_second_is_judged_by_two() {
+fn tokens_of_a_second_are_judged_by_two() {
     let mut rig = Rig::cores(2);
     // One window, and one to measure a single thread.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
@@ -246,7 +246,8 @@ fn a_token_of_a_second_is_judged_by_two() {
 }
 
 proptest! {
-    /// Whatever steps take, the threads stay on the ladder, and each change of the machine causes only a few changes.
+    /// With any durations of steps, the threads stay on the ladder, and each change of the machine causes only a few
+    /// changes.
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,

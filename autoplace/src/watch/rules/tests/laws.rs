@@ -1,4 +1,4 @@
-//! Invariants for any samples.
+//! Invariants of the rules, for any samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
             sample.threads.is_some_and(|seen| (seen.threads, seen.most) == (*threads, *most)) && threads < most
         }
         Event::ThreadsRestored { threads } => sample.threads.is_some_and(|seen| seen.threads == *threads),
-        // The sentinel reports moves, not the rules, and these models have no cache of experts.
+        // The sentinel reports moves, and the rules do not. These models have no cache of experts.
         Event::Moving { .. } | Event::Moved { .. } | Event::ExpertMisses { .. } | Event::ExpertHits { .. } => false,
     }
 }
@@ -90,7 +90,7 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
     prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
 }
 
-/// Samples with the tokens of each second. Observations last for several samples, as on real machines.
+/// Samples, each with the tokens of its second. Observations last for several samples, as on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
     let threads = prop::option::of((1u32..4).prop_map(|threads| with_threads(threads, 3)));
@@ -105,7 +105,7 @@ fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
 
 proptest! {
     #[test]
-    fn every_event_is_shown_by_its_sample_alternates_and_is_seldom(samples in any_samples()) {
+    fn events_match_their_samples_and_alternate_and_are_rare(samples in any_samples()) {
         let mut rig = Rig::new();
         let mut begun: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut on: BTreeMap<String, bool> = BTreeMap::new();
@@ -137,9 +137,9 @@ proptest! {
     }
 
     #[test]
-    fn when_all_is_well_for_good_everything_has_ended(samples in any_samples()) {
+    fn every_condition_ends_when_all_stays_well(samples in any_samples()) {
         let mut rig = Rig::new();
-        // The speed that later samples are compared with.
+        // This is the speed with which later samples are compared.
         rig.generate_for(5, 80, 0);
         let mut open = BTreeSet::new();
         let well = || {

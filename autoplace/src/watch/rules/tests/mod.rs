@@ -1,4 +1,4 @@
-//! The rules on scripted samples; `laws` covers arbitrary ones.
+//! Tests of the rules on scripted samples; `laws` covers arbitrary samples.
 
 mod laws;
 
@@ -15,7 +15,7 @@ use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 const NEEDED: u64 = mib(100);
 const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
 
-/// One second per step, on two GPUs. The driver of the second one spills.
+/// A watched model on two GPUs, with one second per step. The driver of the second GPU spills.
 struct Rig {
     rules: Rules,
     second: u64,
@@ -61,7 +61,7 @@ impl Rig {
         (0..seconds).flat_map(|_| self.step(sample)).collect()
     }
 
-    /// A second of generation with `tokens` tokens at this depth.
+    /// One second of generation with `tokens` tokens at this depth.
     fn generate(&mut self, tokens: u64, depth: u64, mut sample: Sample) -> Vec<Event> {
         self.generated.tokens += tokens;
         self.generated.time += Duration::from_secs(1);
@@ -121,7 +121,7 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
 }
 
 #[test]
-fn patience_and_calm_are_as_long_as_is_asked_for() {
+fn patience_and_calm_last_as_long_as_requested() {
     let hot = on_first(DeviceSample::new(mib(900)).throttle(HOT, None));
     let cool = on_first(DeviceSample::new(mib(900)).throttle([], None));
     for (patience, calm, samples) in [(None, None, [3, 6]), (Some(0), Some(1), [1, 2]), (Some(7), Some(12), [8, 13])] {
@@ -133,7 +133,7 @@ fn patience_and_calm_are_as_long_as_is_asked_for() {
 }
 
 #[test]
-fn what_is_slow_is_as_is_asked_for() {
+fn a_model_is_slow_below_the_requested_fraction() {
     let speeds = |settings: Settings, from: u64, to: u64| {
         let mut rig = Rig::with(DepthCost::default(), settings);
         rig.generate_for(10, from, 0);
@@ -168,7 +168,7 @@ fn memory_pressure_is_reported_at_once_and_its_end_after_calm() {
 }
 
 #[test]
-fn room_is_reported_again_where_there_is_more_for_a_while() {
+fn more_room_is_reported_again_when_it_lasts() {
     let mut rig = Rig::new();
     let mut gained = |free| rig.steps(20, &on_first(DeviceSample::new(mib(free)))).len();
     // A layer takes 500 MiB.
@@ -191,7 +191,7 @@ fn heat_is_reported_after_patience_and_the_power_limit_never() {
 }
 
 #[test]
-fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
+fn only_a_program_that_came_or_grew_is_reported() {
     let mut rig = Rig::new();
     let with = |processes: &[(u32, u64)]| {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
@@ -203,7 +203,7 @@ fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
     assert_eq!(rig.step(&with(&[(1, 2000)])), []);
     assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
     assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
-    // Giving half of it back is not enough; the memory at first counts as the program's own.
+    // Giving back half of the gain is not enough. The memory that the program had at first does not count.
     assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
     assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
     // A program without a byte count is ignored.
@@ -231,7 +231,7 @@ fn no_number_of_programs_floods() {
 }
 
 #[test]
-fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
+fn only_a_program_that_came_or_grew_is_a_cause() {
     let with = |processes: &[(u32, u64)]| {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
         on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
@@ -264,14 +264,14 @@ fn a_slowdown_is_reported_with_both_speeds_and_its_end() {
     let (expected, observed, cause) = slowdown(&rig.generate_for(10, 30, 0));
     assert!((expected - 50.0).abs() < 1e-6 && (observed - 30.0).abs() < 3.0);
     assert_eq!(cause, Cause::Unknown);
-    // Not fully recovered.
+    // The speed has not recovered enough.
     assert_eq!(rig.generate_for(20, 39, 0), []);
     let events = rig.generate_for(20, 45, 0);
     assert!(matches!(events[..], [Event::SpeedRecovered { .. }]), "{events:?}");
 }
 
 #[test]
-fn a_hiccup_and_a_rest_are_no_slowdown() {
+fn neither_a_hiccup_nor_a_rest_is_a_slowdown() {
     let mut rig = Rig::new();
     rig.generate_for(10, 50, 0);
     for _ in 0..5 {
@@ -297,7 +297,7 @@ fn one_token_in_three_seconds_is_reported_too() {
 }
 
 #[test]
-fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
+fn a_deeper_context_is_not_a_slowdown_if_its_cost_is_known() {
     let deep = |rig: &mut Rig| {
         rig.generate_for(10, 50, 100);
         rig.generate_for(10, 25, 20_000)
@@ -308,7 +308,7 @@ fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
 }
 
 #[test]
-fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
+fn a_faster_speed_becomes_the_models_own_speed() {
     let mut rig = Rig::new();
     rig.generate_for(5, 40, 0);
     rig.generate_for(200, 80, 0);
@@ -317,7 +317,7 @@ fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
 }
 
 #[test]
-fn the_surest_cause_is_reported() {
+fn the_most_certain_cause_is_reported() {
     let device = |free| DeviceSample::new(mib(free));
     let other = GpuProcess::new(7).name("game").bytes(mib(3000));
     let game = device(900).processes([other]);
@@ -328,12 +328,12 @@ fn the_surest_cause_is_reported() {
     };
     let hot = game.clone().throttle(HOT, Some(90));
     let held = device(900).throttle([ThrottleReason::PowerLimit], None);
-    // Samples, and the beginning of the expected cause.
+    // Each case: a sample, and the beginning of the expected cause.
     let causes = [
         (on_first(hot), "SIM0 runs at reduced clocks: heat"),
         (sample([game.clone(), device(1)]), "SIM1 is full"),
         (sample([device(900), on_host(1256)]), "SIM1 is full"),
-        // The driver of the first GPU fails an allocation instead of moving memory.
+        // The driver of the first GPU refuses an allocation instead of moving memory.
         (sample([device(1), device(900)]), "no watched condition"),
         (busy(on_first(game)), "game (process 7) uses SIM0"),
         (busy(roomy()), "the processor is busy"),

@@ -3,12 +3,13 @@
 //! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). The widths of the
 //! model determine its peak, for every architecture. The formulas are made of these sizes in bytes:
 //!
-//! - `stream`, `queries`: 4 x tokens x width. One stream of activations; all query heads.
-//! - `hidden`, `ffn_out`: 4 x tokens x width x experts used. The widened activations of a feed-forward step; the
-//!   results of the experts. Without experts `ffn_out` is `stream`.
-//! - mask: 2 x tokens x cells, twice that without fused attention. Scores: 4 x tokens x cells x heads.
+//! - `stream`: 4 x tokens x width, one stream of activations. `queries`: 4 x tokens x width of all query heads.
+//! - `hidden`: 4 x tokens x width x experts used, the widened activations of a feed-forward step. `ffn_out`: the
+//!   results of the experts; without experts `ffn_out` is `stream`.
+//! - mask: 2 x tokens x cells, or twice that without fused attention. Scores: 4 x tokens x cells x heads.
 //! - logits: 4 x outputs x vocabulary.
-//! - `f16`: the F16 copy of a cache. `kv`, `weight`: a block's cache and one of its weights, copied from the host.
+//! - `f16`: the F16 copy of a cache. `kv` and `weight`: copies of a block's cache and of one of its weights from the
+//!   host.
 //!
 //! The peak of each device is the largest of these sums:
 //!
@@ -17,12 +18,12 @@
 //! - GPU, for the output layer: logits + mask + 4 `stream`.
 //! - First GPU, for the host's blocks: `weight` + 2 `hidden` or `weight` + `hidden` + `ffn_out`, each with mask + 4
 //!   `stream`; attention with 3/2 `kv`.
-//! - GPU behind others with blocks: one `stream` less.
+//! - GPU that is not the first with blocks: one `stream` less.
 //! - Several GPUs that hold all layers keep four copies of the inputs: 12 `stream` more on the first with blocks, 4
 //!   `stream` on each other one, and 3 masks on each.
 //! - Host beside GPUs: 4 `stream` + mask, with four copies 10 `stream` + 4 masks; and the blocks that it computes
 //!   itself.
-//! - Host alone: the sums of a GPU with one `stream` more.
+//! - Host alone: the sums of a GPU plus one `stream`.
 //! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on the GPU of the first block and 3 d `stream` on the host;
 //!   with four copies, 4 and 3 times that.
 //! - Metal: also the partial results of fused attention, and an F16 copy of a cache of any type.
@@ -45,7 +46,7 @@ use uncertainty::Uncertainty;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Buffer {
     pub(super) bytes: u64,
-    /// Bytes by which the buffer may be larger.
+    /// Bytes by which the real buffer may be larger.
     pub(super) unsure: u64,
 }
 
@@ -62,24 +63,24 @@ pub(super) struct Buffers {
     heads: u128,
     stream: u128,
     queries: u128,
-    /// Bytes of queries beyond the streams that attention holds anyway.
+    /// Bytes of queries beyond the streams that attention needs in any case.
     extra_queries: u128,
-    /// Partial results of Metal's fused attention.
+    /// Bytes of the partial results of Metal's fused attention.
     metal_partials: u128,
     hidden: u128,
     ffn_out: u128,
     ffn_step: u128,
     logits: u128,
-    /// Logits, and the matrix they are computed with, that no layer of the output holds.
+    /// Logits, and the matrix that computes them, if they do not belong to the output layer.
     further_logits: u128,
     /// The embeddings of the tokens with outputs.
     output_embeddings: u128,
     /// Tokens, positions and indices of cache cells.
     inputs: u128,
-    /// Target indices of the values' elements, if the values are stored transposed.
+    /// Target indices of the values' elements, if the cache stores values transposed.
     value_indices: u128,
     has_experts: bool,
-    /// Whether attention is not fused: scores are computed step by step.
+    /// Whether attention is not fused; then scores are computed in a separate step.
     unfused: bool,
     /// Whether some GPU may not fuse attention although fusion is requested.
     may_be_unfused: bool,
@@ -87,24 +88,26 @@ pub(super) struct Buffers {
     indexed: bool,
     /// Blocks with a relative position bias on the scores, which are never fused (`build_attn_mha`).
     relative_bias_blocks: u128,
-    /// Whether keys are compressed, and whether attention has weights of its own, which keep it on the GPU.
+    /// Whether keys are compressed, and whether attention has weights of its own. Such weights keep attention on the
+    /// GPU.
     compressed: bool,
     has_attention_weights: bool,
     /// Whether attention and the feed-forward step have the same input, which leaves the allocator fewer gaps.
     shares_input: bool,
     offload_kqv: bool,
-    /// Whether a GPU computes with the host's weights: in general, for this batch's blocks, and for the output matrix.
+    /// Whether a GPU computes with the host's weights: in general, for the blocks in a batch of this size, and for the
+    /// output matrix.
     op_offload: bool,
     offloads_blocks: bool,
     offloads_output: bool,
-    /// Whether the matrices that rotate quantised keys and values are with the cache on the host, from where the first
-    /// GPU borrows them (llama-kv-cache.cpp, `init_rotation`).
+    /// Whether the matrices that rotate quantised keys and values lie with the cache on the host. The first GPU then
+    /// borrows them (llama-kv-cache.cpp, `init_rotation`).
     rotates_on_host: bool,
     /// Whether the CPU may have rearranged its weights, so that no GPU computes with them.
     may_repack: bool,
     converts_kv: (bool, bool),
     adapter_products: u128,
-    /// Bytes of all adapters, and of their factors of the embedding. A GPU may get copies of either.
+    /// Bytes of all adapters, and of their factors of the embedding. A GPU may get copies of both.
     adapter_bytes: u128,
     adapter_embedding_bytes: u128,
     gpus: Vec<Family>,
@@ -114,7 +117,8 @@ pub(super) struct Buffers {
     deepstack: u128,
     /// A separate input for each block.
     per_layer: u128,
-    /// Whether no block keeps a cache and all tokens attend to each other; and whether some block uses another's cache.
+    /// Whether no block keeps a cache and all tokens attend to each other; and whether some block uses the cache of
+    /// another.
     cacheless: bool,
     reuses_caches: bool,
     /// Whether the formula was fitted on all kinds of the model's blocks.
@@ -143,13 +147,13 @@ impl Buffers {
         CacheKinds { full: true, windowed: self.window > 0 }
     }
 
-    /// Whether unfused attention stays with a cache on the host. It does unless it has a weight on the GPU
-    /// (`llm_graph_context::build_attn`).
+    /// Whether unfused attention is computed on the host, where the cache is. Attention with weights of its own stays
+    /// on the GPU (`llm_graph_context::build_attn`).
     const fn attends_on_host(&self) -> bool {
         self.unfused && !self.offload_kqv && !self.has_attention_weights
     }
 
-    /// Whether the host adds the biases of experts after a GPU computes the product: Metal offloads products only
+    /// Whether the host adds the biases of experts after a GPU has computed the product: Metal offloads only products
     /// (`ggml_backend_metal_device_offload_op`).
     fn adds_elsewhere(&self, host: &Largest) -> bool {
         self.offloads_blocks && host.has_feed_forward() && self.gpus.first() == Some(&Family::Metal)
@@ -169,7 +173,7 @@ impl Buffers {
         (full + windowed) * self.tokens * if self.unfused { 4 } else { 2 }
     }
 
-    /// Scores over the longest cache, and the scores that Vulkan keeps beside them.
+    /// Bytes of scores over the longest cache, and bytes of other scores that Vulkan keeps at the same time.
     fn scores(&self, held: CacheKinds) -> (u128, u128) {
         let (full, windowed) = self.cells_of(held);
         let of = |cells| 4 * self.tokens * self.heads * cells;
@@ -177,14 +181,14 @@ impl Buffers {
         (longest, if held.full && held.windowed { of(windowed) } else { longest })
     }
 
-    /// Bytes of attention, beside `streams` streams and `cache` bytes of cache.
+    /// Bytes of the attention step with `streams` streams and `cache` bytes of cache.
     fn attention(&self, held: CacheKinds, streams: u128, cache: u128) -> u128 {
         self.mask(held) + streams * self.stream + self.extra_queries + self.inputs + cache + self.indices(held)
     }
 
-    /// Working memory of fused attention: on CUDA an F16 copy of the longest cache of another type (ggml-cuda/fattn.cu,
-    /// `ggml_cuda_flash_attn_ext_get_alloc_size`), on Metal an F16 copy of any type and partial results
-    /// (`ggml_metal_op_flash_attn_ext_extra_*`).
+    /// Working memory of fused attention. CUDA makes an F16 copy of the longest cache of another type
+    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`). Metal copies a cache of any type and keeps
+    /// partial results (`ggml_metal_op_flash_attn_ext_extra_*`).
     fn converted(&self, gpu: usize, (k, v): (u64, u64)) -> u128 {
         let of = |converts, elements: u64| if converts { 2 * u128_of(elements) } else { 0 };
         match self.gpus[gpu] {
@@ -206,7 +210,7 @@ impl Buffers {
         if borrows {
             held = held.and(cost.host.held);
         }
-        // The token embeddings enter here if no GPU before this one has a block.
+        // The token embeddings enter on this GPU if no earlier device has a block.
         let begins = first || !(view.on_host || (0..gpu).any(holds_block));
         let streams = if begins { 4 } else { 3 };
         let away = self.attends_on_host();
@@ -232,8 +236,8 @@ impl Buffers {
             if own && here.has_feed_forward() {
                 step.feed_forward += self.ffn_step + copied.min(4 * self.stream).min(largest);
             } else if own && self.has_experts {
-                // If another device computes the experts, this GPU holds only the products' weighting and sums. If this
-                // GPU borrows the experts itself, that step is counted there.
+                // If another device computes the experts, this GPU only weights and adds up their products. If this GPU
+                // borrows the experts, `borrowed` counts that step.
                 step.feed_forward += self.ffn_out + if self.offloads_blocks { 0 } else { self.ffn_out + self.stream };
             }
             if borrows {
@@ -284,13 +288,13 @@ impl Buffers {
             return Buffer::default();
         }
         let compressed = self.queries + 2 * u128_of(cost.largest_elements.0) + largest;
-        // The rotated heads may bring attention along.
+        // The rotation may bring the attention of the rotated heads to this GPU.
         let attention = self.attention(self.all_caches(), 5, converted + largest);
         let unsure = sum(&[
             (true, largest / 2),
             (only_rotates, attention),
-            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the half
-            // above by 2 % of a cache.
+            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the half in
+            // the first term by 2 % of a cache.
             (!self.offload_kqv, largest / 8),
             (strays, 4 * self.stream + (4 << 20)),
             (adds, self.ffn_step),
@@ -303,8 +307,8 @@ impl Buffers {
         self.buffer(bytes, unsure, self.gpus[gpu], view)
     }
 
-    /// Bytes of a borrowed weight and its step. The weight takes the gap of the one before; the step's result does too
-    /// if it fits.
+    /// Bytes that the first GPU needs for a weight that it borrows from the host, and for the step that computes with
+    /// this weight. The weight takes the gap of the previous weight, and the step's result also takes it if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (u128_of(host.up), u128_of(host.down));
         let rises = 2 * self.hidden + up + if up < self.hidden { self.hidden } else { 0 };
@@ -322,8 +326,8 @@ impl Buffers {
         rises.max(falls).max(u128_of(host.other) + self.queries) + queries + routed
     }
 
-    /// With feed-forward matrices alone, a matrix larger than the one before lies above the gap, in which everything
-    /// else fits.
+    /// If only feed-forward matrices are borrowed, a matrix larger than the previous one lies above the previous one's
+    /// gap, and everything else fits into the gap.
     fn above(&self, host: &Largest, for_host: bool) -> u128 {
         if host.down > host.up && !for_host {
             u128_of(host.up) + u128_of(host.down) + self.hidden + self.inputs
@@ -332,7 +336,7 @@ impl Buffers {
         }
     }
 
-    /// A cache no larger than the gap of a weight lies beside it.
+    /// A cache that fits into a weight's gap lies beside the weight.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = u128_of(host.up.max(host.down));
         if cache < 2 * weight { weight + cache + base + self.stream } else { 0 }
@@ -380,7 +384,7 @@ impl Buffers {
         self.buffer(bytes, unsure, family, view)
     }
 
-    /// The buffer with its uncertainty. `unsure` has the terms of the device's own roles.
+    /// The buffer with its uncertainty. `unsure` is the uncertainty of the device's own roles.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, view: &PlacementView<'_>) -> Buffer {
         let unsure = Uncertainty::new(self, view, family, bytes).total() + unsure;
         Buffer { bytes: saturate(bytes), unsure: saturate(unsure) }
@@ -408,18 +412,18 @@ impl PlacementView<'_> {
 #[derive(Default)]
 struct Step {
     attention: u128,
-    /// Scores beside `attention`, and other scores that only Vulkan's chunks keep apart.
+    /// Scores in the step of `attention`, and other scores that only Vulkan's chunks keep at the same time.
     scores: u128,
     other_scores: u128,
     feed_forward: u128,
     logits: u128,
-    /// Bytes beside the logits.
+    /// Bytes that the device holds beside the logits.
     beside: u128,
 }
 
 impl Step {
-    /// The peak over all steps. In Vulkan's chunks the largest tensors lie apart, in chunks with no room for anything
-    /// else.
+    /// The peak over all steps. With Vulkan's chunks, the largest tensors have chunks of their own, without room for
+    /// anything else.
     fn bytes(&self, in_chunks: bool) -> u128 {
         let last = self.logits + self.beside;
         let whole = (self.attention + self.scores).max(self.feed_forward).max(last);

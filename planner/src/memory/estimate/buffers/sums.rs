@@ -46,7 +46,7 @@ impl Buffers {
         let offloads = params.op_offload && !gpus.is_empty();
         let is_fused = |gpu: &&Gpu| fuses_attention(Family::from_backend(&gpu.backend), profile, params);
         // Metal keeps partial results: 32 groups for each of at most 32 queries of a stream, and the last 64 cells of
-        // each stream. Unless the cells are copied as F16, they hold the rows of all heads for each head.
+        // each stream. If the cells are not copied as F16, each head's cells hold the rows of all heads.
         let group_queries = tokens.min(32 * u128_of(sizes.streams));
         let cell = |ty: KvType| match ty.is_quantized() && tokens >= 32 * u128_of(sizes.streams) {
             true => 2 * keys_row,
@@ -127,16 +127,16 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
     blocks.iter().all(is_fitted)
 }
 
-/// Whether some block keeps a cache but has no weights, so that its device does not decide where it is computed: a
-/// router's block (models/granite-switch.cpp), and one that shares an earlier block's weights (models/hrm-text.cpp).
-/// AUTO disables fused attention there.
+/// Whether some block has a cache but no weights, as a router's block (models/granite-switch.cpp) or a block that
+/// shares an earlier block's weights (models/hrm-text.cpp). Then the block's device does not decide where the block is
+/// computed, and AUTO disables fused attention.
 fn computes_elsewhere(profile: &ModelProfile) -> bool {
     let mut blocks = profile.state.blocks().unwrap_or_default().iter().zip(&profile.weights.blocks);
     blocks.any(|(state, block)| !state.kept.is_empty() && !block.iter().any(Weight::is_matrix))
 }
 
-/// A second copy of the logits (models/chameleon.cpp, models/qwen3tts.cpp), or the embedding on the host that the
-/// logits are computed with (models/bitnet.cpp).
+/// Bytes of a second copy of the logits (models/chameleon.cpp, models/qwen3tts.cpp), or of the logits and the embedding
+/// on the host that computes them (models/bitnet.cpp).
 fn further_logits(profile: &ModelProfile, sizes: &ContextSizes, logits: u128) -> u128 {
     match (&*profile.architecture, profile.weights.token_embedding()) {
         ("chameleon" | "qwen3tts", _) => logits,

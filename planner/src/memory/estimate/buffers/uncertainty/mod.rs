@@ -8,7 +8,7 @@ use crate::memory::backend::Family;
 
 const MIB: u128 = 1 << 20;
 
-/// The terms that every device has. Each is 0 where its cause is absent. All are in bytes.
+/// The terms that every device has, in bytes. A term is 0 if its cause is absent.
 pub(super) struct Uncertainty<'a> {
     buffers: &'a Buffers,
     view: &'a PlacementView<'a>,
@@ -28,7 +28,7 @@ const fn when(present: bool, bytes: u128) -> u128 {
 }
 
 impl<'a> Uncertainty<'a> {
-    /// `bytes`: the buffer of a device of this family by its formula.
+    /// `bytes` is the buffer, by its formula, of a device of this family.
     pub(super) fn new(buffers: &'a Buffers, view: &'a PlacementView<'a>, family: Family, bytes: u128) -> Self {
         let all = buffers.all_caches();
         let (keys, values) = view.cost.largest_elements;
@@ -74,13 +74,13 @@ impl<'a> Uncertainty<'a> {
         when(self.family == Family::Vulkan && self.bytes > VULKAN_CHUNK * 3 / 4, self.bytes * 5 / 8)
     }
 
-    /// Copies of the inputs for several GPUs that work at once (`ggml_backend_sched_split_graph`, ggml-backend.cpp):
-    /// the allocator chooses their places.
+    /// Copies of the inputs for several GPUs that work at once (`ggml_backend_sched_split_graph`, ggml-backend.cpp).
+    /// The allocator decides where the copies lie.
     fn copied_inputs(&self) -> u128 {
         when(self.view.copies, 5 * self.buffers.stream + self.buffers.inputs)
     }
 
-    /// An index over the keys is copied like the inputs.
+    /// llama.cpp copies an index over the keys as it copies the inputs.
     fn copied_index(&self) -> u128 {
         when(self.view.copies && self.buffers.indexed, 3 * self.bytes)
     }
@@ -90,20 +90,20 @@ impl<'a> Uncertainty<'a> {
         when(self.buffers.cacheless, self.view.in_flight() * self.mask)
     }
 
-    /// A block that uses another block's cache may be on another device, which gets a copy (`layer_reuse_cb`,
-    /// llama-model.cpp).
+    /// A block that uses another block's cache may be on another device. That device gets a copy of the cache
+    /// (`layer_reuse_cb`, llama-model.cpp).
     fn reused_caches(&self) -> u128 {
         when(self.buffers.reuses_caches, self.view.in_flight() * 4 * self.cache)
     }
 
-    /// An input of its own for each block is computed before the first one (`project_per_layer_inputs`,
-    /// models/gemma3n.cpp).
+    /// Some models have a separate input for each block, and compute all of them before the first block
+    /// (`project_per_layer_inputs`, models/gemma3n.cpp).
     fn per_layer_inputs(&self) -> u128 {
         2 * self.view.in_flight() * self.buffers.per_layer
     }
 
-    /// Attention that is not fused may be divided between a GPU and the host: where the host computes blocks whose
-    /// weights a GPU borrows, where the cache is on the host, or where attention has weights of its own (`build_attn`,
+    /// Attention that is not fused may be divided between a GPU and the host in three cases: a GPU borrows the weights
+    /// of blocks that the host computes, the cache is on the host, or attention has weights of its own (`build_attn`,
     /// llama-graph.cpp).
     fn divided_attention(&self) -> u128 {
         let of = self.buffers;
@@ -113,13 +113,14 @@ impl<'a> Uncertainty<'a> {
         when(divided, self.scores + self.mask + u128_of(self.view.cost.largest_on_host))
     }
 
-    /// A backend may not fuse this attention although fusion is requested (`supports_op` of `GGML_OP_FLASH_ATTN_EXT`).
+    /// A backend may be unable to fuse this attention although fusion is requested (`supports_op` of
+    /// `GGML_OP_FLASH_ATTN_EXT`).
     fn backend_without_fusion(&self) -> u128 {
         let attention = self.buffers.attention(self.buffers.all_caches(), 2, self.cache);
         when(self.buffers.may_be_unfused, 2 * self.scores + 4 * attention)
     }
 
-    /// AUTO gives fused attention up if it would run on a device other than its layer's (`resolve_fused_ops`,
+    /// AUTO gives up fused attention if it would run on a device other than its layer's (`resolve_fused_ops`,
     /// llama-context.cpp).
     fn fusion_given_up(&self) -> u128 {
         let of = self.buffers;
@@ -138,14 +139,14 @@ impl<'a> Uncertainty<'a> {
         when(self.view.copies, 3 * self.buffers.adapter_embedding_bytes)
     }
 
-    /// Inputs that are added after later blocks (models/qwen3vl.cpp), and logits that no layer of the output holds
+    /// Inputs that are added after later blocks (models/qwen3vl.cpp), and logits that do not belong to the output layer
     /// (models/chameleon.cpp, models/bitnet.cpp).
     fn added_inputs(&self) -> u128 {
         2 * self.buffers.deepstack * self.buffers.stream + self.buffers.further_logits
     }
 
-    /// A weight that an override puts on a device other than its layer's may bring the computation of its block along
-    /// (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
+    /// An override may put a weight on a device other than its layer's. The computation of the weight's block may then
+    /// move to that device (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
     fn moved_weights(&self) -> u128 {
         let of = self.buffers;
         let block = of.ffn_step + of.logits + of.attention(of.all_caches(), 6, self.cache) + 2 * self.scores;
@@ -164,7 +165,7 @@ impl<'a> Uncertainty<'a> {
         when(!of.unfused && of.gpus.contains(&Family::Metal) && cache_on_host, 2 * self.scores)
     }
 
-    /// A relative position bias is added to the scores of each block, which are then not fused (`build_pos_bias`,
+    /// A block with a relative position bias adds it to its scores, and its attention is not fused (`build_pos_bias`,
     /// `build_attn_mha`, llama-graph.cpp).
     fn relative_bias(&self) -> u128 {
         let of = self.buffers;
@@ -172,8 +173,8 @@ impl<'a> Uncertainty<'a> {
         when(of.relative_bias_blocks > 0, 3 * self.scores + biases)
     }
 
-    /// Hybrid models: AUTO may give fusion up on any device, and an index has scores of its own (`resolve_fused_ops`,
-    /// llama-context.cpp).
+    /// Scores of hybrid models: AUTO may give up fusion on any device, and an index has its own scores
+    /// (`resolve_fused_ops`, llama-context.cpp).
     fn unfitted_scores(&self) -> u128 {
         let of = self.buffers;
         let given_up = !of.unfused && (of.indexed || !of.gpus.is_empty());

@@ -50,7 +50,7 @@ impl Case {
         Self { buffers, cost, family: Family::Cuda, copies: false, on_host: false }
     }
 
-    /// The term with a buffer of these bytes.
+    /// The bytes of a term for a buffer of `bytes` bytes.
     fn term(&self, bytes: u128, term: fn(&Uncertainty<'_>) -> u128) -> u128 {
         let assignment = Assignment::by_counts(1, &[2]);
         let view =
@@ -59,82 +59,83 @@ impl Case {
     }
 }
 
-/// Checks that the term is 0 without the change, and that it has these bytes with the change and counts in the sum.
+/// Checks that the term is 0 without the change, that it has the expected bytes with the change, and that the sum
+/// includes it.
 #[track_caller]
 fn holds(term: fn(&Uncertainty<'_>) -> u128, change: impl FnOnce(&mut Case), expected: u128) {
     let mut case = Case::new();
     assert_eq!(case.term(BYTES, term), 0, "without the cause");
-    assert_eq!(case.term(BYTES, |it| it.total()), case.term(BYTES, |it| it.formula()));
+    assert_eq!(case.term(BYTES, |terms| terms.total()), case.term(BYTES, |terms| terms.formula()));
     change(&mut case);
     assert_eq!(case.term(BYTES, term), expected, "with the cause");
-    assert!(case.term(BYTES, |it| it.total()) >= case.term(BYTES, |it| it.formula()) + expected);
+    assert!(case.term(BYTES, |terms| terms.total()) >= case.term(BYTES, |terms| terms.formula()) + expected);
 }
 
 #[test]
 fn the_formula_errs_by_an_eighth_or_8_mib_and_two_streams() {
     let case = Case::new();
     let more = 2 * STREAM + INPUTS + MIB;
-    assert_eq!(case.term(BYTES, |it| it.formula()), (BYTES + LOGITS) / 8 + more);
-    assert_eq!(case.term(0, |it| it.formula()), 8 * MIB + more);
+    assert_eq!(case.term(BYTES, |terms| terms.formula()), (BYTES + LOGITS) / 8 + more);
+    assert_eq!(case.term(0, |terms| terms.formula()), 8 * MIB + more);
 }
 
 #[test]
 fn a_buffer_near_vulkans_chunk_may_need_another_chunk() {
     let mut case = Case::new();
     let large = 1000 * MIB;
-    assert_eq!(case.term(large, |it| it.chunks()), 0);
+    assert_eq!(case.term(large, |terms| terms.chunks()), 0);
     case.family = Family::Vulkan;
-    assert_eq!(case.term(large, |it| it.chunks()), 625 * MIB);
-    assert_eq!(case.term(768 * MIB, |it| it.chunks()), 0);
+    assert_eq!(case.term(large, |terms| terms.chunks()), 625 * MIB);
+    assert_eq!(case.term(768 * MIB, |terms| terms.chunks()), 0);
 }
 
 #[test]
 fn copies_of_the_inputs_have_no_certain_place() {
-    holds(|it| it.copied_inputs(), |case| case.copies = true, 5 * STREAM + INPUTS);
+    holds(|terms| terms.copied_inputs(), |case| case.copies = true, 5 * STREAM + INPUTS);
 }
 
 #[test]
 fn an_index_over_the_keys_is_copied_with_the_inputs() {
     let copied = |case: &mut Case| (case.copies, case.buffers.indexed) = (true, true);
-    holds(|it| it.copied_index(), copied, 3 * BYTES);
+    holds(|terms| terms.copied_index(), copied, 3 * BYTES);
 }
 
 #[test]
 fn a_model_without_a_cache_has_a_mask_for_each_batch_in_flight() {
-    holds(|it| it.masks_without_cache(), |case| case.buffers.cacheless = true, MASK);
+    holds(|terms| terms.masks_without_cache(), |case| case.buffers.cacheless = true, MASK);
     let copied = |case: &mut Case| (case.copies, case.buffers.cacheless) = (true, true);
-    holds(|it| it.masks_without_cache(), copied, 4 * MASK);
+    holds(|terms| terms.masks_without_cache(), copied, 4 * MASK);
 }
 
 #[test]
 fn a_cache_that_another_device_uses_may_be_copied() {
-    holds(|it| it.reused_caches(), |case| case.buffers.reuses_caches = true, 4 * CACHE);
+    holds(|terms| terms.reused_caches(), |case| case.buffers.reuses_caches = true, 4 * CACHE);
 }
 
 #[test]
 fn inputs_of_their_own_for_each_block_may_lie_beside_everything_else() {
-    holds(|it| it.per_layer_inputs(), |case| case.buffers.per_layer = 70, 140);
+    holds(|terms| terms.per_layer_inputs(), |case| case.buffers.per_layer = 70, 140);
 }
 
 #[test]
 fn attention_without_fusion_may_be_divided_between_a_gpu_and_the_host() {
     let divided = SCORES + 2 * MASK + 90;
     let off = |buffers: &mut Buffers| (buffers.unfused, buffers.offload_kqv) = (true, false);
-    holds(|it| it.divided_attention(), |case| off(&mut case.buffers), divided);
+    holds(|terms| terms.divided_attention(), |case| off(&mut case.buffers), divided);
     let weights = |buffers: &mut Buffers| (buffers.unfused, buffers.has_attention_weights) = (true, true);
-    holds(|it| it.divided_attention(), |case| weights(&mut case.buffers), divided);
+    holds(|terms| terms.divided_attention(), |case| weights(&mut case.buffers), divided);
     let borrowed = |case: &mut Case| {
         (case.buffers.unfused, case.buffers.offloads_blocks) = (true, true);
         case.cost.host.largest.up = 1;
     };
-    holds(|it| it.divided_attention(), borrowed, divided);
+    holds(|terms| terms.divided_attention(), borrowed, divided);
 }
 
 #[test]
 fn a_backend_may_not_fuse_although_fusion_is_requested() {
     let attention = MASK + 2 * STREAM + INPUTS + CACHE;
     let change = |case: &mut Case| case.buffers.may_be_unfused = true;
-    holds(|it| it.backend_without_fusion(), change, 2 * SCORES + 4 * attention);
+    holds(|terms| terms.backend_without_fusion(), change, 2 * SCORES + 4 * attention);
 }
 
 #[test]
@@ -143,52 +144,52 @@ fn fusion_may_be_given_up_where_overrides_and_a_cache_on_the_host_divide_a_layer
         (case.buffers.overridden, case.buffers.offload_kqv) = (true, false);
         case.buffers.has_experts = true;
     };
-    holds(|it| it.fusion_given_up(), change, 2 * SCORES);
+    holds(|terms| terms.fusion_given_up(), change, 2 * SCORES);
 }
 
 #[test]
 fn adapters_have_products_and_copies_of_their_factors() {
     let change = |case: &mut Case| (case.buffers.adapter_products, case.buffers.adapter_bytes) = (1, 30);
-    holds(|it| it.adapters(), change, BYTES + 30);
+    holds(|terms| terms.adapters(), change, BYTES + 30);
 }
 
 #[test]
 fn adapters_of_the_embedding_may_be_copied_for_each_batch_in_flight() {
     let change = |case: &mut Case| (case.copies, case.buffers.adapter_embedding_bytes) = (true, 30);
-    holds(|it| it.copied_adapters(), change, 90);
+    holds(|terms| terms.copied_adapters(), change, 90);
 }
 
 #[test]
 fn inputs_of_later_blocks_and_logits_of_no_layer_may_lie_beside_everything_else() {
-    holds(|it| it.added_inputs(), |case| case.buffers.deepstack = 3, 6 * STREAM);
-    holds(|it| it.added_inputs(), |case| case.buffers.further_logits = 500, 500);
+    holds(|terms| terms.added_inputs(), |case| case.buffers.deepstack = 3, 6 * STREAM);
+    holds(|terms| terms.added_inputs(), |case| case.buffers.further_logits = 500, 500);
 }
 
 #[test]
 fn a_moved_weight_may_bring_the_computation_of_its_block_along() {
     let block = FFN_STEP + LOGITS + (MASK + 6 * STREAM + INPUTS + CACHE) + 2 * SCORES;
-    holds(|it| it.moved_weights(), |case| case.cost.weights_moved = true, block);
+    holds(|terms| terms.moved_weights(), |case| case.cost.weights_moved = true, block);
 }
 
 #[test]
-fn a_buffer_of_blocks_that_nobody_fitted_may_be_twice_as_large() {
+fn a_buffer_of_unfitted_blocks_may_be_twice_as_large() {
     let change = |case: &mut Case| (case.buffers.fitted, case.buffers.unfused) = (false, true);
-    holds(|it| it.unfitted_blocks(), change, BYTES);
+    holds(|terms| terms.unfitted_blocks(), change, BYTES);
 }
 
 #[test]
 fn metal_does_not_fuse_attention_over_a_cache_on_the_host() {
     let change = |case: &mut Case| (case.buffers.gpus, case.on_host) = (vec![Family::Metal], true);
-    holds(|it| it.metal_without_fusion(), change, 2 * SCORES);
+    holds(|terms| terms.metal_without_fusion(), change, 2 * SCORES);
 }
 
 #[test]
 fn a_relative_position_bias_is_added_to_the_scores_of_each_block() {
     let biases = 4 * 6 * 2 * 10;
-    holds(|it| it.relative_bias(), |case| case.buffers.relative_bias_blocks = 6, 3 * SCORES + biases);
+    holds(|terms| terms.relative_bias(), |case| case.buffers.relative_bias_blocks = 6, 3 * SCORES + biases);
 }
 
 #[test]
-fn fusion_may_be_given_up_for_blocks_that_nobody_fitted() {
-    holds(|it| it.unfitted_scores(), |case| case.buffers.fitted = false, 2 * SCORES);
+fn fusion_may_be_given_up_for_unfitted_blocks() {
+    holds(|terms| terms.unfitted_scores(), |case| case.buffers.fitted = false, 2 * SCORES);
 }

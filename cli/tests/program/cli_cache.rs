@@ -1,0 +1,53 @@
+//! The verb `cache`, and servers with different keys that use one folder.
+
+use serde_json::{Value, json};
+
+use crate::cli_support::User;
+use crate::server::{Server, TEXT, rest};
+
+/// Number of tokens of a prompt that a server with this key did not compute.
+fn cached(server: &Server, key: &str) -> u64 {
+    let prompt = "In the beginning God created the heaven and the earth. ".repeat(6);
+    let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}).to_string();
+    let head = [
+        format!("POST {TEXT} HTTP/1.1"),
+        format!("host: {}", server.address),
+        format!("authorization: Bearer {key}"),
+        "content-type: application/json".to_owned(),
+        format!("content-length: {}", body.len()),
+        "connection: close".to_owned(),
+    ];
+    let answer = rest(&server.connected(&format!("{}\r\n\r\n{body}", head.join("\r\n"))));
+    let (_, answer) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let answer: Value = serde_json::from_str(answer).expect("JSON");
+    answer["timings"]["cache_n"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn a_folder_is_listed_counted_and_cleared_and_each_key_finds_its_own_texts() {
+    let user = User::new();
+    let folder = user.path("prompts");
+    let dir = folder.to_str().unwrap();
+    user.fails(&["cache", "stat", dir], 1, &["prompts: there is no such folder"]);
+    let ask = |key: &str| {
+        let mut server = Server::start(&["--cache-dir", dir, "--api-key", key]);
+        let cached = cached(&server, key);
+        // The server alone writes to the folder and removes its files.
+        user.fails(&["cache", "clear", dir], 1, &["another process writes there"]);
+        server.interrupt();
+        assert_eq!(server.wait().code(), Some(0));
+        cached
+    };
+    assert_eq!(ask("one"), 0);
+    let known = ask("one");
+    assert!(known > 32, "{known}");
+    assert_eq!(ask("other"), 0);
+    // The texts of two owners are two entries of one model.
+    let list = user.says(&["cache", "list", dir]);
+    assert_eq!(list.lines().count(), 3, "{list}");
+    let stat = user.says(&["cache", "stat", dir]);
+    assert!(stat.contains(" tokens of 2 models"), "{stat}");
+    let cleared = user.says(&["cache", "clear", dir]);
+    assert!(cleared.starts_with("removed ") && cleared.contains(dir), "{cleared}");
+    assert_eq!(user.says(&["cache", "list", dir]).trim_end(), format!("nothing is stored in {dir}"));
+}

@@ -1,0 +1,128 @@
+//! A running pool that loads what usually follows before it is wanted.
+
+use std::thread;
+use std::time::Duration;
+
+use autoplace::plan::GpuLayers;
+use autoplace_pool::{Pool, Residence};
+use libtest_mimic::Failed;
+
+use crate::state;
+use crate::support::{Card, TEXT, builder, held_alone, kill, machine_without_room, request, spec, text, until};
+
+/// Makes each load long enough to be worth hiding: the demo model is loaded in no time.
+const LOAD: Duration = Duration::from_millis(400);
+
+/// The pause between two requests, in which a load fits.
+const PAUSE: Duration = Duration::from_millis(1000);
+
+/// Long enough for a load that was decided.
+const LONG: Duration = Duration::from_millis(1500);
+
+/// A pool of two models on a card with room for one, each of which was wanted after the other several times.
+fn alternating(card: &Card) -> Result<Pool, Failed> {
+    let pool = builder(&[card]).machine(machine_without_room(card)).configure(|_, builder| {
+        thread::sleep(LOAD);
+        builder.n_threads(1).without_learning()
+    });
+    // Neither is placed smaller beside the other.
+    let whole = |name| spec(name).request(request().n_gpu_layers(GpuLayers::All));
+    let pool = pool.model(whole("a")).model(whole("b")).start()?;
+    alternate(&pool)?;
+    Ok(pool)
+}
+
+/// Requests for the one and for the other, with time between them.
+fn alternate(pool: &Pool) -> Result<(), Failed> {
+    for _ in 0..5 {
+        for name in ["a", "b"] {
+            answered(pool, name)?;
+            thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// A request for this model is answered with the text of the model alone.
+fn answered(pool: &Pool, name: &str) -> Result<(), Failed> {
+    let handle = pool.get(name).wait()?;
+    assert_eq!(text(&handle)?, TEXT.as_str());
+    Ok(())
+}
+
+fn small_card() -> Card {
+    Card::new(held_alone() * 5 / 4)
+}
+
+pub(crate) fn what_follows() -> Result<(), Failed> {
+    let card = small_card();
+    let pool = alternating(&card)?;
+    for (last, next) in [("b", "a"), ("a", "b"), ("b", "a")] {
+        until(|| state(&pool, next) == Residence::Loaded);
+        assert_eq!(state(&pool, last), Residence::Unloaded);
+        let plan = pool.last_plan().expect("a decision");
+        let reason = format!("{next} is expected to be wanted soon after {last}");
+        assert!(plan.wanted.is_none() && plan.reasons.contains(&reason), "{plan}");
+        answered(&pool, next)?;
+    }
+    assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());
+    Ok(())
+}
+
+pub(crate) fn never_what_is_wanted() -> Result<(), Failed> {
+    let card = small_card();
+    let pool = alternating(&card)?;
+    // While somebody uses `b`, `a` does not take its place, also if other uses of `b` end.
+    let held = pool.get("b").wait()?;
+    drop(held.clone());
+    thread::sleep(LONG);
+    assert_eq!((state(&pool, "a"), state(&pool, "b")), (Residence::Unloaded, Residence::Loaded));
+    assert_eq!(text(&held)?, TEXT.as_str());
+    drop(held);
+    answered(&pool, "a")?;
+    answered(&pool, "b")?;
+    // A request for `b` that comes while `a` is loaded in its place is answered all the same.
+    until(|| state(&pool, "a") != Residence::Unloaded);
+    answered(&pool, "b")?;
+    // A model that somebody has unloaded is loaded for a request alone.
+    alternate(&pool)?;
+    until(|| state(&pool, "a") == Residence::Loaded);
+    pool.unload("a")?;
+    until(|| state(&pool, "a") == Residence::Unloaded);
+    answered(&pool, "b")?;
+    thread::sleep(LONG);
+    assert_eq!(state(&pool, "a"), Residence::Unloaded);
+    answered(&pool, "a")?;
+    assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());
+    Ok(())
+}
+
+/// The processes that this one has started.
+fn workers() -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()).collect()
+}
+
+pub(crate) fn killed() -> Result<(), Failed> {
+    let card = small_card();
+    let pool = alternating(&card)?;
+    for round in 0..6 {
+        for (last, next) in [("a", "b"), ("b", "a")] {
+            answered(&pool, last)?;
+            // In every other round the worker dies while it loads the model.
+            let is_far_enough = |residence| match round % 2 {
+                0 => residence == Residence::Loaded,
+                _ => residence == Residence::Loading || residence == Residence::Loaded,
+            };
+            until(|| {
+                let workers = if is_far_enough(state(&pool, next)) { workers() } else { Vec::new() };
+                let is_any = !workers.is_empty();
+                workers.into_iter().for_each(kill);
+                is_any
+            });
+        }
+    }
+    assert!(card.peak() <= card.total(), "{} of {}", card.peak(), card.total());
+    Ok(())
+}
