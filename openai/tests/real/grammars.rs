@@ -95,7 +95,7 @@ fn first_refused(native: &llama_sys::Model, grammar: &str, text: &[i32], is_whol
     for at in 0..=text.len() {
         let asked = match text.get(at) {
             Some(token) => std::slice::from_ref(token),
-            None if is_whole => &ends,
+            None if is_whole => ends.as_slice(),
             None => return Ok(None),
         };
         // The grammar looks at these tokens only: at all of them it would take a minute for each text.
