@@ -409,14 +409,14 @@ impl GenerateRequest {
         self
     }
 
-    /// Seeds the random choices. The same seed gives the same text. Default: a new seed for each text.
+    /// Seeds the random choices. The same seed gives the same text. Default: each text gets a new seed.
     pub fn seed(mut self, seed: u32) -> Self {
         self.spec.sampling.seed = Some(seed);
         self
     }
 
-    /// Applies only these [adapters](Model::adapters) of the model, by name, at these scales. An empty list applies no
-    /// adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
+    /// Applies only these [adapters](Model::adapters) of the model, by name, each at its scale. An empty list applies
+    /// no adapter. Default: all adapters, with the scales that were set for the [load](crate::ModelBuilder::lora).
     ///
     /// llama.cpp computes a batch with one set of adapters, so texts with different sets take turns in a
     /// [`Session`](crate::generate::Session) and an [`Engine`](crate::generate::Engine). A text does not reuse tokens
@@ -433,7 +433,7 @@ impl GenerateRequest {
         self
     }
 
-    /// Prefers tokens whose probability is near `target` (0.0 to 1.0) among the tokens that the other samplers leave.
+    /// Among the tokens that the other samplers leave, prefers tokens whose probability is near `target` (0.0 to 1.0).
     /// Default: off.
     pub fn adaptive_p(mut self, target: f32) -> Self {
         let sampling = &mut self.spec.sampling;

@@ -279,7 +279,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} "(" {list} ")""#, self.text(&tool.name)))
     }
 
-    /// Writes `call:f{a:<|"|>x<|"|>,n:1}`.
+    /// The grammar of a call in the form `call:f{a:<|"|>x<|"|>,n:1}`.
     fn gemma(&mut self, begin: &str, quote: &str, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
