@@ -18,7 +18,7 @@ pub(crate) struct Progress {
     pub(crate) finished: Option<FinishReason>,
     /// Whether a full context is an error ([`WhenFull::Error`](crate::generate::WhenFull::Error)).
     full_is_error: bool,
-    /// The whole text so far, under a constraint.
+    /// If the text has a constraint, the whole text so far.
     text: Option<String>,
     /// An error that the reader has not returned yet.
     pub(crate) error: Option<Error>,

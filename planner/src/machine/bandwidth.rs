@@ -1,14 +1,13 @@
-//! Read bandwidth of memories, with the source of each figure. Generating a token reads every weight once, so this
-//! bandwidth decides the speed.
+//! The read bandwidth of memories, with the source of each figure. To generate a token, every weight is read once, so
+//! this bandwidth decides the speed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The read bandwidth of a memory, with the source of the figure.
-///
-/// The figure is the theoretical peak, and programs reach most of it; [`MeasuredRates`](super::MeasuredRates) has the
-/// measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
+/// The read bandwidth of a memory, with the source of the figure. The figure is the theoretical peak, of which programs
+/// reach a large part; measured rates are in [`MeasuredRates`](super::MeasuredRates). `Display` uses the GB of data
+/// sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} {source}", PerSecond(*bytes_per_second))]
 #[non_exhaustive]
@@ -24,10 +23,10 @@ pub struct Bandwidth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BandwidthSource {
-    /// NVIDIA's driver: memory clock times bus width, a peak.
+    /// NVIDIA's driver. The figure is a peak: the memory clock times the bus width.
     #[error("by its memory clock")]
     Nvml,
-    /// The maker's data sheet, a peak.
+    /// The maker's data sheet. The figure is a peak.
     #[error("by its data sheet")]
     Catalogue,
     /// A number that a person stated.

@@ -57,7 +57,8 @@ impl Bytes {
 impl FromStr for Bytes {
     type Err = ParseError;
 
-    /// Parses `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, rounded to the nearest byte.
+    /// Parses `8589934592`, `24GiB`, `24G` (which means GiB too), `24GB` (with a base of 1000), `22.6 GiB`, rounded to
+    /// the nearest byte.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let wrong = || {
             let what = "not a size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes";
@@ -91,7 +92,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// Parses decimal digits with an optional point between them: no sign, no exponent.
+/// Parses decimal digits, which may have a point between them. A sign or an exponent is not allowed.
 pub fn decimal(text: &str) -> Option<f64> {
     let is_digit = |c: char| c.is_ascii_digit();
     let is_plain = text.starts_with(is_digit) && text.ends_with(is_digit);

@@ -31,11 +31,11 @@ const MOVES: &str = "moves";
 const EXPERTS: &str = "experts";
 const HASH: &str = "hash";
 
-/// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
+/// A folder of cached measurements with a file for each device. Without a folder, nothing is stored.
 ///
 /// A host is identified by its processor, its cores, the cores usable by the process, and its memory in GiB. A GPU is
 /// identified by its name, PCI address, driver version, backend and build; if any of them changes, it is measured
-/// again. GPUs of other machines are not cached, because their driver is unknown.
+/// again. The measurements of GPUs on other machines are not cached, because their driver is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
@@ -113,7 +113,7 @@ impl MeasurementCache {
         self.get(MOVES, &moves_key(machine, (file, bytes), build)?)
     }
 
-    /// Stores the times of a load or a move. Earlier figures are kept as [`MoveRates::merge`] says.
+    /// Stores the times of a load or a move. [`MoveRates::merge`] decides which earlier figures are kept.
     pub fn put_move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str, later: MoveRates) {
         let Some(key) = moves_key(machine, (file, bytes), build) else { return };
         let earlier: Option<MoveRates> = self.get(MOVES, &key);
@@ -129,7 +129,7 @@ impl MeasurementCache {
         self.get(EXPERTS, &file_key(file, bytes))
     }
 
-    /// Adds the observed uses of a model's cache of experts to the known ones.
+    /// Adds the observed uses of a model's cache of experts to the uses that are known.
     pub fn put_expert_use(&self, (file, bytes): (&Path, u64), later: ExpertUse) {
         let earlier = self.expert_use((file, bytes)).unwrap_or_default();
         self.put(EXPERTS, file_key(file, bytes), earlier.with_later(later));
@@ -173,7 +173,7 @@ impl MeasurementCache {
     }
 }
 
-/// A key may contain any characters and be long, so its hash names the file.
+/// A key may be long and may contain any characters, so the name of the file is a hash of the key.
 fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
@@ -188,8 +188,8 @@ fn host_key(host: &Host, build: &str) -> String {
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
 }
 
-/// The identity of a machine, a model's file and a build. `None` if a GPU belongs to another machine, because others
-/// share the link to it.
+/// The identity of a machine, a model's file and a build. `None` if a GPU belongs to another machine, because other
+/// programs use the link to that machine too.
 fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<String> {
     let gpus = machine.gpus.iter().map(|gpu| gpu_key(gpu, build)).collect::<Option<Vec<_>>>()?;
     let host = host_key(&machine.host, build);

@@ -1,5 +1,5 @@
-//! Machine files: machines written by [`Machine::write`], by hand or by another version, to plan for another computer.
-//! Reading one validates it.
+//! Machine files: descriptions of machines that [`Machine::write`], a person or another version has written. With such
+//! a file, plans can be made for another computer. Each file is validated when it is read.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const VERSION: u64 = 1;
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
 pub struct MachineError {
-    /// The file; `None` for text from elsewhere.
+    /// The file; `None` for text that does not come from a file.
     pub file: Option<PathBuf>,
     /// The problem, with the field as a path: `gpus[0].free`.
     pub problem: String,
@@ -60,15 +60,15 @@ impl Machine {
         json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).in_file(file))
     }
 
-    /// Reads a machine from a regular file of at most 4 MiB, like [`from_json`](Self::from_json).
+    /// Reads a machine from a regular file of at most 4 MiB, in the same way as [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
-    /// Checks that the figures are consistent. Detected machines always are; a machine built by hand should be checked
-    /// before a plan is made for it.
+    /// Checks that the figures are consistent. The figures of a detected machine always are consistent. Check a machine
+    /// that you have built by hand before you make a plan for it.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }

@@ -15,7 +15,7 @@ use super::pcie::PcieLink;
 use super::pools::Pools;
 use super::reading::Reading;
 
-/// A device that llama.cpp can place layers on.
+/// A device on which llama.cpp can place layers.
 ///
 /// [`Machine::detect`](super::Machine::detect) finds real GPUs; [`Gpu::named`] makes hypothetical ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Gpu {
     pub description: String,
     /// Where the GPU's memory is.
     pub kind: GpuKind,
-    /// The ggml backend that drives it, as in ggml's registry: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
+    /// The ggml backend that drives the GPU, as in ggml's registry: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
     pub backend: String,
     /// The name in ggml (`CUDA0`), which a load uses. `None` for a hypothetical card, or for one that only NVML lists.
     pub device: Option<String>,
@@ -36,10 +36,10 @@ pub struct Gpu {
     pub pci_id: Option<PciId>,
     /// Bytes that the backend can use on an idle GPU.
     pub total: u64,
-    /// Bytes free now: the smallest of all readings, never more than `total`.
+    /// Bytes that are free now: the smallest of all readings, never more than `total`.
     pub free: u64,
-    /// For an integrated GPU, its own bytes and the host's bytes, if the system tells them apart. `None`: all bytes are
-    /// the host's.
+    /// For an integrated GPU, its own bytes and the host's bytes, if the system distinguishes them. `None` means that
+    /// all bytes are the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Pools>,
     /// Alignment of every tensor in bytes, if it depends on the device and is known: Vulkan's
@@ -75,7 +75,7 @@ pub struct Gpu {
     /// The unaltered reading of ggml's backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// The unaltered reading of NVIDIA's driver: NVML's, or that of `nvidia-smi` with a driver before 510.
+    /// The unaltered reading of NVIDIA's driver: from NVML, or from `nvidia-smi` if the driver is older than 510.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }
@@ -87,7 +87,8 @@ pub enum GpuKind {
     /// A card with its own memory.
     #[default]
     Discrete,
-    /// A GPU that uses the host's memory: its bytes come from the host, except those set aside for it ([`Gpu::pools`]).
+    /// A GPU that uses the host's memory: its bytes come from the host, except the bytes that are reserved for it
+    /// ([`Gpu::pools`]).
     Integrated,
     /// A device of another machine, reached through llama.cpp's RPC backend.
     Remote,
@@ -96,8 +97,9 @@ pub enum GpuKind {
 impl Gpu {
     /// A card with this name and without memory; set [`total`](Self::total) next.
     ///
-    /// It is discrete and driven by CUDA until set otherwise. `name` leaves out the maker, `description` keeps it.
-    /// Control characters are removed, because the name may come from another machine.
+    /// Unless other setters are called, the card is discrete and CUDA drives it. The field `name` does not contain the
+    /// maker, the field `description` does. Control characters are removed, because the name may come from another
+    /// machine.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into().replace(char::is_control, " ");
         Self { name: short_name(&description).to_owned(), description, backend: "CUDA".to_owned(), ..Self::default() }
@@ -105,9 +107,10 @@ impl Gpu {
 
     /// A hypothetical card of the catalogue: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
     ///
-    /// Size and bandwidth are the maker's, for about 170 common cards. The name may be the driver's or a common one.
-    /// About 1/32 of a card's memory counts as not free, because the driver keeps it. For an Apple chip the stated size
-    /// is the computer's, and `total` is Metal's recommended limit: two thirds of it, or three quarters from 36 GB on.
+    /// The catalogue has about 170 common cards, with the size and bandwidth that the maker states. The name may be the
+    /// driver's name or a common name. About 1/32 of a card's memory counts as not free, because the driver keeps it.
+    /// For an Apple chip, the stated size is the computer's memory, and `total` is Metal's recommended limit: two
+    /// thirds of that memory, or three quarters if it is at least 36 GB.
     ///
     /// ```
     /// use autoplace_planner::machine::{Gpu, bytes::gib};
@@ -210,8 +213,8 @@ impl Gpu {
         }
     }
 
-    /// The part of `bytes` placed on the GPU that comes from the host's memory: the bytes beyond the GPU's own pool, of
-    /// which `headroom` bytes stay free.
+    /// If `bytes` bytes are placed on the GPU, how many of them come from the host's memory: the bytes that the GPU's
+    /// own pool cannot hold when `headroom` bytes of this pool stay free.
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => 0,
@@ -228,8 +231,8 @@ impl Gpu {
     }
 
     /// Whether `free` was read after the backend had opened the device, and already excludes the cost of opening (a
-    /// CUDA context: 107 to 555 MiB). False for hypothetical cards and for cards known from NVML only: opening them
-    /// will still cost memory.
+    /// CUDA context: 107 to 555 MiB). False for hypothetical cards, and for cards that are known only from NVML:
+    /// opening them will still take memory.
     pub fn free_is_after_opening(&self) -> bool {
         self.ggml.is_some()
     }
@@ -266,7 +269,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; an unknown maker's prefix stays.
+/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; the name of an unknown maker stays.
 pub(super) fn short_name(description: &str) -> &str {
     let mut name = description.trim();
     for prefix in ["NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel "] {

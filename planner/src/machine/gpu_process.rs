@@ -22,12 +22,12 @@ pub struct GpuProcess {
 }
 
 impl GpuProcess {
-    /// A program with only its process id known.
+    /// A program of which only the process id is known.
     pub const fn new(pid: u32) -> Self {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets the name. Of a path, only the last part is kept; control characters are removed.
+    /// Sets the name. If it is a path, only the last part is kept. Control characters are removed.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));

@@ -1,6 +1,6 @@
-//! Measurements of a device: the rates of ggml's operations, by which plans are compared, and a GPU's memory outside
-//! the buffers that llama.cpp counts. All figures are integers, so that a machine file reads back exactly. Each has its
-//! conditions and the corrections from real use.
+//! Measurements of a device: the rates of ggml's operations, with which plans are compared, and a GPU's memory outside
+//! the buffers that llama.cpp counts. All figures are integers, so that a machine file that was written and read again
+//! is the same. Each figure has its conditions and its corrections from real use.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,27 +14,28 @@ use crate::json::is_default;
 #[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
-    /// On the host, the threads that computed.
+    /// For the host, the number of threads that computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// On the host, whether weights were rearranged for its instruction set. A load does so if no GPU pins the host's
+    /// For the host, whether weights were rearranged for its instruction set. A load does so if no GPU pins the host's
     /// memory.
     pub repacked: bool,
-    /// One token through a matrix, by the type of its weights.
+    /// The rates of one token through a matrix, for each type of weights.
     pub weights: Vec<WeightRate>,
-    /// One token's attention over a cache that exceeds the processor's caches.
+    /// The rates of one token's attention over a KV cache that is larger than the processor's caches.
     pub attention: Vec<AttentionRate>,
-    /// Many tokens through a matrix.
+    /// The rates of many tokens through a matrix.
     pub prompts: Vec<PromptRate>,
-    /// The attention of many tokens.
+    /// The rates of the attention of many tokens.
     pub prompt_attention: Vec<PromptAttentionRate>,
-    /// Nanoseconds of a block for one token beside its matrices and attention: norms, activations, launches, barriers.
+    /// The nanoseconds that a block takes for one token in addition to its matrices and attention: for norms,
+    /// activations, launches and barriers.
     pub layer_ns: u64,
-    /// Extra nanoseconds of a block with experts: for choosing them and adding up their results.
+    /// The additional nanoseconds that a block with experts takes to choose the experts and to add up their results.
     pub routing_ns: u64,
-    /// The work of a prompt beside matrices and attention, in output elements of the matrices per second.
+    /// The rate of a prompt's work other than matrices and attention, in output elements of the matrices per second.
     pub activations_per_second: u64,
-    /// Transfers between the host's memory and the device; `None` for the host itself.
+    /// The rates of transfers between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
     /// The conditions of the figures that are single numbers.
@@ -64,7 +65,7 @@ pub struct SingleConditions {
 pub struct UsedRate {
     /// The rate, in the unit of the figure that it corrects.
     pub per_second: u64,
-    /// Tokens from which the rate was computed; only recent corrections count.
+    /// The number of tokens from which the rate was computed; only recent corrections are counted.
     pub tokens: u64,
     /// The time of the last correction, in seconds since 1970 (UTC).
     pub at: u64,
@@ -78,7 +79,7 @@ impl MeasuredRates {
 
     /// The rates of a device that computes only for this share of the time.
     pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
-        // A figure of 0 means unmeasured, so a measured one stays above 0.
+        // A figure of 0 means that nothing was measured, so a measured figure must stay above 0.
         let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
         let longer = |ns: u64| (ns as f64 / share) as u64;
         let mut all = self.clone();
@@ -95,8 +96,8 @@ impl MeasuredRates {
         all
     }
 
-    /// Adds later measurements. Of two figures for the same operation the less disturbed one is kept, and at equal
-    /// disturbance the later one. Corrections from real use are kept.
+    /// Adds later measurements. If there are two figures for the same operation, the less disturbed figure is kept, or
+    /// the later one if they are equally disturbed. Corrections from real use are kept.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights);
@@ -104,7 +105,7 @@ impl MeasuredRates {
         update(&mut self.prompts, later.prompts);
         update(&mut self.prompt_attention, later.prompt_attention);
         let (mine, theirs) = (&mut self.conditions, later.conditions);
-        // 0 means unmeasured.
+        // A figure of 0 means that nothing was measured.
         let single =
             |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under: Option<RateConditions>| {
                 if later > 0 && (*mine == 0 || !is_worse(under.as_ref(), conditions.as_ref())) {
@@ -162,7 +163,7 @@ impl MeasuredRates {
 trait Figure {
     type Key: PartialEq;
 
-    /// The operation that the figure belongs to.
+    /// The operation to which the figure belongs.
     fn key(&self) -> Self::Key;
 
     fn conditions(&self) -> &Option<RateConditions>;
@@ -188,17 +189,17 @@ fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     }
 }
 
-/// One token through a matrix (`MUL_MAT`), or through the experts that it uses (`MUL_MAT_ID`).
+/// The rate of one token through a matrix (`MUL_MAT`), or through the experts that the token uses (`MUL_MAT_ID`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are weights of experts.
+    /// Whether the weights are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// The matrix's elements per row and its rows, if it is small: short rows are slower, and the start takes a larger
-    /// share of the time.
+    /// If the matrix is small, its elements per row and its rows. Small matrices have rates of their own because short
+    /// rows are slower, and because the start takes a larger share of the time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// Bytes of weights per second.
@@ -229,8 +230,8 @@ impl MatrixShape {
         if n_in >= Self::LARGE && n_out >= Self::LARGE { Self { n_in: 0, n_out: 0 } } else { Self { n_in, n_out } }
     }
 
-    /// The distance of two shapes: the logarithms of the ratios of their sides, added up. Sides beyond
-    /// [`LARGE`](Self::LARGE) count as equal.
+    /// The distance between two shapes: the sum of the logarithms of the ratios of their sides. Sides longer than
+    /// [`LARGE`](Self::LARGE) count as equally long.
     pub(crate) fn unlike(self, other: Self) -> f64 {
         let side = |n: u32| f64::from(if n == 0 { Self::LARGE } else { n.min(Self::LARGE) });
         let apart = |a: u32, b: u32| (side(a) / side(b)).ln().abs();
@@ -267,7 +268,7 @@ impl Figure for WeightRate {
     }
 }
 
-/// One token's fused attention (`FLASH_ATTN_EXT`).
+/// The rate of one token's fused attention (`FLASH_ATTN_EXT`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionRate {
     /// The type of keys and values.
@@ -277,8 +278,8 @@ pub struct AttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
-    /// for a wide cache.
+    /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
+    /// rates of their own because their cells lie closer together.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
@@ -314,21 +315,21 @@ impl Figure for AttentionRate {
     }
 }
 
-/// Many tokens through a matrix.
+/// The rate of many tokens through a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are weights of experts.
+    /// Whether the weights are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// The matrix's elements per row and its rows, if it is small.
+    /// If the matrix is small, its elements per row and its rows.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// Tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: two for each weight and token.
+    /// Floating-point operations per second: each weight counts two operations per token.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,7 +362,7 @@ impl Figure for PromptRate {
     }
 }
 
-/// The fused attention of many tokens.
+/// The rate of the fused attention of many tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptAttentionRate {
     /// The type of keys and values.
@@ -371,13 +372,13 @@ pub struct PromptAttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
-    /// for a wide cache.
+    /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
+    /// rates of their own because their cells lie closer together.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: four for each element of a query head, token and cell.
+    /// Floating-point operations per second: each element of a query head counts four operations per token and cell.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -400,27 +401,27 @@ impl Figure for PromptAttentionRate {
     }
 }
 
-/// Transfers between the host's memory and a device's.
+/// The rates of transfers between the host's memory and a device's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRate {
     /// Bytes per second to the device, from the kind of memory that llama.cpp's host weights use.
     pub upload: u64,
     /// Bytes per second from the device.
     pub download: u64,
-    /// Nanoseconds to transfer a token's activations, including the wait for it.
+    /// Nanoseconds to transfer a token's activations, including the wait for the transfer.
     pub crossing_ns: u64,
 }
 
 /// A GPU's memory outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The workload of
-/// the measurement is kept, because a larger one may need more.
+/// the measurement is stored too, because a larger workload may need more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("driver {}, growth {}, measured", Bytes(*driver), Bytes(*growth))]
 #[non_exhaustive]
 #[must_use]
 pub struct LearnedHeadroom {
-    /// Memory that the driver took at the load, on a device that was already open: it excludes a CUDA context.
+    /// Memory that the driver took during the load. The device was already open, so a CUDA context is not included.
     pub driver: u64,
-    /// Further memory taken by the largest batch and a token after it.
+    /// Further memory that the largest batch, and one token after it, took.
     pub growth: u64,
     /// Bytes of the widest activations of that batch, in 32-bit floats.
     pub activations: u64,
@@ -451,8 +452,8 @@ impl LearnedHeadroom {
         self.driver.saturating_add(self.growth)
     }
 
-    /// Merges two measurements: the larger value of each part, with the larger workload. If neither workload covers the
-    /// other, the later one (`self`) is kept: the merged values are an upper bound for it.
+    /// Merges two measurements: takes the larger value of each part, and the larger workload. If neither workload
+    /// covers the other, the later workload (`self`) is kept, for which the merged values are an upper bound.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
@@ -475,7 +476,7 @@ mod tests {
         let both = learned(50, 60, (20, 20));
         assert_eq!(small.and_earlier(large), both);
         assert_eq!(large.and_earlier(small), both);
-        // Neither workload covers the other, and the later one is kept.
+        // Neither workload covers the other, and the later workload is kept.
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
         let text = learned(120, 88, (1, 1)).to_string();

@@ -93,7 +93,7 @@ pub struct Machine {
     /// GPUs that cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_gpus: Vec<UnusedGpu>,
-    /// Sources that detection could not read or had to replace.
+    /// Notes on sources that the detection could not read, or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// ggml's backends in the build that detected this machine (`CPU`, `CUDA`, ...). Empty if no build is known, for
@@ -128,11 +128,9 @@ impl Machine {
         }
     }
 
-    /// This computer, for planning without llama.cpp: NVIDIA's cards and the host. It never fails; see
+    /// This computer, as far as it can be detected without llama.cpp: NVIDIA's cards and the host. It never fails; see
     /// [`notes`](Self::notes).
-    ///
-    /// No CUDA context is opened, so the cost of one still reduces each card's free bytes
-    /// ([`Gpu::free_is_after_opening`]).
+    /// of such a context ([`Gpu::free_is_after_opening`]).
     pub fn detect() -> Self {
         Detector::new().detect()
     }
@@ -149,10 +147,9 @@ impl Machine {
 const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 
 impl Machine {
-    /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name
-    /// (`RTX 4090`), or else, for a GPU without ggml's name, its backend with its number among the GPUs of that
-    /// backend. Upper and lower case are the same.
-    ///
+    /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name (`RTX
+    /// 4090`), or else, for a GPU without ggml's name, its backend with its number among the GPUs of that backend. The
+    /// case of letters does not matter.
     /// # Errors
     ///
     /// A message that lists the GPUs, if none has this name.

@@ -1,11 +1,11 @@
-//! Measured times of loading one model's file, and of moving the running model, on this machine. Loads and moves flow
-//! in; plans with two placements and later moves read the times.
+//! Measured times of loads of one model's file on this machine, and of moves of the running model. In: loads and moves.
+//! Out: times for plans with two placements, and for later moves.
 
 use serde::{Deserialize, Serialize};
 
 use super::conditions::{RateConditions, is_worse};
 
-/// The parts of a move, measured for one file on one machine; empty by default.
+/// How fast the parts of a move are, measured for one file on one machine; empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub struct MoveRates {
 pub struct MoveFigure {
     /// Bytes per second, or nanoseconds.
     pub value: u64,
-    /// The day of the measurement, and other work beside it.
+    /// The day of the measurement, and the other work at that time.
     pub conditions: RateConditions,
 }
 
@@ -48,7 +48,8 @@ impl MoveFigure {
 }
 
 impl MoveRates {
-    /// Adds later figures. Of two figures the less disturbed one is kept, and at equal disturbance the later one.
+    /// Adds later figures. If there are two figures, the less disturbed figure is kept, or the later one if they are
+    /// equally disturbed.
     pub fn merge(&mut self, later: Self) {
         let put = |mine: &mut Option<MoveFigure>, later: Option<MoveFigure>| {
             let Some(later) = later.filter(|later| later.value > 0) else { return };
@@ -68,8 +69,8 @@ impl MoveRates {
         *self == Self::default()
     }
 
-    /// Extra seconds of a load if the page cache lacks this many bytes of the file; `None` if no load from the disk was
-    /// measured.
+    /// The additional seconds of a load if this many bytes of the file are not in the page cache; `None` if no load
+    /// from the disk was measured.
     pub fn cold_seconds(&self, uncached: u64) -> Option<f64> {
         let seconds = |figure: &MoveFigure| 1.0 / figure.value.max(1) as f64;
         let cold = self.cold_file.as_ref().map(seconds)?;
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(rates.cold_seconds(8_000), None);
         rates.cold_file = figure(1_000);
         assert_eq!(rates.cold_seconds(8_000), Some(6.0));
-        // A file that was measured as faster from the disk.
+        // The file was measured to load faster from the disk than from the page cache.
         rates.warm_file = figure(500);
         assert_eq!(rates.cold_seconds(8_000), Some(0.0));
         rates.warm_file = None;

@@ -1,7 +1,7 @@
 //! Names of GPUs in any spelling: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
 
-/// Words that do not distinguish cards. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` distinguish them and are
-/// kept.
+/// Words that do not distinguish cards. Words that do distinguish cards are kept: `Laptop`, `Ti`, `SUPER`, `Max-Q`,
+/// `Quadro` and `Ada`.
 const NOISE: &str = "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition";
 
 /// A name in a canonical form.

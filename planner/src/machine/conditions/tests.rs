@@ -6,8 +6,9 @@ use super::{ConditionsWatch, RateConditions};
 
 const QUARTER: Duration = Duration::from_millis(250);
 
-/// Writes the counters of a machine with two cores: ticks of all processes and of this one, nanoseconds that its two
-/// threads waited, microseconds that its quota stopped it, and the number of heat events.
+/// Writes the counters of a machine with two cores: the ticks of all processes and of this process, the nanoseconds
+/// that this process's two threads waited, the microseconds for which a quota stopped it, and the number of heat
+/// events.
 fn write(root: &Path, [busy, steal, own]: [u64; 3], waited: [u64; 2], [quota, heat]: [u64; 2]) {
     let file = |path: &str, text: String| {
         let path = root.join(path);
@@ -68,7 +69,7 @@ fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
         assert!(!conditions.is_quiet(), "{word}: {conditions:?}");
         assert!(conditions.to_string().contains("beside other work") && conditions.to_string().contains(word));
     }
-    // A disturbance before the measurement weighs less than one during it.
+    // A disturbance before the measurement counts less than a disturbance during it.
     let [before, seen] = [seen([50, 0, 50], 0, [0, 0], 90.0), seen([50, 0, 50], 60, [0, 0], 0.0)];
     assert!(before.disturbance() < seen.disturbance());
 }

@@ -18,8 +18,8 @@ const FILES: [(&str, &[&str]); 2] = [
 
 /// Checks repeatedly for changed limits on this process's processors.
 ///
-/// A check reads a few small files and allocates nothing. Other systems than Linux have no such files, so nothing
-/// changes there.
+/// A check reads a few small files and allocates nothing. On systems other than Linux there are no such files, so a
+/// check never finds a change.
 #[derive(Debug)]
 pub struct CpuWatch {
     root: PathBuf,

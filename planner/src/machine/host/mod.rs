@@ -46,10 +46,10 @@ pub struct Host {
     /// Physical cores, without hyper-threads, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores to compute with, if reported: those that this process may run on (`taskset`, a container's
-    /// cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores, only
-    /// performance cores count: all threads wait for each other after every operation, so one efficiency core would
-    /// delay the rest.
+    /// The physical cores to compute with, if reported: the cores on which this process may run (`taskset`, a
+    /// container's cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores,
+    /// only performance cores count: all threads wait for each other after every operation, so one efficiency core
+    /// would delay the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// The limit on processor time, if a control group around this process has one (a container started with `--cpus`,
@@ -73,11 +73,11 @@ pub struct Host {
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
-    /// A stated number: a hypothetical machine.
+    /// The number was stated, as for a hypothetical machine.
     #[default]
     #[error("as stated")]
     Stated,
-    /// The system's available memory; no limit on the process is tighter.
+    /// The system's available memory. No limit on the process is tighter than it.
     #[error("what the system has available")]
     System,
     /// A control group around the process (a container, a systemd slice, a batch job). Other processes of the group may
@@ -100,8 +100,8 @@ pub enum HostLimit {
 }
 
 impl HostLimit {
-    /// Bytes that the limit allows this process in total, including those in use; `None` if no limit is below the
-    /// physical memory.
+    /// The bytes that the limit allows this process in total, including the bytes in use; `None` if no limit is below
+    /// the physical memory.
     pub const fn bytes(&self) -> Option<u64> {
         match self {
             Self::Cgroup { bytes, .. }
@@ -134,8 +134,8 @@ impl Host {
         return other::detect().0;
     }
 
-    /// The processors of this computer that this process may use now: its cores and the limit on their time. The memory
-    /// is 0.
+    /// The processors of this computer that this process may use now: the cores, and the limit on their time. The
+    /// memory is 0.
     pub fn detect_processors() -> Self {
         #[cfg(target_os = "linux")]
         return linux::processors_under(Tree(Path::new("/")), &mut Notes::default());
@@ -145,10 +145,10 @@ impl Host {
 
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on sources that could not be read.
     ///
-    /// The available memory is that of `/proc/meminfo`, limited by the memory limits of all control groups around the
-    /// process (both versions, from its own group to the top of the mounted hierarchy), by its memory nodes, and by its
-    /// limits on address space and data segment. Page cache that can be dropped counts as free everywhere. The groups
-    /// also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
+    /// The available memory is the number in `/proc/meminfo`, limited by the memory limits of all control groups around
+    /// the process (both versions, from its own group to the top of the mounted hierarchy), by its memory nodes, and by
+    /// its limits on address space and data segment. Page cache that can be dropped counts as free everywhere. The
+    /// groups also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
         let host = linux::detect_under(Tree(root), &mut notes);
@@ -160,11 +160,11 @@ impl Host {
         Self { total, available: total, system_available: total, ..Self::default() }
     }
 
-    /// A hypothetical computer by its processor or common name, with `total` bytes: `Ryzen 9 7950X`, `M3 Max`, `EPYC
-    /// 9654`, `DGX Spark`, `Strix Halo`.
+    /// A hypothetical computer with `total` bytes, found by the name of its processor or its common name: `Ryzen 9
+    /// 7950X`, `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`.
     ///
-    /// It has the processor's cores and the memory that its maker specifies, with a module in each channel;
-    /// [`memory`](Self::memory) computes other bandwidths.
+    /// It has the processor's cores and the memory that its maker specifies, with a module in each channel. For other
+    /// modules, [`memory`](Self::memory) computes the bandwidth.
     ///
     /// ```
     /// use autoplace_planner::machine::{Host, bytes::gib};
@@ -203,14 +203,14 @@ impl Host {
         self
     }
 
-    /// Bytes that this process could take if no other program used memory: the physical memory, or the limit that
-    /// decides `available` if that is lower.
+    /// Bytes that this process could take if no other program used memory: the physical memory, or, if this is lower,
+    /// the limit that decides `available`.
     pub fn usable_total(&self) -> u64 {
         self.limit.bytes().map_or(self.total, |bytes| bytes.min(self.total))
     }
 
-    /// Threads to compute with: one for each usable core, but no more than the limit on their time keeps busy. `None`
-    /// if the system does not report its cores.
+    /// Threads to compute with: one for each usable core, but no more than the limit on processor time keeps busy.
+    /// `None` if the system does not report its cores.
     ///
     /// A fractional limit is rounded up: with one and a half cores, two threads are faster than one.
     pub fn compute_threads(&self) -> Option<u32> {
@@ -224,8 +224,8 @@ impl Host {
         self.cpu_limit.as_ref().map_or(1.0, |limit| (limit.cpus() / f64::from(threads.max(1))).min(1.0))
     }
 
-    /// Whether the Linux that `{root}/proc` describes runs inside Windows (WSL 1 or 2). Microsoft's kernels say so in
-    /// their version and, unless somebody else built them, in their release.
+    /// Whether the Linux that `{root}/proc` describes runs inside Windows (WSL 1 or 2). The version of Microsoft's
+    /// kernels shows this, and the release too unless somebody else has built the kernel.
     pub(super) fn is_wsl(root: &Path) -> bool {
         let tree = Tree(root);
         let says_so = |file| {
@@ -259,14 +259,16 @@ impl Host {
         self
     }
 
-    /// The size, in bytes, of a buffer that exceeds this computer's caches: repeated reads of it hardly hit them.
+    /// The size, in bytes, of a buffer that exceeds this computer's caches: if it is read again and again, hardly
+    /// anything comes from the caches.
     pub fn beyond_caches() -> u64 {
-        // Unreported caches (on systems other than Linux) count as large.
+        // If the system does not report its caches (systems other than Linux), they are assumed to be large.
         buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
-/// Four times the caches, within 64 MiB and 1 GiB, but always at least twice the caches.
+/// Four times the size of the caches, limited to the range from 64 MiB to 1 GiB, but always at least twice the size of
+/// the caches.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))

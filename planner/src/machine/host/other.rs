@@ -1,4 +1,5 @@
-//! Windows, macOS and other systems, by the `sysinfo` crate. This code is compiled for them but has not been run there.
+//! Reads the host on Windows, macOS and other systems, through the `sysinfo` crate. This code is compiled for them but
+//! has not been run there.
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 

@@ -1,6 +1,6 @@
 //! The memory of cards whose driver lacks NVML's second memory query. These are drivers before 510, such as the last
-//! ones for Kepler cards. They have the first query, which `nvml-wrapper` does not support, but `nvidia-smi`, which
-//! comes with each driver, does.
+//! drivers for Kepler cards. They have only the first query. `nvml-wrapper` does not support it, but `nvidia-smi`,
+//! which comes with each driver, does.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The memory of each card by its address, in whole MiB; empty if the program does not run or does not end in time.
 ///
-/// `folder`: the folder of the program; `None` searches as the system does.
+/// `folder` is the folder of the program. With `None`, the program is searched as the system does.
 pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     let mut command = Command::new(program(folder));
     command.args(["--query-gpu=pci.bus_id,memory.total,memory.free", "--format=csv,noheader,nounits"]);

@@ -1,5 +1,5 @@
 //! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). If
-//! llama.cpp has counted the bytes, they are its numbers. Otherwise the weights are exact and the compute buffers are
+//! llama.cpp has counted the bytes, its numbers are used. Otherwise the weights are exact and the compute buffers are
 //! an upper bound.
 
 use std::num::Saturating;
@@ -14,8 +14,9 @@ use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 
 /// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
-/// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
-/// patches per side of a token if the header states none, and whether the header's `image_max_pixels` applies.
+/// `load_hparams`: the tokens of the largest image (0 means a square of `image_size`, also for each tile of a larger
+/// image), the patches per side of a token if the header does not state them, and whether the header's
+/// `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
@@ -28,7 +29,7 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("gemma4v", 1120, 3, false),
     ("qwen2vl_merger qwen2.5vl_merger qwen3vl_merger qwen2.5o ling3vl glm4v", 4096, 2, false),
     ("kimik25", 4096, 1, true),
-    // llama.cpp's limit is 62,500. The limit of a load is this one (autoplace, `load/mmproj.rs`).
+    // llama.cpp's limit is 62,500. A load of autoplace sets the limit of this row (autoplace, `load/mmproj.rs`).
     ("youtuvl", 4096, 2, false),
     ("hunyuanvl", 16384, 2, true),
 ];
@@ -36,11 +37,11 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
 /// Image projectors that cut an image into slices of many shapes.
 const SLICED: &str = "resampler minicpmv4_6";
 
-/// Pixels of a side of Step3-VL's tiles, beside which an image of `image_size` is encoded (mtmd-image.h,
+/// The pixels per side of Step3-VL's tiles. An image of `image_size` is encoded together with them (mtmd-image.h,
 /// `default_image_crop_size`).
 const STEP3_TILE: u64 = 504;
 
-/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
+/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They encode 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
 const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflamingo";
 
@@ -67,7 +68,7 @@ pub(super) struct Mmproj {
     pub(super) counted: Vec<Counted>,
 }
 
-/// llama.cpp's own count for a device.
+/// The bytes that llama.cpp itself has counted for a device.
 #[derive(Debug, Clone)]
 pub(super) struct Counted {
     /// ggml's name of the GPU; `None` for the host.
@@ -120,8 +121,8 @@ impl Mmproj {
         }
     }
 
-    /// Rows that the model must compute at once, if each row of an image attends to all others: those of the largest
-    /// image.
+    /// If each row of an image attends to all other rows, how many rows the model must compute at once: the rows of the
+    /// largest image.
     pub(super) fn rows_at_once(&self) -> Option<u32> {
         let of_images = |encoder: &&Encoder| encoder.is_non_causal;
         self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()
@@ -158,7 +159,7 @@ impl Mmproj {
         // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
         let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
-        // Buffers that are split into chunks have gaps, and the next scores do not fit into them (ggml-vulkan.cpp,
+        // If a buffer is split into chunks, it has gaps into which the next scores do not fit (ggml-vulkan.cpp,
         // `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };
         let (mut compute, mut inputs) = (Saturating(0), Saturating(0));
@@ -187,8 +188,8 @@ impl Mmproj {
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` counts its
-    /// tokens and `merged` the patches of each.
+    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of its tokens,
+    /// and `merged` is the number of patches of each token.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
@@ -234,7 +235,8 @@ impl Encoder {
                 // llama.cpp rounds each side up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = n(longest.unwrap_or(image).div_ceil(side).next_multiple_of(merge));
                 let square = if tokens == 0 { per_side * per_side } else { n(0) };
-                // The sides of a slice are rounded, which makes narrow ones larger (mtmd-image.cpp, `get_best_resize`).
+                // The sides of a slice are rounded, which makes narrow slices larger (mtmd-image.cpp,
+                // `get_best_resize`).
                 let square = if is_listed(SLICED, projector) { square * n(3) / n(2) } else { square };
                 let tokens = if stated.is_some() { 0 } else { tokens };
                 // A patch has three colours of two frames.
@@ -271,10 +273,10 @@ impl Encoder {
             patches,
             tokens,
             merged,
-            // InternVL batches its tiles (models.h, `support_batch`; mtmd.cpp, `mtmd_context_params_default`,
-            // `batch_max_tokens`).
+            // InternVL's tiles are encoded in batches (models.h, `support_batch`; mtmd.cpp,
+            // `mtmd_context_params_default`, `batch_max_tokens`).
             batch: if projector == "internvl" { (n(1024) * per_token / patches).max(n(1)) } else { n(1) },
-            // The picture also occupies the buffer that it is copied from. At most four indices describe the order of
+            // The picture also occupies the buffer from which it is copied. At most four indices describe the order of
             // windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
             beside: n(4) * (n(2) * picture + projected / per_token + n(6)),
             attention: stream * n(17) / n(2),
@@ -303,11 +305,11 @@ impl Encoder {
     }
 
     /// Upper bounds of the encoder's buffers for its largest input: on the device that computes, and on the host, which
-    /// fills them. `scores` is the number of unfused score matrices held at once.
+    /// fills the buffers. `scores` is the number of unfused score matrices held at once.
     ///
     /// `benches/clip-buffers` compares this bound with clip.cpp's reservation, for images from 4 tokens to the largest
     /// and with the rules of CUDA, Vulkan, Metal and the CPU. llama.cpp warms up with a smaller image if a projector
-    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more for a larger one later.
+    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more when a larger image comes later.
     fn buffers(&self, max_image_tokens: Option<u32>, scores: u64) -> (Saturating<u64>, Saturating<u64>) {
         let (positions, scores) = (self.positions(max_image_tokens), Saturating(scores));
         let pairs = positions * positions / self.batch;

@@ -1,9 +1,9 @@
-//! Companions: files loaded beside the main model. A projector (*mmproj*) lets it see or hear, and a small model drafts
-//! for it.
+//! Companions: files that are loaded together with the main model. A projector (*mmproj*) lets it see or hear, and a
+//! small model drafts for it.
 //!
-//! A header flows in. [`CompanionBytes`] flow out, for one GPU that takes the whole companion or for the host alone, so
-//! that a plan can leave room for it. llama.cpp does not split companions by layers: an mmproj goes to one device as a
-//! whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
+//! In: a header. Out: [`CompanionBytes`], for one GPU that takes the whole companion, or for the host alone. With these
+//! bytes, a plan can leave room for the companion. llama.cpp does not split companions by layers: an mmproj goes to one
+//! device as a whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
 //!
 //! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, or of
 //!   the [stated](DraftOptions) layers, in the [context](Companion::draft_context) that llama.cpp's programs use.
@@ -32,7 +32,7 @@ pub use bytes::CompanionBytes;
 pub use error::Error;
 pub use options::DraftOptions;
 
-/// A file that is loaded beside the main model.
+/// A file that is loaded together with the main model.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Gpu, memory::{Companion, ContextParams}};
@@ -102,8 +102,8 @@ impl Companion {
     }
 
     /// Sets the bytes that llama.cpp counts for an mmproj on this device of ggml's (`None`: the host), with this
-    /// setting of flash attention. [`bytes`](Self::bytes) then returns these bytes instead of a bound. They have no
-    /// effect on a draft.
+    /// setting of flash attention. [`bytes`](Self::bytes) then returns these bytes instead of a bound. For a draft,
+    /// this has no effect.
     pub fn counted(mut self, device: Option<&str>, flash: FlashAttention, bytes: CompanionBytes) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.counted.push(Counted { device: device.map(str::to_owned), flash, bytes });
@@ -111,7 +111,7 @@ impl Companion {
         self
     }
 
-    /// Sets the options of a draft. They have no effect on an mmproj.
+    /// Sets the options of a draft. For an mmproj, they have no effect.
     pub fn draft_options(mut self, options: DraftOptions) -> Self {
         if let Kind::Draft(draft) = &mut self.kind {
             draft.options = options;
@@ -135,12 +135,12 @@ impl Companion {
         }
     }
 
-    /// The name for people: `general.name`, or the file's name without one.
+    /// The name for people: `general.name`, or else the file's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The context of a draft beside a main model with these parameters; `None` for an mmproj.
+    /// The context of a draft if the main model's context has these parameters; `None` for an mmproj.
     ///
     /// It has as many tokens as the main model's padded context and one output per sequence (common/speculative.cpp,
     /// `common_base_params_to_speculative`; examples/speculative-simple does the same).
@@ -168,9 +168,9 @@ impl Companion {
         }
     }
 
-    /// The companion's memory beside a main model with these parameters: on this GPU as far as possible (only the
-    /// [stated](DraftOptions) layers of a draft), or on the host if `gpu` is `None`. Only the GPU's backend matters,
-    /// not its free memory.
+    /// The companion's memory if the main model's context has these parameters: on this GPU as far as possible (only
+    /// the [stated](DraftOptions) layers of a draft), or on the host if `gpu` is `None`. Only the GPU's backend
+    /// matters, not its free memory.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Companion {
         }
     }
 
-    /// The ubatch, in tokens, that the main model needs for the companion. If each row of an image attends to all
-    /// others, as Gemma 3's do, all rows of the image must be computed at once. `None` if any ubatch will do.
+    /// The ubatch, in tokens, that the main model needs for the companion. If each row of an image attends to all other
+    /// rows, as in Gemma 3, all rows of the image must be computed at once. `None` if any ubatch is large enough.
     pub fn rows_at_once(&self) -> Option<u32> {
         match &self.kind {
             Kind::Mmproj(mmproj) => mmproj.rows_at_once(),
@@ -191,8 +191,8 @@ impl Companion {
         }
     }
 
-    /// The companion's contribution to the headroom beside the main model's. It computes with its own backend, whose
-    /// pools add to the main model's (the [growth](super::HeadroomParts::growth) part).
+    /// What the companion adds to the headroom of the main model. The companion computes with its own backend, whose
+    /// pools come in addition to the main model's pools (the [growth](super::HeadroomParts::growth) part).
     ///
     /// # Errors
     ///

@@ -1,10 +1,11 @@
-//! The memory limits of the groups around this process: folders flow in, one [`Bound`] for each limit flows out.
+//! The memory limits of the groups around this process: In: the folders of the groups. Out: one [`Bound`] for each
+//! limit.
 //!
-//! Page cache that the kernel can drop is charged to the group but does not count as used here: a group that has just
-//! read a model file looks full and is not (Ollama #15474).
+//! The kernel charges page cache to the group, even if it can drop the cache. Here, such cache does not count as used:
+//! otherwise a group that has just read a model file would look full although it is not (Ollama #15474).
 //!
 //! For groups above the root of a cgroup namespace, version 1 reports the tightest limit (`hierarchical_memory_limit`)
-//! and version 2 nothing.
+//! and version 2 reports nothing.
 
 use super::super::HostLimit;
 use super::super::linux::Bound;
@@ -12,20 +13,22 @@ use super::{Groups, Version};
 use crate::machine::tree::{Notes, Tree, field};
 
 /// Version 1 writes "no limit" as the largest number of whole pages: 0x7ffffffffffff000 with pages of 4 KiB, less with
-/// larger ones.
+/// larger pages.
 const V1_NO_LIMIT: u64 = 1 << 62;
 
 /// Every memory limit of the control groups around this process, with the bytes that it leaves.
 pub(in super::super) fn bounds(groups: &Groups, tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let folders = groups.folders("memory", notes);
-    // A group's limit also applies to the groups below it: always since Linux 5.11, and before unless it was set to 0.
+    // A group's limit also applies to the groups below it: since Linux 5.11 always, and in earlier versions unless this
+    // was switched off with a 0.
     folders.iter().flat_map(|(version, folder)| bounds_of(*version, tree, folder, notes)).collect()
 }
 
 /// The limits of one group, with the bytes that each leaves.
 ///
-/// In version 2 the kernel kills above `memory.max`, and above `memory.high` it slows the group down by constant
-/// reclaiming; both count as limits. Version 1 has one limit, and also reports the tightest one of invisible ancestors.
+/// In version 2, the kernel kills processes of the group above `memory.max`. Above `memory.high`, it slows the group
+/// down because it reclaims memory all the time. Both count as limits. Version 1 has one limit, and also reports the
+/// tightest limit of ancestors that are not visible.
 fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
     let (files, usage): (&[_], _) = match version {
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
@@ -43,7 +46,7 @@ fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) 
     if limits.peek().is_none() {
         return Vec::new();
     }
-    // Version 1's total_ lines include the groups below, as the usage does.
+    // The lines of version 1 that begin with total_ include the groups below, as the usage does.
     let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
         0 => stat_sum(&stat, ["inactive_file", "active_file"]),
         cache => cache,

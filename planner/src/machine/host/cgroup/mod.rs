@@ -48,15 +48,15 @@ impl Groups {
         Self { memberships, mounts: mounts.lines().filter_map(Mount::parse).collect() }
     }
 
-    /// The folders with the files of a controller, without notes on invisible ones.
+    /// The folders with the files of a controller, without notes on invisible groups.
     pub(super) fn folder_names(&self, controller: &str) -> impl Iterator<Item = String> {
         self.folders(controller, &mut Notes::default()).into_iter().map(|(_, folder)| folder)
     }
 
     /// The folders with the files of a controller (`memory`, `cpu`, `cpuset`), the process's own group first.
     ///
-    /// On a hybrid system both versions exist, and only one of them has the controller. The folders of the other
-    /// version do not have the controller's files.
+    /// On a hybrid system both versions exist, but only one of them has the controller. The folders of the other
+    /// version lack the controller's files.
     fn folders(&self, controller: &str, notes: &mut Notes) -> Vec<(Version, String)> {
         let mut all = Vec::new();
         for version in [Version::V2, Version::V1] {
@@ -123,11 +123,12 @@ fn folders<'a>(group: &str, mounts: impl Iterator<Item = &'a Mount> + Clone, not
         let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
         plain.then(|| below.to_string_lossy().into_owned())
     };
-    // Of several mounts of one hierarchy, the one with the longest root is the container's own.
+    // If one hierarchy is mounted several times, the mount with the longest root is the container's own.
     let best =
         mounts.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
-        // Seen from another namespace, the group is below no mount. The mounted group is the best guess.
+        // The path may come from another namespace, so that it is below no mount. The mounted group is then the best
+        // guess.
         let point = &first.point;
         let text = format!("{group} is not below what is mounted at {point}: its limits are read there");
         notes.add("control groups", text);
