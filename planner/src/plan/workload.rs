@@ -66,8 +66,8 @@ impl Workload {
         self
     }
 
-    /// The same prompt and reply, with the middle of the reply at this depth. A depth that is smaller than prompt and
-    /// reply need shortens both.
+    /// The same prompt and reply, with the middle of the reply at this depth. A small depth shortens the prompt, and a
+    /// very small depth also shortens the reply.
     pub fn at_depth(mut self, depth: u32) -> Self {
         self.grows_to = 0;
         self.reply = self.reply.min(depth.saturating_mul(2).max(1));
