@@ -69,7 +69,7 @@ pub struct Plan {
     /// Whether all layers are whole and on GPUs: `n_gpu_layers` is the number of blocks plus one, and no block is
     /// split.
     pub full_offload: bool,
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     #[serde(default, alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists only the host. Its load
@@ -93,9 +93,9 @@ pub struct Plan {
     pub speed: Option<Speed>,
     /// Notes for people: the reason for the placement first, then changes to the request and open questions.
     pub notes: Vec<String>,
-    /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]). `None` if this placement is
-    /// best at every depth, or if moving would not pay. For programs that do not move, this placement is the faster one
-    /// of the two over a whole conversation.
+    /// Another placement, which is faster above a certain depth, or below it ([`Depth::Follow`]). `None` if this
+    /// placement is best at every depth, or if moving would not pay. For programs that do not move texts, this
+    /// placement is the faster of the two over a whole conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_depth: Option<Box<ByDepth>>,
 }

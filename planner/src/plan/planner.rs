@@ -87,14 +87,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans with llama.cpp's own numbers: the estimate proposes placements, and the probe accepts or rejects them.
-    /// llama.cpp has confirmed the resulting placement. It has also rejected the next better one, unless the corrected
-    /// estimate already excludes that.
+    /// llama.cpp has confirmed the resulting placement. It has also rejected the next better placement, unless the
+    /// corrected estimate already excludes that placement.
     ///
-    /// The plan takes at most 6 probes on one GPU and 12 on several. If none of these fits, the search for the most
-    /// layers takes the same number again. A longer context takes up to 3 more. With more than two GPUs, no probe is
-    /// spent on a gain below half a percent. If the planner may choose the type of the cache ([`KvCache`]), its place
-    /// ([`KvPlace`](super::KvPlace)) or a smaller ubatch ([`Request::min_ubatch`]), each combination may take the same
-    /// number of probes.
+    /// The plan needs at most 6 probes on one GPU and 12 on several. If none of the probed placements fits, the search
+    /// for the most layers may use the same number again. Growth of the context may use up to 3 more. With more than
+    /// two GPUs, no probe is spent on a gain below half a percent. If the planner may choose the type of the cache
+    /// ([`KvCache`]), its place ([`KvPlace`](super::KvPlace)) or a smaller ubatch ([`Request::min_ubatch`]), each
+    /// combination may use the same number of probes.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl<'a> Planner<'a> {
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
             // The estimate cannot rank placements by speed if it does not model the architecture. For a context that
-            // predicts further tokens, it lacks only the compute buffers, and probes correct those.
+            // predicts further tokens, the estimate lacks only the compute buffers, and probes correct these.
             (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
             // A request for an exact number of layers gets whole layers, not another split of the same number.
             _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
@@ -260,8 +260,8 @@ impl<'a> Planner<'a> {
         params
     }
 
-    /// The reason why the estimate does not cover this model or context, if there is one. Then only a probe can plan
-    /// it.
+    /// The reason why the estimate does not cover this model or context; only a probe can then plan it. `None` if the
+    /// estimate covers both.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "we have no model of the graph that a context for embeddings computes (llama-graph.cpp, build_pooling)"
@@ -274,7 +274,7 @@ impl<'a> Planner<'a> {
         self.profile.unmodelled().or(embeds).or(predicts)
     }
 
-    /// The plan of a chosen placement, without another one by depth.
+    /// The plan of a chosen placement, without a second placement for other depths.
     pub(super) fn finish(&self, chosen: Chosen<'_>, model: &SpeedModel) -> Result<Plan, Error> {
         let profile = &*self.profile;
         let layers = profile.full_offload();

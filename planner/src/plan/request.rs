@@ -77,8 +77,8 @@ pub enum GpuLayers {
     /// As `Auto`, with at most this many layers, counted from the output layer on: 1 is the output layer alone. A plain
     /// number converts to this variant.
     AtMost(u32),
-    /// Exactly this many layers, counted from the output layer on. A number above that of the model's layers means all.
-    /// A request that does not fit fails instead of shrinking.
+    /// Exactly this many layers, counted from the output layer on. A number larger than the number of the model's
+    /// layers means all layers. A request that does not fit fails instead of shrinking.
     Exactly(u32),
     /// All layers. A request that does not fit fails.
     All,
@@ -127,7 +127,7 @@ pub enum Policy {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KvPlace {
-    /// The place by [`ContextParams::offload_kqv`]: by default with the layer.
+    /// The place that [`ContextParams::offload_kqv`] states: by default with the layer.
     #[default]
     Given,
     /// With the layer, or all caches on the host if that is faster because the freed GPU memory holds more layers. Each
@@ -190,7 +190,7 @@ pub struct Request {
     pub context: Context,
     /// Layers on GPUs.
     pub gpu_layers: GpuLayers,
-    /// The criterion between placements that fit.
+    /// The criterion by which placements that fit are ranked.
     pub policy: Policy,
     /// Memory to leave free on GPUs.
     pub headroom: Headroom,
@@ -225,8 +225,9 @@ pub struct Request {
     #[serde(default)]
     pub at: Vec<u32>,
     /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
-    /// last token. The context reserves an output for each of them, and its logits take memory. 0 means no drafts, or 3
-    /// for a model [with a block that predicts further tokens](ModelProfile::with_mtp).
+    /// last token. The context reserves an output for each of these tokens, and the logits of an output take memory. 0
+    /// means no drafts; for a model [with a block that predicts further tokens](ModelProfile::with_mtp), 0 means 3
+    /// drafts.
     #[serde(default)]
     pub draft_max: u32,
     /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
@@ -248,7 +249,7 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_split: Vec<f32>,
     /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Any other
-    /// `n_ctx` counts as [`Context::Tokens`], and is an error beside another `context`.
+    /// `n_ctx` counts as [`Context::Tokens`], and is an error if `context` is set to anything else.
     pub params: ContextParams,
 }
 
@@ -295,7 +296,7 @@ impl Request {
         self
     }
 
-    /// Sets the criterion between placements that fit.
+    /// Sets the criterion by which placements that fit are ranked.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
@@ -370,7 +371,7 @@ impl Request {
         self
     }
 
-    /// Sets this many sequences of this many tokens each.
+    /// Sets the number of sequences, and the tokens of context for each.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
         self.params.n_seq_max = sequences;
         self.context = Context::Tokens(sequences.saturating_mul(tokens_each));
@@ -389,7 +390,8 @@ impl Request {
         self
     }
 
-    /// Sets whether the file is mapped, if every device can use a mapped file, or read (llama.cpp: `true`).
+    /// Sets whether the file is mapped (`true`, llama.cpp's default) or read. It is mapped only if every device can use
+    /// a mapped file.
     pub fn mmap(mut self, map: bool) -> Self {
         self.params.mmap = map;
         self

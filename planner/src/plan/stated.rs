@@ -33,8 +33,8 @@ impl Planner<'_> {
         !self.request.overrides.is_empty() || !self.request.tensor_split.is_empty()
     }
 
-    /// The stated placement with the requested number of layers on GPUs. If the request states none, the largest number
-    /// that fits.
+    /// The stated placement with the requested number of layers on GPUs. If the request states no number, the largest
+    /// number that fits is used.
     pub(super) fn stated<'s>(&'s self, params: &ContextParams, probe: Option<&dyn Probe>) -> Result<Chosen<'s>, Error> {
         let layers = self.profile.full_offload();
         let range = self.request.gpu_layers.range(layers);
@@ -177,7 +177,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Blocks on GPUs with at least one weight that an override keeps on the host.
+    /// The number of blocks on GPUs with at least one weight that an override keeps on the host.
     fn blocks_with_weights_on_the_host(&self, split: &Split, assignment: &Assignment) -> u32 {
         let Ok(rules) = memory::OverrideRules::new(&split.overrides, self.machine.gpus.len()) else { return 0 };
         let blocks = self.profile.weights.blocks.iter().zip(&assignment.blocks);

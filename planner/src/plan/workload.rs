@@ -22,7 +22,7 @@ use crate::machine::ParseError;
 /// seconds of the prompt + reply / (N - P) * integral of t(d) from d = P to d = N
 /// ```
 ///
-/// The weights of prompt and reply are thus the same as without growth.
+/// Prompt and reply thus count as much as without growth.
 ///
 /// ```
 /// use autoplace_planner::plan::Workload;
@@ -66,7 +66,8 @@ impl Workload {
         self
     }
 
-    /// The same prompt and reply, with the middle of the reply at this depth. A depth within them shortens them.
+    /// The same prompt and reply, with the middle of the reply at this depth. A small depth shortens the prompt, and a
+    /// very small depth also shortens the reply.
     pub fn at_depth(mut self, depth: u32) -> Self {
         self.grows_to = 0;
         self.reply = self.reply.min(depth.saturating_mul(2).max(1));

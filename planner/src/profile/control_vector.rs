@@ -1,5 +1,5 @@
-//! Control vectors: a direction for each layer, added to the layer's output. A header flows in, then the file's
-//! numbers.
+//! Control vectors: a direction for each layer, added to the layer's output. The header flows in first, and the numbers
+//! of the file are read later.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -29,12 +29,12 @@ pub enum MtpError {
     Embeds { model: String },
 }
 
-/// Weights that models/*.cpp assert in every prediction block, by the middle of their names.
+/// The weights that models/*.cpp assert in every prediction block. Each entry is the middle of a weight's name.
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
-/// The weights that a prediction block of this architecture needs beside [`ALWAYS`] (models/*.cpp, `graph_mtp`). The
-/// error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's memory cannot drop
-/// single tokens.
+/// The weights that a prediction block of this architecture needs in addition to [`ALWAYS`] (models/*.cpp,
+/// `graph_mtp`). The error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's
+/// memory cannot drop single tokens.
 fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),

@@ -4,7 +4,7 @@
 //! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which spreads large elements over all of them.
 //! Each cache keeps one matrix for the keys and one for the values of each block, in a buffer of its own on the block's
 //! device. The environment variable `LLAMA_ATTN_ROT_DISABLE` leaves the matrices out. The estimate ignores the
-//! variable, so it is then too high by these matrices.
+//! variable, so with the variable set the estimate is too high by the bytes of the matrices.
 
 use super::{BlockState, Hyperparameters, KeptTensor, Part, Rotation, Rows};
 
@@ -15,7 +15,7 @@ const LEAST: u32 = 64;
 const ALWAYS: &str = "deepseek32 deepseek4 glm-dsa dots3note mistral-large4";
 
 /// Sets the matrix of each tensor (llama-kv-cache.cpp, the constructor). `windowed` has a flag for each block, or is
-/// empty. `index_k` is the number of elements of an index key, 0 without one.
+/// empty. `index_k` is the number of elements of an index key, or 0 without index keys.
 pub(super) fn set(
     blocks: &mut [BlockState],
     architecture: &str,
@@ -63,7 +63,7 @@ fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameter
     }
 }
 
-/// The matrix for keys, given the elements of a head in this block and in the first one.
+/// The matrix for keys, given the elements of a head in this block and in the first block.
 const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     // The largest power of two, at least 64, that divides the elements of the head.
     let mut width = LEAST;
@@ -78,7 +78,7 @@ const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     }
 }
 
-/// The matrix for values, given the elements of a head in this block and in the first one.
+/// The matrix for values, given the elements of a head in this block and in the first block.
 const fn of_values(head: u32, first: u32) -> Rotation {
     if head > 0 && first.is_multiple_of(LEAST) { Rotation::IfQuantised(LEAST) } else { Rotation::Never }
 }

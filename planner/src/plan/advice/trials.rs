@@ -1,4 +1,4 @@
-//! Trial plans with changes to the model, the machine or the request, and their gain.
+//! Trial plans with changes to the model, the machine or the request, and the gain of these plans.
 
 use std::borrow::Cow;
 
@@ -58,7 +58,7 @@ impl Planner<'_> {
     }
 }
 
-/// The base that changes are tried on.
+/// The planner and the plan that trials begin with.
 pub(super) struct Trials<'a> {
     /// The planner without a change.
     pub(super) planner: Planner<'a>,
@@ -102,8 +102,8 @@ impl<'a> Trials<'a> {
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
     }
 
-    /// Whether everything fits with these changes. In a plan that fits, no part of a block stays on the host, so this
-    /// search leaves out parts and is many times as fast.
+    /// Whether everything fits with these changes. If everything fits, no part of a block stays on the host. So this
+    /// search leaves out parts, and is many times as fast.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {
@@ -124,8 +124,8 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The smallest of ascending changes with which everything fits. Without one: the first change that makes an
-    /// unloadable model loadable, or the first worthwhile one, because each later change costs more quality.
+    /// The smallest of ascending changes with which everything fits. If there is none, the first change that makes an
+    /// unloadable model loadable, or else the first worthwhile change, because each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
@@ -140,7 +140,7 @@ impl<'a> Trials<'a> {
     }
 
     /// The change, if it is worth it: everything fits, or more of the model is on GPUs and generation is faster by a
-    /// tenth. Without known speeds, more on GPUs is enough.
+    /// tenth. Without known speeds, it is enough that more of the model is on GPUs.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
             let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());

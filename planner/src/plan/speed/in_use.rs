@@ -1,9 +1,9 @@
 //! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in.
 //! Corrected rates for the device's weights, attention or prompts flow out.
 //!
-//! Real use shows only the total time of a token. The device with the largest part of the time is corrected, and the
-//! whole difference is attributed to its longest part: usually the weights at shallow depths, and attention at deep
-//! ones.
+//! Real use shows only the total time of a token. Only the device that takes most of the time is corrected. The whole
+//! difference is attributed to the longest part of that device's work: usually to the weights at shallow depths, and to
+//! attention at deep ones.
 
 use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
@@ -37,7 +37,7 @@ pub struct Correction {
     /// The device.
     pub place: Place,
     kind: Kind,
-    /// The real speed of the device as a multiple of the speed by its rate.
+    /// The real speed of the device as a multiple of the speed that its rate predicts.
     pub factor: f64,
 }
 
@@ -70,7 +70,7 @@ impl InUse {
         let (seen, predicted) = (self.seconds(), self.predicted(model, assignment));
         let is_usable = seen > 0.0 && predicted > 0.0 && seen.is_finite() && predicted.is_finite();
         let (place, kind, part) = is_usable.then(|| self.dominant(model, assignment, predicted))??;
-        // With this time of the part, the sum would equal the measured time.
+        // If the part took this time, the sum would equal the measured time.
         let must_be = (part + seen - predicted).max(part / MAX_FACTOR);
         let factor = (part / must_be).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         factor.is_finite().then_some(Correction { place, kind, factor })
@@ -137,7 +137,7 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 impl Correction {
     /// Corrects the device's rates that `model` used for the prediction: those of its weight types, of its cache or of
     /// its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
-    /// Earlier use is weighted by its tokens, but not at all if the new use `refutes` the earlier correction.
+    /// Earlier use counts by its tokens. It does not count if the new use `refutes` the earlier correction.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {

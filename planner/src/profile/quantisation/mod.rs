@@ -1,4 +1,5 @@
-//! The published quantisations, and the profile of the same model in another one: only types and bytes differ.
+//! The published quantisations, and the profile of a model in another quantisation, which differs only in types and
+//! bytes.
 
 mod mixture;
 
@@ -13,8 +14,8 @@ use super::{ModelProfile, Weight, WeightBytes};
 use mixture::{Mixture, block_of};
 
 /// One line for each quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), the type of
-/// the output matrix and of token embeddings that serve as one (`llama_tensor_get_type_impl`), and the bits per element
-/// of all blocks' matrices in the published Llama 3.1 8B.
+/// the output matrix and of token embeddings that serve as output matrix (`llama_tensor_get_type_impl`), and the bits
+/// per element of all blocks' matrices in the published Llama 3.1 8B.
 macro_rules! quantisations {
     ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
         /// A quantisation of a whole model: the type of each matrix. See [`ModelProfile::quantised`].
@@ -77,7 +78,8 @@ impl ModelProfile {
     /// llama-quantize keeps stay as they are. Rows that are not whole blocks get llama-quantize's fallback type
     /// (src/llama-quant.cpp, `tensor_type_fallback`).
     ///
-    /// The bytes of tensors are exact. The bytes of the file ignore the change of its header, some bytes.
+    /// The bytes of tensors are exact. The bytes of the file are slightly wrong, because the header's length is taken
+    /// as unchanged.
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();
