@@ -117,7 +117,7 @@ impl DeviceArgs {
     ///
     /// # Errors
     ///
-    /// Those of [`keep`](Self::keep) and [`over`](Self::over), and those of the detection of devices.
+    /// The errors of [`keep`](Self::keep) and [`over`](Self::over), and those of the detection of devices.
     pub(crate) fn load(&self, builder: ModelBuilder, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
         // If no setting depends on the machine's devices, they need not be detected: the load does that itself.
         let mut machine = if self.name_devices() { load::detect()? } else { Machine::new(Host::new(0)) };

@@ -168,7 +168,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat).
+    /// The errors of [`chat`](Self::chat).
     pub fn message(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, shown) = messages::translate(body)?;
         let answer = self.answer(Endpoint::Messages, &body);
@@ -192,7 +192,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
+    /// The errors of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
     pub fn respond(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, asked) = responses::translate(body, &self.responses)?;
         let answer = self.answer(Endpoint::Responses, &body);
@@ -248,7 +248,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat).
+    /// The errors of [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = TextRequest::read(body, (&self.model, &self.sampling))?;
         self.submit(Endpoint::Completions, &request.options, (request.texts, &[]), || Reading::Text)
@@ -260,7 +260,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Those of [`chat`](Self::chat), and status 501 if the vocabulary has no fill-in-the-middle tokens.
+    /// The errors of [`chat`](Self::chat), and status 501 if the vocabulary has no fill-in-the-middle tokens.
     pub fn infill(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let own = (&self.model, &self.sampling);
         let read = self.engine.with_vocab(|vocab| InfillRequest::read(body, own, vocab, self.is_suffix_first));

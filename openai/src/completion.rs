@@ -215,7 +215,7 @@ impl Completion {
     ///
     /// # Errors
     ///
-    /// As [`response`](Self::response).
+    /// The errors of [`response`](Self::response).
     pub fn wait(self) -> Result<Value, ApiError> {
         block_on(self.response())
     }

@@ -108,8 +108,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// Those of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message is
-    /// removed again.
+    /// The errors of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message
+    /// is removed again.
     pub fn say(&mut self, content: impl Into<Content>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         match self.begin() {
@@ -126,8 +126,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// Those of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`]. On
-    /// an error, the message is removed again.
+    /// The errors of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`].
+    /// On an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<Content>) -> Result<T, Error> {
         let before = self.messages.len();
         // The tools stay in the prompt, so that it still begins as the prompt in the server's cache.

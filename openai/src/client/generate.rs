@@ -139,8 +139,8 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A refusal by
-    /// the server arrives as the first item of the stream.
+    /// The errors of [`Endpoint::chat`], [`Error::Inexpressible`], [`Error::NotFinite`] and [`Error::Thread`]. A
+    /// refusal by the server arrives as the first item of the stream.
     pub fn stream(self) -> Result<TextStream, Error> {
         if self.endpoint.surface == Surface::Responses {
             return Err(Error::Inexpressible { what: "the continuation of a prompt, in the Responses API" });
@@ -154,7 +154,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`stream`](Self::stream), and the first error of the stream.
+    /// The errors of [`stream`](Self::stream), and the first error of the stream.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.collect()
     }
@@ -163,7 +163,7 @@ impl GenerateRequest {
     ///
     /// # Errors
     ///
-    /// Those of [`text`](Self::text), [`Error::Incomplete`] and [`Error::NotOfType`].
+    /// The errors of [`text`](Self::text), [`Error::Incomplete`] and [`Error::NotOfType`].
     pub fn parse<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Error> {
         let mut stream = self.constraint(Constraint::of_type::<T>()).stream()?;
         let text = stream.by_ref().collect::<Result<String, Error>>()?;

@@ -189,7 +189,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`models`](Self::models) if no model was named; [`Error::WhichModel`] unless there is exactly one.
+    /// The errors of [`models`](Self::models) if no model was named; [`Error::WhichModel`] unless there is exactly one.
     pub fn chat(&self) -> Result<Chat, Error> {
         self.name()?;
         Ok(Chat::new(self.generate("")))

@@ -225,7 +225,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ///
 /// # Errors
 ///
-/// Those of [`blocking`].
+/// The errors of [`blocking`].
 pub(super) async fn read<T: Send + 'static>(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
