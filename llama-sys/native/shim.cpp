@@ -122,8 +122,8 @@ size_t output_bytes(const llama_context * ctx) {
     const size_t rows   = std::max(cparams.n_outputs_max, cparams.n_seq_max);
     const bool has_embd = cparams.embeddings || model.arch == LLM_ARCH_T5;
     const size_t n_embd = model.hparams.n_embd_out();
-    // The constructor makes room for one row with logits for each sequence. The buffer never shrinks. It grows without
-    // room for logits if the context's graphs, for embeddings, compute none.
+    // The constructor makes room for one row with logits for each sequence. The buffer never shrinks. If the
+    // graphs compute embeddings and no logits, it grows without room for logits.
     const bool has_logits = !cparams.embeddings || model.arch == LLM_ARCH_T5 || ctx->get_gf_res_reserve()->get_logits();
     const size_t n_vocab  = model.vocab.n_tokens();
     const size_t first    = (n_vocab + (has_embd ? n_embd : 0)) * cparams.n_seq_max;
