@@ -1,4 +1,4 @@
-//! Options of a draft model. The plan chooses those that are not given.
+//! Options of a draft model. If an option is not given, the plan chooses it.
 
 use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
@@ -54,7 +54,7 @@ impl DraftOptionArgs {
     }
 }
 
-/// The number of layers; `None` leaves it to the plan.
+/// The number of layers; with `None`, the plan chooses it.
 const fn number(layers: GpuLayers) -> Option<u32> {
     match layers {
         GpuLayers::Exactly(layers) | GpuLayers::AtMost(layers) => Some(layers),

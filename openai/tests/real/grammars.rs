@@ -1,4 +1,5 @@
-//! Texts that llama.cpp's published grammars hold: token by token beside llama-server's, and by llama.cpp's own parser.
+//! Texts that follow llama.cpp's published grammars. They are compared with llama-server's, token by token, and
+//! llama.cpp's own parser checks them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,16 +17,16 @@ use crate::tools::LlamaServer;
 /// Maximum tokens of each text.
 const TOKENS: usize = 48;
 
-/// The context of both sides.
+/// The context length for both sides.
 const N_CTX: u32 = 4096;
 
 /// Number of texts for each grammar.
 const TEXTS: usize = 6;
 
-/// Maximum tokens of a sampled text. Most texts of most grammars end by themselves before.
-const SAMPLED_TOKENS: usize = 96;
+/// Maximum tokens of a sampled text. With most grammars, most texts end by themselves before this.
+const SAMPLED_TOKENS: usize = 160;
 
-/// Without the grammars nothing is compared, and without llama-server only with llama.cpp's own parser.
+/// Without the grammars, nothing is compared. Without llama-server, only llama.cpp's own parser is used.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     let Some(folder) = setting.grammars.as_deref() else {
         return Ok(Vec::new());
@@ -63,7 +64,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// Samples texts with the grammar, and gives each to llama.cpp's own parser of grammars.
+/// Samples texts with the grammar, and passes each to llama.cpp's own grammar parser.
 fn sampled(model: &Model, grammar: &str, name: &str) -> Outcome<Row> {
     let native = model.native()?;
     let mut refused = Vec::new();
@@ -84,8 +85,8 @@ fn sampled(model: &Model, grammar: &str, name: &str) -> Outcome<Row> {
     Ok(row)
 }
 
-/// The first token that llama.cpp's grammar does not allow. The place after the last token stands for an end that it
-/// does not allow.
+/// The index of the first token that llama.cpp's grammar does not allow. The index after the last token means that the
+/// grammar does not allow the text to end there.
 fn first_refused(native: &llama_sys::Model, grammar: &str, text: &[i32], is_whole: bool) -> Outcome<Option<usize>> {
     let vocab = native.vocab();
     let mut parser = Sampler::chain(native)?.grammar(grammar, "root")?.greedy()?;
