@@ -9,6 +9,9 @@ use super::error::ApiError;
 /// Maximum entries of a list of adapters.
 pub(super) const MAX_ADAPTERS: usize = 256;
 
+/// Maximum characters of a name in an error.
+const MAX_SHOWN: usize = 256;
+
 /// The adapters in use, by the names that the library gives them, each with its scale. All other adapters are off.
 pub(super) type Set = Vec<(String, f32)>;
 
