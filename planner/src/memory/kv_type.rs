@@ -13,9 +13,9 @@ macro_rules! kv_types {
     ($($(#[$default:meta])* $name:ident;)*) => {
         /// A type for keys or values in the cache.
         ///
-        /// llama.cpp writes the cache with `SET_ROWS`. The CPU writes every type that it can quantise to (ggml-cpu.cpp,
-        /// `ggml_backend_cpu_device_supports_op`). CUDA writes only these nine (ggml-cuda.cu,
-        /// `ggml_backend_cuda_device_supports_op`), which are also those of llama.cpp's programs (common/arg.cpp,
+        /// llama.cpp writes the cache with `SET_ROWS`. The CPU can write every type to which it can quantise
+        /// (ggml-cpu.cpp, `ggml_backend_cpu_device_supports_op`). CUDA can write only these nine types (ggml-cuda.cu,
+        /// `ggml_backend_cuda_device_supports_op`), which are also the types of llama.cpp's programs (common/arg.cpp,
         /// `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types, missing_docs)] // `Q8_0` is the name by which everybody knows it.
@@ -32,7 +32,7 @@ macro_rules! kv_types {
                 match self { $(Self::$name => TensorType::$name,)* }
             }
 
-            /// Whether the type is quantised: blocks of elements share a scale.
+            /// Whether the type is quantised: the elements of a block share a scale.
             pub const fn is_quantized(self) -> bool {
                 self.tensor_type().is_quantized()
             }

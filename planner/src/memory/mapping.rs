@@ -1,5 +1,5 @@
-//! Whether a model's file is mapped or read. The file and the GPUs of a placement flow in; the reason against mapping
-//! flows out.
+//! Whether a model's file is mapped or read. In: the file and the GPUs of a placement. Out: the reason why the file is
+//! not mapped.
 
 use crate::gguf::Header;
 use crate::machine::{Bytes, Gpu, GpuKind, gib};
@@ -12,8 +12,8 @@ use super::backend::Family;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// The largest upload from a mapped file that ROCm completed in published reports. Larger ones hung (ROCm's own #5952;
-/// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
+/// The largest upload from a mapped file that ROCm completed in published reports. Larger uploads hung (#5952 of ROCm
+/// itself; llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
 /// Why a file is read although the request allows mapping.
@@ -24,8 +24,8 @@ pub enum NotMapped {
     /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
-    /// Metal maps the whole range of the file from the first to the last of a GPU's weights, including the host's
-    /// weights in between (llama-model.cpp, `load_tensors`). No probe sees those bytes.
+    /// Metal maps the whole range of the file from the first to the last weight of a GPU, including the host's weights
+    /// in between (llama-model.cpp, `load_tensors`). No probe sees those bytes.
     #[error("the file is read, not mapped: Metal would map weights of the host for the GPU too")]
     Metal,
     /// An integrated GPU copies the mapped weights into the same memory (ggml-org/llama.cpp#26081).
@@ -61,14 +61,14 @@ impl FileFacts {
 }
 
 impl NotMapped {
-    /// The reason against mapping the file, whatever GPUs hold the weights.
+    /// The reason why the file cannot be mapped, whatever GPUs hold the weights.
     pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
     }
 
-    /// The reason against mapping a file whose weights these GPUs hold. `None` if it is mapped, provided that
-    /// [`ContextParams::mmap`] allows it.
+    /// The reason why a file cannot be mapped if these GPUs hold its weights. `None` if it can; it is then mapped,
+    /// provided that [`ContextParams::mmap`] allows it.
     pub fn check(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
         let of_gpu = |gpu: &&Gpu| match (Family::from_backend(&gpu.backend), gpu.kind) {
             (Family::Metal, _) => Some(Self::Metal),
@@ -116,7 +116,7 @@ mod tests {
             (32, 8, vec![("CUDA", Discrete, 24), ("Vulkan", Integrated, 32)], twice),
             (32, 8, vec![("MTL", Integrated, 32)], Some(NotMapped::Metal)),
             (32, 8, vec![("RPC", Remote, 32)], None),
-            // A small model, or a card too small to hold much of the model.
+            // The model is small, or the card is too small to hold much of it.
             (32, 8, vec![("ROCm", Discrete, 96)], None),
             (32, 80, vec![("ROCm", Discrete, 8)], None),
             (32, 58, vec![("ROCm", Discrete, 32); 3], Some(NotMapped::Rocm)),

@@ -11,14 +11,15 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::{Error, Place, TensorOverride};
 
-/// Maximum bytes of all patterns of a plan. Our own take about 2 KiB for the models with the most blocks.
+/// Maximum bytes of all patterns of a plan. For the models with the most blocks, the patterns of our own plans take
+/// about 2 KiB.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Maximum bytes of the names given to llama.cpp, which compiles them again for every tensor.
+/// The maximum number of bytes in the names that llama.cpp gets. llama.cpp compiles these names again for every tensor.
 const MAX_NAME_BYTES: usize = 8 << 10;
 
-/// Bytes of compiled pattern allowed for each byte of its text. A character takes 32 bytes, and a group or a class of a
-/// few ranges twice that. `(a{99}){99}` needs thousands.
+/// Bytes of compiled pattern allowed for each byte of its text. A character takes 32 bytes, and a group, or a class of
+/// a few ranges, takes twice as many. `(a{99}){99}` needs thousands per character.
 const COMPILED_BYTES_PER_BYTE: usize = 64;
 
 /// A pattern that no name matches: its override moves nothing.
@@ -31,7 +32,7 @@ pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
 #[derive(Debug, Clone)]
 enum Pattern {
     /// The form that the search writes: `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. A regular expression would try every number
-    /// on each name, which took a sixth of the planning time for 80 blocks.
+    /// on each name. This took a sixth of the planning time for a model of 80 blocks.
     Parts {
         blocks: BTreeSet<String>,
         stems: BTreeSet<String>,
@@ -92,7 +93,8 @@ impl OverrideRules {
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The place of the weight with this name, if an override moves it. The first pattern found in the name decides.
+    /// The place of the weight with this name, if an override moves it. The first pattern that is found in the name
+    /// decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
         self.0.iter().find(|(pattern, _)| pattern.is_in(name)).map(|&(_, place)| place)
     }

@@ -10,15 +10,16 @@ use super::{Error, Place};
 #[non_exhaustive]
 #[must_use]
 pub struct Split {
-    /// Layers on GPUs, counted from the end; the output layer is the first of them.
+    /// The number of layers on GPUs, counted from the end, where the output layer is the first.
     pub n_gpu_layers: u32,
-    /// Proportion of these layers for each GPU, in the GPUs' order. Empty: in proportion to their free bytes.
+    /// The proportion of these layers for each GPU, in the order of the GPUs. If this is empty, the layers are split in
+    /// proportion to the GPUs' free bytes.
     pub tensor_split: Vec<f32>,
-    /// Weights placed apart from their layer. The first pattern that matches a name decides.
+    /// Weights that are placed apart from their layer. The first pattern that matches a name decides.
     pub overrides: Vec<TensorOverride>,
 }
 
-/// Weights placed apart from their layer. Their cache stays with the layer.
+/// Weights that are placed apart from their layer. The layer's cache stays with the layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorOverride {
@@ -30,7 +31,7 @@ pub struct TensorOverride {
 }
 
 impl Split {
-    /// A split with `n_gpu_layers` layers on GPUs, in proportion to their free bytes.
+    /// A split with `n_gpu_layers` layers on GPUs, split in proportion to the GPUs' free bytes.
     pub const fn layers(n_gpu_layers: u32) -> Self {
         Self { n_gpu_layers, tensor_split: Vec::new(), overrides: Vec::new() }
     }
@@ -59,7 +60,7 @@ impl Split {
         self
     }
 
-    /// The overrides in the form for llama.cpp: their patterns list the matching names among the model's `tensors`.
+    /// The overrides in the form for llama.cpp: the new patterns list the matching names among the model's `tensors`.
     /// llama.cpp's `std::regex` backtracks, so it must not get another person's pattern.
     ///
     /// # Errors

@@ -5,14 +5,14 @@ use crate::profile::{BlockState, Rows};
 
 use super::Place;
 
-/// The stored bytes of one device, and the facts that its compute buffer depends on.
+/// The stored bytes of one device, and the facts on which its compute buffer depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) weights: u64,
     pub(super) kv: u64,
     /// The largest matrices on the device.
     pub(super) largest: Largest,
-    /// The kinds of caches that its blocks have, on whatever device the caches are.
+    /// The kinds of caches that the device's blocks have, on whatever device the caches are.
     pub(super) held: CacheKinds,
 }
 
@@ -60,7 +60,7 @@ impl CacheKinds {
         Self { full: !windowed && !block.kept.is_empty(), windowed }
     }
 
-    /// The kinds of caches that either has.
+    /// The kinds of caches that are in at least one of the two.
     pub(super) const fn and(self, other: Self) -> Self {
         Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
     }

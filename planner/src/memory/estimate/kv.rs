@@ -1,5 +1,5 @@
-//! Bytes of keys, values and recurrent states on each device, with the matrices that rotate quantised keys and values:
-//! exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and
+//! Bytes of keys, values and recurrent states on each device, together with the matrices that rotate quantised keys and
+//! values. They are exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and
 //! llama-memory-recurrent.cpp).
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ struct Copied {
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    /// Cells of the largest windowed cache; 0 without one.
+    /// Cells of the largest windowed cache; 0 without such a cache.
     pub(super) window_cells: u64,
 }
 
@@ -90,7 +90,7 @@ impl Shape<'_> {
         each.saturating_mul(count)
     }
 
-    /// A tensor's type, elements of a row, and number of rows.
+    /// The type of a tensor, the number of elements in a row, and the number of rows.
     fn tensor(&self, kept: &KeptTensor) -> (TensorType, u64, u64) {
         let (type_k, type_v) = (self.params.type_k.tensor_type(), self.params.type_v.tensor_type());
         let (ty, n) = match kept.part {
@@ -103,7 +103,8 @@ impl Shape<'_> {
         (ty, u64::from(n), self.rows(kept.rows))
     }
 
-    /// The width of the square matrix that rotates this tensor; 0 without one (llama-kv-cache.cpp, `init_rotation`).
+    /// The width of the square matrix that rotates this tensor; 0 without such a matrix (llama-kv-cache.cpp,
+    /// `init_rotation`).
     fn rotation(&self, kept: &KeptTensor) -> u64 {
         let (ty, _, _) = self.tensor(kept);
         match kept.rotation {
@@ -182,7 +183,7 @@ impl KvTable {
         self.offload && place(copy.from) != place(il) && is_first()
     }
 
-    /// Adds the caches under this assignment: each on its block's device, or all on the host.
+    /// Adds the caches under this assignment: each cache on the device of its block, or all caches on the host.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         for (il, (cache, &place)) in self.blocks.iter().zip(&assignment.blocks).enumerate() {
             let held = &mut cost.at(place).held;
@@ -222,9 +223,9 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
     bytes(true).saturating_sub(bytes(false))
 }
 
-/// The state of each block, and the width of the widest values. If the layout is unknown, every block counts as if it
-/// kept every token. That is too much for sliding windows, compressed keys and shared caches, and leaves recurrent
-/// states out.
+/// The state of each block, and the width of the widest values. If the layout is unknown, every block is counted as if
+/// it kept every token. This is too much for sliding windows, compressed keys and shared caches, and it leaves out
+/// recurrent states.
 fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {
         KvLayout::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),

@@ -1,9 +1,9 @@
-//! The estimate: a placement's memory by arithmetic over the header, in microseconds.
+//! The estimate: the memory of a placement, computed from the header in microseconds.
 //!
 //! - Weights are exact to the byte for any list of GPUs, `tensor_split` and overrides: [`Estimate::is_exact`].
-//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout), and for most other
-//!   models an upper bound.
-//! - Compute buffers come from a formula, within 3 % or 32 MiB of a device's total in 95 % of cases:
+//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout), and an upper bound
+//!   for most other models.
+//! - Compute buffers come from a formula, which is within 3 % or 32 MiB of a device's total in 95 % of the cases:
 //!   [`Estimate::with_uncertainty`].
 
 pub mod assignment;
@@ -62,8 +62,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Prepares the estimate: sums up each layer once. Layers are split in proportion to the GPUs' free bytes, as in
-    /// llama.cpp.
+    /// Prepares the estimate, for which each layer is summed up once. Layers are split in proportion to the GPUs' free
+    /// bytes, as in llama.cpp.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl Estimate {
     }
 
     /// Splits the layers by these proportions instead of the GPUs' free bytes, as llama.cpp's `tensor_split` does. If
-    /// all are 0 or none is given, the free bytes still decide.
+    /// all proportions are 0, or if there are none, the layers are still split by the free bytes.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. Caches stay with
-    /// the layers.
+    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. The caches stay
+    /// with their layers.
     ///
     /// # Errors
     ///
@@ -201,8 +201,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. The bytes on
-    /// the host are approximate. `il` is `n_layer` for the output layer.
+    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. On the host,
+    /// the bytes are approximate. For the output layer, `il` is `n_layer`.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
@@ -213,10 +213,10 @@ impl Estimate {
     }
 
     /// Bytes per device under this assignment, and the bytes by which the compute buffers may exceed them: an eighth of
-    /// the buffers and of the logits, at least 8 MiB, and more for details that the formula does not cover.
+    /// the buffers and of the logits, at least 8 MiB, and more if there are details that the formula does not cover.
     ///
-    /// The assignment must belong to this model and these GPUs. A layer on a GPU outside the estimate counts as the
-    /// host's.
+    /// The assignment must belong to this model and these GPUs. If a layer is on a GPU that is not in the estimate, it
+    /// counts as on the host.
     pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);
@@ -253,9 +253,9 @@ impl Estimate {
         self.known
     }
 
-    /// Whether weights and cache match llama.cpp to the byte: their layouts are known, and so are each GPU's layout
-    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, it may differ by
-    /// about 32 bytes per GiB in either direction.
+    /// Whether weights and cache match llama.cpp to the byte. They do if their layouts and the layout rules of each GPU
+    /// are known. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, it may differ
+    /// by about 32 bytes per GiB in either direction.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

@@ -1,9 +1,9 @@
 //! Advice for a model that does not fully fit. The planner tries each change on the changed model, machine or request,
-//! and lists it only if the resulting plan is better.
+//! and lists a change only if the resulting plan is better.
 //!
-//! A [`Planner`] flows in, an [`Advice`] flows out: at most one item for each kind of change, in the order of the
-//! user's cost: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
-//! ([`cards`]).
+//! In: a [`Planner`]. Out: an [`Advice`] with at most one item for each kind of change. The items are ordered by what
+//! they cost the user: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other
+//! hardware ([`cards`]).
 
 mod cards;
 mod change;
@@ -40,11 +40,12 @@ impl Advice {
 }
 
 impl Planner<'_> {
-    /// Changes to try if not everything fits. The planner estimates each change: some dozens of plans.
+    /// Changes to try if not everything fits. The planner estimates a plan for each change, some dozens in all.
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is made.
+    /// The errors of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is
+    /// made.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
             Ok(plan) => Ok(Advice::on(self, &plan)),
@@ -53,7 +54,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Adds [advice](Error::advice) to the error, if a change may help. Makes some dozens of plans by the estimate.
+    /// Adds [advice](Error::advice) to the error, if a change may help. For this, some dozens of plans are estimated.
     #[must_use]
     pub fn advised(&self, mut error: Error) -> Error {
         if let Some(advice @ None) = error.advice_mut() {

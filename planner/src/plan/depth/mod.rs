@@ -1,9 +1,9 @@
-//! Placements by depth: a plan may contain a second placement, which is faster on the other side of a certain depth. A
-//! chosen placement flows in; a [`ByDepth`] flows out, and a [`DepthRule`] decides when a running text moves.
+//! Placements by depth: a plan may contain a second placement, which is faster on the other side of a certain depth.
+//! In: a chosen placement. Out: a [`ByDepth`]. A [`DepthRule`] decides when a running text moves.
 //!
 //! A placement with whole layers on the host slows down with every token in the context, because the host attends to
 //! the cache of its layers. A placement with parts of blocks on the host keeps all caches on GPUs: it is slower at
-//! first and keeps its speed. No fixed placement is best both for a short chat and for a long document.
+//! first, but keeps its speed. No fixed placement is best both for a short chat and for a long document.
 
 mod find;
 mod moving;
@@ -26,7 +26,7 @@ pub use rule::{DepthRule, DepthWork};
 pub struct ByDepth {
     /// Live tokens at which both placements generate equally fast.
     pub crossing: u32,
-    /// Whether the other placement is faster above the crossing; otherwise it is faster below.
+    /// Whether the other placement is faster above the crossing; otherwise it is faster below the crossing.
     pub is_deeper: bool,
     /// The plan of the other placement. Its own `by_depth` is `None`.
     pub plan: Plan,
@@ -38,11 +38,12 @@ pub struct ByDepth {
     /// `moving_seconds` comes from stated figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving_measured: Option<RateConditions>,
-    /// Predicted seconds of the plan's workload if the faster placement at its depth generates each token.
+    /// Predicted seconds of the plan's workload if each token is generated in the placement that is faster at the
+    /// token's depth.
     pub workload_seconds: f64,
 }
 
-/// The predicted times of two placements at one depth, in seconds: first here, then there.
+/// The predicted times of two placements at one depth, in seconds: first the time here, then the time there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SecondsAtDepth {
@@ -55,7 +56,7 @@ pub struct SecondsAtDepth {
 }
 
 impl ByDepth {
-    /// The times at a depth, linear between the points and constant beyond them.
+    /// The times at a depth, which are linear between the points and constant beyond the last point.
     fn at(&self, depth: u32) -> SecondsAtDepth {
         at(&self.seconds, depth)
     }
@@ -78,7 +79,7 @@ impl ByDepth {
         }
     }
 
-    /// Checks a pair, for example of an edited file, and returns the problem as the error. `n_ctx` is the number of
+    /// Checks a pair, for example from a file that was edited. The error states the problem. `n_ctx` is the number of
     /// tokens of the context.
     pub(super) fn problem(&self, n_ctx: u32) -> Result<(), String> {
         let (crossing, seconds) = (self.crossing, &self.seconds);
@@ -97,7 +98,7 @@ impl ByDepth {
 /// Maximum number of points of a pair that is read from a file.
 const MAX_POINTS: usize = 1024;
 
-/// The times at a depth, linear between two points.
+/// The times at a depth, which are linear between two points.
 fn at(points: &[SecondsAtDepth], depth: u32) -> SecondsAtDepth {
     let next = points.partition_point(|point| point.depth < depth);
     let before = next.saturating_sub(1).min(points.len().saturating_sub(1));
@@ -111,8 +112,8 @@ fn at(points: &[SecondsAtDepth], depth: u32) -> SecondsAtDepth {
 }
 
 impl Plan {
-    /// The other placement as a plan. Its own [other](Plan::by_depth) is this one. `None` for a plan with one
-    /// placement.
+    /// The other placement as a plan. In that plan, [the other placement](Plan::by_depth) is this one. `None` for a
+    /// plan with one placement.
     pub fn other(&self) -> Option<Self> {
         let by_depth = self.by_depth.as_deref()?;
         let mut other = by_depth.plan.clone();
@@ -130,8 +131,8 @@ impl Plan {
         }
     }
 
-    /// Predicted seconds of the workload that the plan is made for, if the faster placement at its depth generates each
-    /// token. `None` for a context that embeds texts.
+    /// The predicted seconds of the workload for which the plan is made, if each token is generated in the placement
+    /// that is faster at the token's depth. `None` for a context that embeds texts.
     pub fn workload_seconds(&self) -> Option<f64> {
         match &self.by_depth {
             Some(by_depth) => Some(by_depth.workload_seconds),
@@ -212,7 +213,8 @@ mod tests {
         for (tokens, n_gpu_layers) in [(0, 0), (999, 0), (1000, 20), (9999, 20)] {
             let plan = deep.clone().for_depth(tokens);
             assert_eq!(plan.n_gpu_layers, n_gpu_layers);
-            // The choice is the same from either side, and the way there and back changes nothing.
+            // The choice is the same for both plans of the pair, and the other placement of the other placement is the
+            // plan itself.
             assert_eq!(plan.other().unwrap().for_depth(tokens), plan);
             assert_eq!(plan.clone().for_depth(1000), deep);
             assert_eq!(plan.workload_seconds(), Some(60.0));

@@ -12,8 +12,8 @@ pub(super) struct InfeasibleRuns<'a> {
     runs: BTreeSet<Key>,
 }
 
-/// Everything that determines a GPU's bytes: setting, order and GPU; its run; whether the graph has copies; the largest
-/// parts on the host.
+/// Everything on which a GPU's bytes depend: setting, order and GPU; the GPU's run; whether the graph has copies; the
+/// largest parts on the host.
 type Key = ([usize; 3], Run, bool, [u64; 2]);
 
 impl<'a> InfeasibleRuns<'a> {
@@ -32,7 +32,8 @@ impl<'a> InfeasibleRuns<'a> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether every continuation of a path's beginning takes at least as many bytes on each of its GPUs.
+    /// Whether every continuation of this beginning of a path takes at least as many bytes on each GPU of the
+    /// beginning.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

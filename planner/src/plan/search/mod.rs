@@ -1,5 +1,5 @@
-//! The search for the best placement that fits: the one with the most predicted tokens per second, or with the most
-//! layers on GPUs.
+//! The search for the best placement that fits: the placement with the most predicted tokens per second, or the
+//! placement with the most layers on GPUs.
 //!
 //! A placement consists of a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a
 //! run of layers on each GPU, and the [`Parts`] of blocks that stay on the host. Under [`Policy::Fastest`], its cost is
@@ -12,8 +12,9 @@
 //! seconds by a factor ([`kv_cache`](super::kv_cache)). If the cost is a number of layers, each of these steps costs a
 //! part of a layer ([`SMALLER_KV_IN_LAYERS`]).
 //!
-//! The search tries placements in ascending cost ([`path`]) until one fits by the estimate, so no cheaper placement
-//! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).
+//! The search tries placements in ascending cost ([`path`]) until a placement fits by the estimate. So no cheaper
+//! placement fits. It skips placements that do not fit even with the smallest compute buffer of their kind
+//! ([`setting_costs`]).
 
 mod choice;
 mod correction;
@@ -72,7 +73,8 @@ const SMALLER_KV_IN_LAYERS: f64 = 0.4;
 const KV_MOVED_IN_LAYERS: f64 = 0.15;
 const HALVING_IN_LAYERS: f64 = 0.005;
 
-/// Maximum number of steps of a search: seven times the steps of the slowest of 2,000 random plans.
+/// Maximum number of steps of a search: this is seven times the number of steps of the slowest among 2,000 random
+/// plans.
 const MAX_STEPS: usize = 1 << 18;
 
 /// The search space of placements, with the costs of each setting.
@@ -85,7 +87,7 @@ pub(super) struct Placements<'a> {
     probe: Option<&'a dyn Probe>,
     /// The GPUs with free memory, except those in `slow`.
     gpus: Vec<&'a Gpu>,
-    /// The GPUs slower than the host, if the plan is for speed.
+    /// If the plan is for speed, the GPUs that are slower than the host.
     slow: Vec<&'a Gpu>,
     orders: Vec<Order>,
     parts: Rc<Parts<'a>>,
@@ -107,8 +109,8 @@ enum SearchedCache {
     Stated,
 }
 
-/// Maximum number of refusals of an order of GPUs. After these, the search drops the order, because the devices or the
-/// model must be the cause.
+/// Maximum number of refusals of an order of GPUs. After this number, the search drops the order, because the cause
+/// must then be the devices or the model.
 const MAX_REFUSALS: usize = 2;
 
 /// The known facts and the limits at the start of a search.
@@ -121,7 +123,7 @@ struct SearchConstraints {
     refused: Vec<Path>,
     /// Upper limit of the cost, exclusive.
     below: Option<f64>,
-    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide.
+    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide whether the path fits.
     has_slack: bool,
 }
 
@@ -149,8 +151,9 @@ struct Found {
 }
 
 impl<'a> Placements<'a> {
-    /// The placements without a cache of experts. `params` are the request's, with every default resolved; `model` is
-    /// the speed model for them. [`Policy::MostLayers`] does not double the ubatch and splits no block.
+    /// The placements without a cache of experts. `params` are the parameters of the request, with every default
+    /// resolved. `model` is the speed model for these parameters. [`Policy::MostLayers`] does not double the ubatch and
+    /// splits no block.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -175,7 +178,7 @@ impl<'a> Placements<'a> {
         Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
-    /// As [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
+    /// Like [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
     pub(super) fn with_stated_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -212,7 +215,7 @@ impl<'a> Placements<'a> {
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // The order of GPUs does not change a cost in layers, and people expect the machine's order.
         orders.retain(|order| !by_layers || order.is_sorted());
-        // Without GPUs, the whole model is on the host.
+        // This order has no GPUs: the whole model is on the host.
         orders.push(Order::new());
         // A cache needs a GPU.
         orders.retain(|order| !has_cache || !order.is_empty());
@@ -233,7 +236,8 @@ impl<'a> Placements<'a> {
             tie,
             estimates_made,
         };
-        // With several GPUs, each setting needs a search through the orders of the GPUs.
+        // If there are several GPUs, the orders of the GPUs must be searched for each setting, so fewer settings are
+        // tried.
         let settings = match has_cache && all.gpus.len() > 1 {
             true => vec![Setting::given(params)],
             false => settings(request, profile, params),
@@ -303,7 +307,7 @@ impl<'a> Placements<'a> {
             };
             let full = infeasible.infeasible_gpu(&node.path);
             let is_lost = full.is_some() && infeasible.is_settled(&node.path);
-            // Moving more parts of the last run to the host does not make an earlier run smaller.
+            // If more parts of the last run move to the host, an earlier run does not become smaller.
             let by_last = full.is_some_and(|n| n + 1 == node.path.runs.len());
             if !node.requeued && (by_last || !is_lost) {
                 heap.keep_more(&node, context);
@@ -352,13 +356,13 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// Whether the cache has the widest type or all GPUs of an order fuse attention over it.
+    /// Whether the cache has the widest type or whether all GPUs of an order fuse attention over it.
     fn is_fused(&self, setting: usize, order: usize) -> bool {
         let costs = &self.setting_costs[setting];
         costs.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| costs.fused[gpu])
     }
 
-    /// The parameters of the preferred setting; `None` if no size of a cache helps.
+    /// The parameters of the preferred setting; `None` if a cache of experts helps with no size.
     fn wanted(&self) -> Option<&ContextParams> {
         self.setting_costs.first().map(|costs| &costs.params)
     }
@@ -367,9 +371,9 @@ impl<'a> Placements<'a> {
         Prices { table, order: &self.orders[order], tie: self.tie }
     }
 
-    /// Bytes that the host has for the layers left to it, by the host's role. The host's compute buffer exceeds the
-    /// estimate by at least `beyond` bytes. `None` if the host has too little memory even for the weights and caches
-    /// that are always on it.
+    /// The bytes that the host has for the layers that are left to it, for each role of the host. The host's compute
+    /// buffer exceeds the estimate by at least `beyond` bytes. `None` if the host has too little memory even for the
+    /// weights and caches that are always on it.
     fn host_rooms(&self, setting: usize, order: usize, beyond: i64) -> Option<[Option<u64>; HOST_ROLES]> {
         let (costs, order) = (&self.setting_costs[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
@@ -393,7 +397,7 @@ impl<'a> Placements<'a> {
     }
 }
 
-/// Separates the GPUs that take longer than the host for the whole model.
+/// Separates from the others the GPUs that would take longer than the host for the whole model.
 fn split_off_slow<'a>(
     gpus: Vec<&'a Gpu>,
     profile: &ModelProfile,

@@ -1,9 +1,9 @@
 //! Paths through the layers, in ascending cost: the host takes the first layers, then each GPU of an order takes a run.
 //!
 //! The costs of runs do not depend on each other, except for compute buffers. Without compute buffers, one pass from
-//! the last layer to the first gives the cheapest way to complete a path from any layer. That cost is the bound of an
-//! A* search: paths leave the heap in ascending cost, so the first path that also fits with its compute buffers is the
-//! cheapest one that fits.
+//! the last layer to the first gives the cheapest way to complete a path from any layer. This cost is the bound of an
+//! A* search: paths leave the heap in ascending order of cost. So the first path that fits even with its compute
+//! buffers is the cheapest path that fits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,9 +16,9 @@ use super::table::Run;
 /// The cheapest completion of a path from each layer, for one order of GPUs.
 #[derive(Debug)]
 pub(super) struct CostToGo {
-    /// `cost[n][begin]`: the least cost of the layers from `begin` on, with the GPUs from the `n`th on.
+    /// `cost[n][begin]`: the least cost of the layers from `begin` on, if the GPUs from the `n`th on take them.
     cost: Vec<Vec<f64>>,
-    /// The least bytes that a completion with these layers leaves to the host.
+    /// The least number of bytes that a completion with these layers leaves to the host.
     host: Vec<Vec<u64>>,
 }
 
@@ -67,7 +67,7 @@ impl Path {
         self.runs.last().map_or(self.first, |&(end, _)| end)
     }
 
-    /// The runs with their first layers.
+    /// The runs, each with its first layer.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
         begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::new(n, begin, end, kept))
@@ -96,8 +96,8 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// The cost of the path so far.
     cost: f64,
-    /// The most that further parts of the last run on the host may save. If it is positive, the paths with these parts
-    /// leave the heap first, and this path is [requeued](Heap::requeue) behind them.
+    /// The most that can be saved if further parts of the last run stay on the host. If this is positive, the paths
+    /// with these parts leave the heap first, and this path is [requeued](Heap::requeue) after them.
     pub(super) gain: f64,
     pub(super) requeued: bool,
     /// Bytes on the host so far.
@@ -109,8 +109,8 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     nodes: Vec<Node>,
-    /// The key is the bits of the bound, because non-negative floats have the same order as their bits. Among equal
-    /// bounds the longest path comes first, so that the search follows it to its end.
+    /// The key is the bits of the bound, because non-negative floats have the same order as their bits. Among paths
+    /// with equal bounds, the longest path comes first, so that the search follows it to its end.
     queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Heap {
 pub(super) struct OrderContext<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) to_go: CostToGo,
-    /// Bytes that the host has for the layers left to it, by the host's [role](host_role).
+    /// The bytes that the host has for the layers that are left to it, for each [role](host_role) of the host.
     pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 
@@ -197,7 +197,8 @@ impl Heap {
         true
     }
 
-    /// Puts a path back into the queue by its own cost. Paths of equal cost with more parts on the host come before it.
+    /// Puts a path back into the queue according to its own cost. Paths of the same cost that have more parts on the
+    /// host come before it.
     pub(super) fn requeue(&mut self, mut node: Node) {
         node.bound += node.gain;
         node.gain = 0.0;

@@ -1,4 +1,4 @@
-//! The search compared with an exhaustive one.
+//! Compares the search with an exhaustive search.
 
 // The strategies of the integration tests, compiled with this crate's own types.
 #[path = "../../../tests/planner/any.rs"]
@@ -45,7 +45,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
             1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
             _ => gpu,
         };
-        // Some speeds are unknown, and some are below the host's.
+        // Some speeds are unknown, and some are lower than the host's speed.
         if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
     });
     prop::collection::vec(gpu, 1..=most)
@@ -110,7 +110,7 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// The cost of a path, computed independently: its seconds or layers, and its surcharges.
+/// The cost of a path, computed independently: the seconds or layers of the path, and its surcharges.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
     let surcharge = placements.setting_costs[path.setting].surcharge;
@@ -192,8 +192,8 @@ fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Compares the search with the exhaustive one. A search with a probe may find nothing. A path that it finds must be
-/// the cheapest one that fits by the probe.
+/// Compares the search with the exhaustive search. A search with a probe may find nothing. But if it finds a path, this
+/// must be the cheapest path that fits by the probe.
 fn compare(
     shape: &Shape,
     gpus: Vec<Gpu>,
@@ -313,7 +313,7 @@ fn placements_without_room_are_not_tried_again_and_again() {
         let found = placements.search(&SearchConstraints::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
         assert!(placements.estimates_made.get() <= at_most, "{}: {}", shape.name, placements.estimates_made.get());
-        // From each layer, the last GPU has at most one run, and it reaches the end.
+        // From each layer on, the last GPU has at most one run, which reaches the end.
         let prices = placements.prices(&placements.setting_costs[0].table, 0);
         assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
@@ -394,7 +394,7 @@ fn placements_that_were_once_missed_are_found() {
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // The search must not try a host again that lacks only the bytes of the estimate's uncertainty.
+    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try it again.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),

@@ -1,4 +1,4 @@
-//! The sizes that a model's compute buffers depend on, from its profile and the parameters of a context.
+//! The sizes on which a model's compute buffers depend, from its profile and the parameters of a context.
 
 use super::{Buffers, saturate, u128_of};
 use crate::machine::Gpu;
@@ -11,7 +11,7 @@ use crate::profile::{BlockState, Group, LoraPair, ModelProfile, Part, Rows, Weig
 const MIN_OFFLOADED_TOKENS: u64 = 32;
 
 impl Buffers {
-    /// `window`: cells of the windowed caches. `pinned`: whether a GPU pins the host's memory.
+    /// `window` is the number of cells of the windowed caches. `pinned` tells whether a GPU pins the host's memory.
     pub(in crate::memory::estimate) fn new(
         profile: &ModelProfile,
         gpus: &[&Gpu],
@@ -127,9 +127,9 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
     blocks.iter().all(is_fitted)
 }
 
-/// Whether some block has a cache but no weights, as a router's block (models/granite-switch.cpp) or a block that
-/// shares an earlier block's weights (models/hrm-text.cpp). Then the block's device does not decide where the block is
-/// computed, and AUTO disables fused attention.
+/// Whether some block has a cache but no weights, like a router's block (models/granite-switch.cpp), or a block that
+/// shares an earlier block's weights (models/hrm-text.cpp). In this case, the block is not necessarily computed on its
+/// device, and AUTO disables fused attention.
 fn computes_elsewhere(profile: &ModelProfile) -> bool {
     let mut blocks = profile.state.blocks().unwrap_or_default().iter().zip(&profile.weights.blocks);
     blocks.any(|(state, block)| !state.kept.is_empty() && !block.iter().any(Weight::is_matrix))
@@ -159,7 +159,8 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     12 * width * u128_of(sizes.n_tokens) + 12 * state * u128_of(n_seq)
 }
 
-/// Maximum bytes that the products of adapters add to a device's buffer: the two products of a pair, beside one result.
+/// Maximum bytes that the products of adapters add to a device's buffer: the two products of a pair, in addition to one
+/// result.
 fn adapter_products(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
     let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
     let width = |(_, one): &(Group, LoraPair)| {

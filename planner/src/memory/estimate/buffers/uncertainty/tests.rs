@@ -1,4 +1,4 @@
-//! Each term is absent without its cause, and has the stated bytes with it.
+//! Each term is 0 without its cause, and has the stated bytes with its cause.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
