@@ -1,5 +1,5 @@
-//! Control vectors: a direction for each layer, added to the layer's output. A header flows in, then the file's
-//! numbers.
+//! Control vectors: a direction for each layer, added to the layer's output. In: a header, and then the file's numbers.
+//! Out: the sum of the directions.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -55,8 +55,8 @@ impl ControlVector {
         Ok(Self { header: header.clone(), width: model.hparams.n_embd as usize, directions })
     }
 
-    /// Reads the directions and adds them, times `scale`, to `sum`: `n_embd` numbers for each layer, from layer 1 on.
-    /// `sum` grows to the last layer of this file.
+    /// Reads the directions, multiplies them by `scale` and adds them to `sum`, which has `n_embd` numbers for each
+    /// layer, from layer 1 on. If necessary, `sum` is extended to the last layer of this file.
     ///
     /// # Errors
     ///

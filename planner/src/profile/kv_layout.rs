@@ -13,7 +13,8 @@ const PATTERN: &str = "attention.sliding_window_pattern";
 pub(super) enum NoLayout {
     /// The header is rejected.
     Refused(Error),
-    /// Unknown: we have not read llama.cpp's code for such a model. The text completes "`architecture` ...".
+    /// Unknown: we have not read llama.cpp's code for such a model. The text completes a sentence that begins with the
+    /// architecture.
     Unknown(String),
 }
 
@@ -121,7 +122,8 @@ fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     }
 }
 
-/// Queries must divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert it.
+/// The number of query heads must be a multiple of the number of key heads: ggml_can_mul_mat and the flash-attention
+/// kernels assert this.
 fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
         // A block without attention has no key heads (deci).
@@ -170,8 +172,8 @@ fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> 
     }
 }
 
-/// From block `from` on, a block uses the cache of the last windowed or the last full block before it, by its own kind
-/// (llama-model.cpp, `create_memory`).
+/// From block `from` on, a windowed block uses the cache of the last windowed block before it, and a full block uses
+/// that of the last full block (llama-model.cpp, `create_memory`).
 fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let Some(windows) = windows(facts, window)? else {
@@ -233,11 +235,11 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// For each block, whether it is windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of each
-/// group (llama-hparams.cpp, `set_swa_pattern`).
+/// For each block, whether it is windowed: as the header lists it (llama-model.cpp, `load_swa_pattern`), or else all
+/// blocks but one of each group (llama-hparams.cpp, `set_swa_pattern`).
 fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLayout> {
     if let Some(Value::Array(listed)) = keys.get(PATTERN) {
-        // llama.cpp reads or rejects lists of another length or type differently; no converter writes one.
+        // llama.cpp treats lists of another length or type in other ways, but no converter writes such a list.
         if listed.len() != u64::from(hparams.n_layer) {
             return unknown("with a list of windowed blocks of another length");
         }
@@ -279,7 +281,7 @@ impl Hyperparameters {
         BlockState::attended(self.state(il), Rows::Tokens)
     }
 
-    /// The state of each block, returned by `of`; blocks that predict further tokens keep nothing (llama-model.cpp,
+    /// The state of each block, which `of` returns. Blocks that predict further tokens keep nothing (llama-model.cpp,
     /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;

@@ -15,7 +15,7 @@ pub enum KvLayout {
         /// none does.
         windowed: Vec<bool>,
     },
-    /// The layout of this architecture is unknown: only a probe measures the context's memory.
+    /// The layout of this architecture is unknown: only a probe can tell the memory of the context.
     Unknown {
         /// The reason.
         reason: String,
@@ -43,16 +43,16 @@ pub struct KeptTensor {
     pub n: u32,
     /// The number of rows.
     pub rows: Rows,
-    /// The matrix that the cache rotates these rows by.
+    /// The matrix by which the cache rotates these rows.
     pub rotation: Rotation,
 }
 
 /// The square matrix of 32-bit floats by which a cache rotates keys or values before they are quantised. Each block has
-/// one, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
+/// one matrix, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotation {
-    /// None.
+    /// No matrix.
     #[default]
     Never,
     /// A matrix of this width, if the type of the cache is quantised.
@@ -73,7 +73,7 @@ pub enum Part {
     /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values beside index keys, which nothing reads.
+    /// Values that are stored together with index keys, but that nothing reads.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
     /// (`n_embd_s`), or tokens that are still to be compressed.
@@ -86,7 +86,8 @@ pub enum Part {
 pub enum Rows {
     /// One row for each token.
     Tokens,
-    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or for each token with `swa_full`.
+    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or, with `swa_full`, for each token of
+    /// the context.
     Window(u32),
     /// One row for each token of a window, separately for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
     OwnWindow(u32),
@@ -115,7 +116,7 @@ impl BlockState {
         Self::new([(Part::Keys, k, rows)])
     }
 
-    /// Keys of every token and index keys, with the values of either if it has any.
+    /// Keys of every token and index keys, with the values of each of the two if there are any.
     pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
         let parts =
             [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];
@@ -127,7 +128,7 @@ impl BlockState {
         Self::new([r, s].map(|n| (Part::State, n, Rows::States)))
     }
 
-    /// This state, with the tensors of another added.
+    /// This state, to which the tensors of another state are added.
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.kept.extend(&other.kept);
         self
@@ -138,8 +139,8 @@ impl BlockState {
         self.kept.iter().find(|kept| kept.part == part)
     }
 
-    /// Elements of a sequence's recurrent state and of its convolution's past; they do not depend on its length. 0
-    /// without such a state.
+    /// The number of elements in the recurrent state and in the past of the convolution of one sequence. It does not
+    /// depend on the sequence's length. 0 without such a state.
     pub fn recurrent_elements(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }

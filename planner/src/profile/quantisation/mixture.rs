@@ -1,8 +1,8 @@
-//! The type that `llama-quantize` gives each tensor of a file. A tensor's name and shape flow in, its type flows out.
+//! The type that `llama-quantize` gives each tensor of a file. In: a tensor's name and shape. Out: its type.
 //!
 //! This follows `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's
-//! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares each
-//! tensor's type with the one that llama.cpp itself writes.
+//! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares the
+//! type of each tensor with the type that llama.cpp itself writes.
 
 use crate::gguf::TensorType as T;
 use crate::profile::ModelProfile;
@@ -74,14 +74,15 @@ impl Category {
     }
 }
 
-/// The block of a tensor; `None` for a tensor outside a block. llama-quantize takes the tensors by ascending block,
-/// those outside a block first, and within a block by name (llama-model-loader.h, `weight_name_comparer`).
+/// The block of a tensor; `None` for a tensor outside a block. llama-quantize goes through the tensors in the order of
+/// their blocks, with the tensors outside a block first, and within a block in the order of their names
+/// (llama-model-loader.h, `weight_name_comparer`).
 pub(super) fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The choice of types for one model. It counts the tensors seen so far, so tensors must come in llama-quantize's
-/// order.
+/// The choice of types for one model. It counts the tensors seen so far, so the tensors must come in the same order as
+/// in llama-quantize.
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
@@ -90,7 +91,7 @@ pub(super) struct Mixture<'a> {
     n_expert: u32,
     /// Query heads for each head of keys and values in the first block.
     n_gqa: u32,
-    /// Whether llama.cpp classifies the model as a 70B. Such a model has few value tensors, which get more bits.
+    /// Whether llama.cpp classifies the model as a 70B model. Such a model has few value tensors, which get more bits.
     is_70b: bool,
     /// Whether the token embedding also computes the logits.
     is_tied: bool,
@@ -139,7 +140,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The type of the next tensor, whose type is `now`.
+    /// The new type of the next tensor, whose present type is `now`.
     pub(super) fn ty(&mut self, name: &str, shape: [u64; 4], now: T) -> T {
         if !self.is_quantised(name, shape) {
             return now;
@@ -164,7 +165,7 @@ impl<'a> Mixture<'a> {
         is_matrix && name.ends_with("weight") && !is_kept
     }
 
-    /// The type for rows of any length: `llama_tensor_get_type_impl`.
+    /// The type before the length of the rows is considered: `llama_tensor_get_type_impl`.
     fn wanted(&mut self, name: &str, row: u64) -> T {
         let (default, output, _) = self.to.types();
         let is_falcon = self.architecture == "falcon";
@@ -200,7 +201,7 @@ impl<'a> Mixture<'a> {
             Category::AttentionKey | Category::AttentionQuery if self.to == Q::IQ3_XS => T::IQ3_XXS,
             Category::AttentionOutput => self.of_attention_output(is_falcon).unwrap_or(default),
             Category::FfnDown => {
-                // IQ2_M decides by the running count, the other quantisations by the block.
+                // For IQ2_M, the running count decides; for the other quantisations, the block does.
                 let index = if self.to == Q::IQ2_M { self.downs } else { self.layer(name, self.downs) };
                 self.downs += 1;
                 self.of_ffn_down(index, is_falcon).unwrap_or(default)
@@ -219,8 +220,8 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The index of a feed-forward tensor: its block in a mixture of experts, otherwise the number of tensors before it
-    /// (`layer_info`).
+    /// The index of a feed-forward tensor: in a mixture of experts, its block; otherwise, the number of such tensors
+    /// before it (`layer_info`).
     fn layer(&self, name: &str, seen: u32) -> u32 {
         match block_of(name) {
             Some(block) if self.n_expert > 1 => block,
@@ -285,7 +286,7 @@ impl<'a> Mixture<'a> {
             Q::Q4_K_M if is_falcon && index < n / 16 => Some(T::Q6_K),
             Q::Q4_K_M if is_falcon => more.then_some(T::Q5_K),
             Q::Q4_K_M | Q::Q5_K_M => more.then_some(T::Q6_K),
-            // With an importance matrix, llama-quantize would not do this.
+            // If there were an importance matrix, llama-quantize would not do this.
             Q::IQ4_XS => (index < n / 8).then_some(T::Q5_K),
             Q::Q4_K_S => (!is_falcon && index < n / 8).then_some(T::Q5_K),
             _ => None,
