@@ -111,7 +111,7 @@ pub(super) struct Chosen<'a> {
     pub(super) cache: Option<CacheGain>,
     pub(super) split: Split,
     pub(super) assignment: Assignment,
-    /// Layers on each GPU.
+    /// The number of layers on each GPU.
     pub(super) counts: Vec<u32>,
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,

@@ -56,7 +56,7 @@ pub use workload::{Depth, Workload};
 pub struct Plan {
     /// The model.
     pub model: ModelSummary,
-    /// Layers on GPUs, counted from the output layer on (1 means only the output layer): the value for
+    /// The number of layers on GPUs, counted from the output layer on (1 means only the output layer): the value for
     /// `llama_model_params.n_gpu_layers`.
     pub n_gpu_layers: u32,
     /// The layers of each GPU as proportions, for `llama_model_params.tensor_split`; empty if one GPU has all of them.
@@ -69,7 +69,7 @@ pub struct Plan {
     /// Whether all layers are on GPUs as a whole: `n_gpu_layers` is the number of blocks plus one, and no block is
     /// split.
     pub full_offload: bool,
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     #[serde(default, alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists only the host. For a

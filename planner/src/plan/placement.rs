@@ -34,7 +34,8 @@ pub struct Placement {
     pub total: u64,
     /// Bytes that were free when the plan was made; for the host, the bytes that this process may take.
     pub free: u64,
-    /// Layers on the device, the output layer included. The input layer is always on the host and is not counted.
+    /// The number of layers on the device, the output layer included. The input layer is always on the host and is not
+    /// counted.
     pub layers: u32,
     /// Bytes that the model and its context take on the device.
     #[serde(flatten)]

@@ -569,8 +569,8 @@ impl Request {
         [BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx]
     }
 
-    /// Tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a model with
-    /// blocks that predict further tokens (common.h, `common_params_speculative_draft`).
+    /// The number of tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a
+    /// model with blocks that predict further tokens (common.h, `common_params_speculative_draft`).
     pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
         const BY_HEADS: u32 = 3;
         match self.draft_max {

@@ -177,7 +177,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Blocks on GPUs with at least one weight that an override keeps on the host.
+    /// The number of blocks on GPUs with at least one weight that an override keeps on the host.
     fn blocks_with_weights_on_the_host(&self, split: &Split, assignment: &Assignment) -> u32 {
         let Ok(rules) = memory::OverrideRules::new(&split.overrides, self.machine.gpus.len()) else { return 0 };
         let blocks = self.profile.weights.blocks.iter().zip(&assignment.blocks);

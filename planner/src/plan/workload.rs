@@ -35,12 +35,12 @@ use crate::machine::ParseError;
 #[non_exhaustive]
 #[must_use]
 pub struct Workload {
-    /// Tokens in the context before the prompt, from earlier turns.
+    /// The number of tokens in the context before the prompt, from earlier turns.
     #[serde(default)]
     pub before: u32,
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub prompt: u32,
-    /// Tokens of the reply.
+    /// The number of tokens of the reply.
     pub reply: u32,
     /// The number of tokens to which the conversation grows; 0 for a single reply.
     #[serde(default, skip_serializing_if = "json::is_default")]
@@ -85,7 +85,7 @@ impl Workload {
         Self::new(prompt, reply).growing_to(n_ctx)
     }
 
-    /// Tokens before the middle of the reply, or before the middle of the conversation's growth.
+    /// The number of tokens before the middle of the reply, or before the middle of the conversation's growth.
     pub const fn depth(&self) -> u32 {
         let from = self.before.saturating_add(self.prompt);
         let grown = if self.grows_to > 0 { self.grows_to.saturating_sub(from) } else { self.reply };
@@ -100,7 +100,7 @@ impl Workload {
         }
     }
 
-    /// Tokens before the middle of the prompt.
+    /// The number of tokens before the middle of the prompt.
     pub(super) const fn prompt_depth(&self) -> u32 {
         self.before.saturating_add(self.prompt / 2)
     }

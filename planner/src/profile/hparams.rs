@@ -36,7 +36,7 @@ const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hyperparameters {
-    /// Blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
+    /// The number of blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
     pub n_layer: u32,
     /// The number of blocks in the file. It is smaller than `n_layer` if llama.cpp runs through the blocks several
     /// times, or adds a block.
@@ -48,21 +48,22 @@ pub struct Hyperparameters {
     pub n_ctx_train: u32,
     /// Width of the residual stream, in elements.
     pub n_embd: u32,
-    /// Elements of an embedding that the model returns: `n_embd`, unless the header states another number.
+    /// The number of elements of an embedding that the model returns: `n_embd`, unless the header states another
+    /// number.
     pub n_embd_out: u32,
-    /// Entries of the vocabulary.
+    /// The number of entries of the vocabulary.
     pub n_vocab: u32,
-    /// Query heads of each block.
+    /// The number of query heads of each block.
     pub n_head: Vec<u32>,
-    /// Key and value heads of each block.
+    /// The number of key and value heads of each block.
     pub n_head_kv: Vec<u32>,
-    /// Elements of a key head.
+    /// The number of elements of a key head.
     pub head_dim_k: u32,
-    /// Elements of a value head.
+    /// The number of elements of a value head.
     pub head_dim_v: u32,
-    /// Elements of a key head in blocks with a sliding window.
+    /// The number of elements of a key head in blocks with a sliding window.
     pub head_dim_k_swa: u32,
-    /// Elements of a value head in blocks with a sliding window.
+    /// The number of elements of a value head in blocks with a sliding window.
     pub head_dim_v_swa: u32,
     /// Width of the dense feed-forward step of each block, in elements; 0 if the header states none.
     pub n_ff_of: Vec<u32>,
@@ -86,7 +87,7 @@ pub struct Hyperparameters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Experts {
-    /// Experts in each block.
+    /// The number of experts in each block.
     pub count: u32,
     /// The number of experts per token, in the block in which it is highest.
     pub used: u32,
@@ -209,7 +210,8 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// Blocks that compute a token: all except those that predict further tokens (`n_layer()`, llama-hparams.cpp).
+    /// The number of blocks that compute a token: all except those that predict further tokens (`n_layer()`,
+    /// llama-hparams.cpp).
     pub const fn n_layer_trunk(&self) -> u32 {
         self.n_layer - self.n_layer_nextn
     }

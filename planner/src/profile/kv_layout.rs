@@ -45,7 +45,7 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 /// The windows of a model (`n_swa`, `is_swa_impl`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Windows {
-    /// Tokens of each window.
+    /// The number of tokens of each window.
     pub(super) tokens: u32,
     /// For each block, including those that predict, whether it has a window.
     pub(super) blocks: Vec<bool>,
@@ -262,12 +262,12 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 }
 
 impl Hyperparameters {
-    /// Elements of a token's keys and values in block `il`.
+    /// The numbers of elements of a token's keys and values in block `il`.
     pub(super) fn state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
-    /// Elements of a token's keys and values in block `il`, if it is windowed.
+    /// The numbers of elements of a token's keys and values in block `il`, if it is windowed.
     pub(super) fn windowed_state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
     }
@@ -303,7 +303,8 @@ impl Hyperparameters {
         blocks
     }
 
-    /// Elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    /// The number of elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`,
+    /// llama-hparams.cpp).
     pub(crate) fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
             Some(true) => self.windowed_state(il).1,

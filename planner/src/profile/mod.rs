@@ -131,7 +131,7 @@ impl ModelProfile {
         })
     }
 
-    /// Blocks of the model, including those that predict further tokens: llama.cpp's `n_layer_all`.
+    /// The number of blocks of the model, including those that predict further tokens: llama.cpp's `n_layer_all`.
     pub const fn n_layer(&self) -> u32 {
         self.hparams.n_layer
     }

@@ -8,8 +8,9 @@ pub enum KvLayout {
     Known {
         /// The state of each block.
         blocks: Vec<BlockState>,
-        /// Elements of the widest block's values, whether or not that block has a cache (`n_embd_v_gqa_max`). Without
-        /// flash attention all caches have this width (llama-kv-cache.cpp, the constructor).
+        /// The number of elements of the widest block's values, whether or not that block has a cache
+        /// (`n_embd_v_gqa_max`). Without flash attention all caches have this width (llama-kv-cache.cpp, the
+        /// constructor).
         widest_v: u32,
         /// For each block, whether it attends to a sliding window, including blocks without their own cache; empty if
         /// none does.
@@ -39,7 +40,7 @@ pub struct BlockState {
 pub struct KeptTensor {
     /// The content.
     pub part: Part,
-    /// Elements of a row.
+    /// The number of elements of a row.
     pub n: u32,
     /// The number of rows.
     pub rows: Rows,

@@ -17,7 +17,7 @@ pub struct Weight {
     pub name: Arc<str>,
     /// The type of the elements.
     pub ty: TensorType,
-    /// Elements in each dimension, innermost first; unused dimensions are 1.
+    /// The number of elements in each dimension, the innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
     /// Bytes (`ggml_nbytes`).
     pub bytes: u64,

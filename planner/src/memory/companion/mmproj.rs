@@ -188,12 +188,12 @@ impl Mmproj {
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of its tokens,
-    /// and `merged` is the number of patches of each token.
+    /// The number of patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of
+    /// its tokens, and `merged` is the number of patches of each token.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image in one computation.
+    /// The number of tiles of an image in one computation.
     batch: Saturating<u64>,
     /// Bytes for each patch: `beside` for the picture and the projector's results; `attention` for queries, keys,
     /// values and their results; `step` for a block's other steps; `widest` for the widest activation.
@@ -290,15 +290,15 @@ impl Encoder {
         })
     }
 
-    /// Rows of the largest image.
+    /// The number of rows of the largest image.
     fn rows(&self, max_image_tokens: Option<u32>) -> u32 {
         let square = (self.patches / self.merged.max(Saturating(1))).0;
         let tokens = if self.tokens == 0 { square } else { max_image_tokens.map_or(self.tokens, u64::from) };
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to
-    /// each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+    /// The number of positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a
+    /// class token to each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
     fn positions(&self, max_image_tokens: Option<u32>) -> Saturating<u64> {
         let tokens = max_image_tokens.map_or(self.tokens, |limit| u64::from(limit).max(self.tokens.min(256)));
         (self.patches.max(self.merged * Saturating(tokens)) + Saturating(1)) * self.batch

@@ -55,7 +55,7 @@ impl HostExperts {
         self.bytes == 0
     }
 
-    /// Experts of the block.
+    /// The number of experts of the block.
     fn count(&self) -> u64 {
         self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
     }

@@ -38,7 +38,7 @@ struct Copied {
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    /// Cells of the largest windowed cache; 0 without such a cache.
+    /// The number of cells of the largest windowed cache; 0 without such a cache.
     pub(super) window_cells: u64,
 }
 
@@ -51,7 +51,7 @@ struct Shape<'a> {
 }
 
 impl Shape<'_> {
-    /// Cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
+    /// The number of cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
@@ -63,7 +63,7 @@ impl Shape<'_> {
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
-    /// Cells of the windowed cache with these rows; 0 if the cache has no window.
+    /// The number of cells of the windowed cache with these rows; 0 if the cache has no window.
     fn window_of(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Window(window) if self.params.kv_unified => self.window_cells(window, self.params.n_seq_max),

@@ -114,11 +114,11 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Layers on GPUs.
+    /// The number of layers on GPUs.
     pub n_gpu_layers: u32,
     /// All layers of the model, the output layer included.
     pub layers: u32,
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
     /// Whether all layers are on GPUs as a whole.

@@ -34,7 +34,7 @@ pub struct Advice {
 )]
 #[non_exhaustive]
 pub struct OffloadNotWorthwhile {
-    /// Layers on GPUs.
+    /// The number of layers on GPUs.
     pub n_gpu_layers: u32,
     /// All layers of the model, the output layer included.
     pub layers: u32,

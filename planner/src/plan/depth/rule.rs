@@ -15,7 +15,8 @@
 
 use super::{ByDepth, SecondsAtDepth, at};
 
-/// Tokens of the reply that is expected after a prompt, as in [`Workload::typical`](crate::plan::Workload::typical).
+/// The number of tokens of the reply that is expected after a prompt, as in
+/// [`Workload::typical`](crate::plan::Workload::typical).
 const EXPECTED_REPLY: u32 = 256;
 
 /// One step: the tokens that a model computes at once.
@@ -24,7 +25,7 @@ const EXPECTED_REPLY: u32 = 256;
 pub struct DepthWork {
     /// The number of live tokens of all sequences before the step.
     pub depth: u32,
-    /// Tokens of prompts in the step.
+    /// The number of tokens of prompts in the step.
     pub prompt_tokens: u32,
     /// Whether the step generated tokens, one of each sequence.
     pub generates: bool,

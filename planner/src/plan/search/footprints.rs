@@ -89,7 +89,7 @@ impl<'a> Placements<'a> {
         split.overrides(self.parts.overrides(&path.runs))
     }
 
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     pub(super) fn split_blocks(&self, path: &Path) -> u32 {
         let mut blocks: Vec<u32> = self.parts.kept(&path.runs).map(|part| part.block).collect();
         blocks.dedup();

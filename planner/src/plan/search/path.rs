@@ -54,7 +54,7 @@ pub(super) struct Path {
     /// Indices of the setting and of the order of GPUs.
     pub(super) setting: usize,
     pub(super) order: usize,
-    /// Layers on the host.
+    /// The number of layers on the host.
     pub(super) first: u32,
     /// For each GPU, the end of its run and the number of its parts on the host.
     pub(super) runs: Vec<(u32, u32)>,
@@ -73,7 +73,7 @@ impl Path {
         begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::new(n, begin, end, kept))
     }
 
-    /// Layers on each GPU.
+    /// The number of layers on each GPU.
     pub(super) fn counts(&self) -> Vec<u32> {
         self.runs().map(|run| run.end - run.begin).collect()
     }

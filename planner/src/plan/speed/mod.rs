@@ -61,7 +61,7 @@ pub struct Speed {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PromptSpeed {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub tokens: u32,
     /// Tokens per second.
     pub tokens_per_second: f64,
@@ -71,7 +71,7 @@ pub struct PromptSpeed {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GenerationSpeed {
-    /// Tokens in the context before the generated one.
+    /// The number of tokens in the context before the generated one.
     pub depth: u32,
     /// Tokens per second.
     pub tokens_per_second: f64,

@@ -48,7 +48,8 @@ pub(in crate::plan) struct Matrices {
 /// Keys and values to which a layer attends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
-    /// Elements of a token's keys and values, over all heads. `v` is 0 if the values are a part of the keys.
+    /// The number of elements of a token's keys, over all heads, and the same for its values. `v` is 0 if the values
+    /// are a part of the keys.
     pub(super) k: u32,
     pub(super) v: u32,
     /// The maximum number of tokens to which a token attends.
@@ -157,8 +158,8 @@ impl Matrices {
         MatrixShape::new(n_in.round().max(1.0) as u32, n_out.round().max(1.0) as u32)
     }
 
-    /// Tokens that use one matrix at once in a computation of `n_tokens` tokens. Only the tokens that chose an expert
-    /// use its matrix.
+    /// The number of tokens that use one matrix at once in a computation of `n_tokens` tokens. Only the tokens that
+    /// chose an expert use its matrix.
     pub(super) fn tokens_at_once(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         (f64::from(n_tokens) * f64::from(used) / f64::from(count)).max(1.0)

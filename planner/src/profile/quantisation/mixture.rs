@@ -86,18 +86,18 @@ pub(super) fn block_of(name: &str) -> Option<u32> {
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
-    /// Blocks of the model (`n_layer_all`).
+    /// The number of blocks of the model (`n_layer_all`).
     n_layer: u32,
     n_expert: u32,
-    /// Query heads for each head of keys and values in the first block.
+    /// The number of query heads for each head of keys and values in the first block.
     n_gqa: u32,
     /// Whether llama.cpp classifies the model as a 70B model. Such a model has few value tensors, which get more bits.
     is_70b: bool,
     /// Whether the token embedding also computes the logits.
     is_tied: bool,
-    /// Tensors of attention values in the model.
+    /// The number of tensors of attention values in the model.
     n_values: u32,
-    /// Tensors of attention values seen so far.
+    /// The number of tensors of attention values seen so far.
     values: u32,
     downs: u32,
     gates: u32,

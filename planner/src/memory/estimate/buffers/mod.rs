@@ -88,7 +88,7 @@ pub(super) struct Buffers {
     may_be_unfused: bool,
     /// Whether an index selects the keys to which attention attends.
     indexed: bool,
-    /// Blocks with a relative position bias on the scores, which are never fused (`build_attn_mha`).
+    /// The number of blocks with a relative position bias on the scores, which are never fused (`build_attn_mha`).
     relative_bias_blocks: u128,
     /// Whether keys are compressed, and whether attention has weights of its own. Such weights keep attention on the
     /// GPU.

@@ -18,7 +18,7 @@ pub(super) struct Uncertainty<'a> {
     /// Scores over the longest cache.
     scores: u128,
     mask: u128,
-    /// Elements of the largest keys and values of a block.
+    /// The number of elements of the largest keys and values of a block.
     cache: u128,
 }
 
