@@ -43,7 +43,8 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-/// The inner errors of an error of any call.
+/// The errors that may lie under an error of this crate, whatever call returned it: an error of a load, of llama.cpp,
+/// or of the worker process.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Underneath<'a> {
     pub(crate) load: Option<&'a load::Error>,

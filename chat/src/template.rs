@@ -102,7 +102,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// Those of [`from_header`](Self::from_header), except [`Error::NoTemplate`].
+    /// The errors of [`from_header`](Self::from_header), except [`Error::NoTemplate`].
     pub fn from_source(source: &str, header: &Header) -> Result<Self, Error> {
         Self::for_header(vec![(DEFAULT, source)], header)
     }

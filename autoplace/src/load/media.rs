@@ -50,7 +50,7 @@ pub(crate) fn number(index: usize) -> String {
 /// A part of a picture or a sound in a prompt.
 #[derive(Debug)]
 pub(crate) enum PreparedPart {
-    /// Tokens that the model was trained with around the rows.
+    /// Tokens to put around the rows, as in the model's training.
     Tokens(Vec<Token>),
     /// Rows that an encoder computes.
     Rows(Rows),

@@ -1,4 +1,5 @@
-//! The progress of a text's reader, from the messages with the pieces to the end of the text.
+//! What the reader of a text knows so far. In: messages with the text's pieces. Out: the pieces, the statistics, the
+//! text's end, and the error that follows the last piece.
 
 use crate::chat::FinishReason;
 use crate::decode::error::Error;

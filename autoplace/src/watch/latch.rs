@@ -11,7 +11,7 @@ pub(super) struct Settings {
     pub(super) interval: Duration,
     /// Bytes that must stay free on each GPU; `None` means the bytes that follow from the plan.
     pub(super) needed: Option<u64>,
-    /// `None` means a number of intervals.
+    /// `None` means a default number of intervals: 2 for `patience`, 5 for `calm` and for `process_interval`.
     pub(super) patience: Option<Duration>,
     pub(super) calm: Option<Duration>,
     pub(super) process_interval: Option<Duration>,

@@ -101,7 +101,7 @@ fn measure<'a>(system: &System) -> Measure<'a> {
     measure.load_with(|builder| builder.n_threads(1)).clock(Scripted::new(|_| ()))
 }
 
-/// A measurement on a machine without a GPU, whose host is the folder's.
+/// A measurement on a machine without a GPU; the files in the folder describe its host.
 fn on_the_host<'a>(system: &System) -> Measure<'a> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();

@@ -15,15 +15,15 @@ const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 /// `LLAMA_MAX_SEQ` (llama-cparams.h).
 const MAX_SEQUENCES: u32 = 256;
 
-/// Maximum tokens by which a recurrent state can be rolled back. llama.cpp has no limit; each token needs memory for a
-/// whole state.
+/// Maximum number of tokens by which a recurrent state can be rolled back. llama.cpp has no limit, but each token costs
+/// the memory of a whole state.
 pub(crate) const MAX_ROLLBACK_TOKENS: u32 = 64;
 
 /// Whether attention is computed in one fused step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlashAttention {
-    /// Fused if every device with a layer can fuse attention: llama.cpp's default.
+    /// Fused if every device with a layer can fuse it: llama.cpp's default.
     #[default]
     Auto,
     /// Fused.
@@ -37,7 +37,8 @@ pub enum FlashAttention {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextParams {
-    /// The number of tokens of context, above 0. Callers resolve llama.cpp's 0, which means the training context.
+    /// Tokens of context, more than 0. In llama.cpp 0 means the training context; callers must replace 0 by that
+    /// number.
     pub n_ctx: u32,
     /// The number of tokens that one call may submit.
     pub n_batch: u32,
@@ -48,9 +49,9 @@ pub struct ContextParams {
     /// How many tokens of a batch may request logits; 0 means all of them. To generate, 1 is enough and saves much
     /// memory (llama-context.cpp, the constructor, `sched_reserve`).
     pub n_outputs_max: u32,
-    /// The type of the keys.
+    /// The type of the cached keys.
     pub type_k: KvType,
-    /// The type of the values.
+    /// The type of the cached values.
     pub type_v: KvType,
     /// Whether attention is fused.
     pub flash_attn: FlashAttention,
@@ -62,7 +63,7 @@ pub struct ContextParams {
     pub kv_unified: bool,
     /// Whether windowed layers keep the whole context, so that decoding can return to any earlier token of a text.
     pub swa_full: bool,
-    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, and `_MMAP` if every device can use it) or read.
+    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, or `_MMAP` if every device can use a mapped file) or read.
     pub mmap: bool,
     /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
     pub repack: bool,
@@ -70,7 +71,7 @@ pub struct ContextParams {
     /// generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
-    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with a second context for them
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with a second context of their own
     /// (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
@@ -78,9 +79,9 @@ pub struct ContextParams {
     /// for each of these tokens (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
-    /// The size of the cache of experts, in bytes over all GPUs together; 0 for no cache. It keeps recently used
-    /// experts whose weights are on the host although their layers are on GPUs. llama.cpp divides the bytes like the
-    /// layers, and uses no more bytes than these experts have (llama-moe-cache.cpp, the constructor).
+    /// Bytes of GPU memory, over all GPUs together, for recently used experts that lie on the host while their layers
+    /// are on GPUs; 0 for no such cache. llama.cpp divides the bytes among GPUs in the proportions of the layers, and
+    /// uses no more bytes than these experts have (llama-moe-cache.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub moe_cache_size: u64,
     /// How positions are scaled.
@@ -89,9 +90,9 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// The values of llama.cpp's programs (common.h, `common_params`), with two exceptions: the context has 4096
-    /// tokens, and there is one output. The context of a plan comes from its [`Request`](crate::plan::Request): by
-    /// default 4096 to 32,768 tokens. docs/defaults.md compares all values.
+    /// The values of llama.cpp's programs (common.h, `common_params`), except that the context has 4096 tokens and one
+    /// output. The context of a plan comes from its [`Request`](crate::plan::Request): by default 4096 to 32,768
+    /// tokens. docs/defaults.md compares all values.
     fn default() -> Self {
         Self {
             n_ctx: 4096,
@@ -128,7 +129,7 @@ pub struct ContextSizes {
     pub n_batch: u64,
     /// Cells of one cache: the tokens of one stream.
     pub cells: u64,
-    /// The number of streams. Each stream has a cache.
+    /// The number of streams; each has a cache.
     pub streams: u64,
     /// The number of tokens of the largest computation.
     pub n_tokens: u64,
@@ -243,9 +244,9 @@ impl ContextParams {
         matches!(self.embeddings, None | Some(Pooling::None)) || profile.architecture == "t5"
     }
 
-    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With prediction
-    /// blocks, the buffer also holds the hidden states of a whole batch, and for each sequence the logits and the
-    /// hidden state of the second context.
+    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). If prediction
+    /// blocks are loaded, the buffer also contains the hidden states of a whole batch and, for each sequence, the
+    /// logits and the hidden state of the second context.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn contexts_are_divided_among_sequences_and_padded_to_256_tokens() {
-        // 4096 / 3 = 1365, padded to 1536 for each of three streams; the graph has 171 tokens of each stream.
+        // 4096 / 3 = 1365, padded to 1536 for each of three streams. The graph has 171 tokens of each stream.
         for ((n_ctx, n_seq_max, kv_unified, n_outputs_max), (all, cells, streams), batch, outputs) in [
             ((4097, 1, false, 1), (4352, 4352, 1), (2048, 512), (1, 1)),
             ((100, 1, false, 1), (256, 256, 1), (100, 100), (1, 1)),

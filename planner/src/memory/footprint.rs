@@ -16,7 +16,7 @@ pub struct Footprint {
     pub compute: u64,
     /// The cache of experts ([`ContextParams::moe_cache_size`](super::ContextParams::moe_cache_size)); on the host, the
     /// slots of each layer's experts.
-    // Workers send footprints in a format without field names, so the field must always be written.
+    // Workers send footprints in a format without field names, so the field is always written.
     #[serde(default)]
     pub experts: u64,
 }

@@ -24,8 +24,9 @@ pub enum NotMapped {
     /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
-    /// Metal maps the whole range of the file from the first to the last weight of a GPU, including the host's weights
-    /// in between (llama-model.cpp, `load_tensors`). No probe sees those bytes.
+    /// Metal maps the whole range of the file from the first to the last of a GPU's weights, including the host's
+    /// weights in between (llama-model.cpp, `load_tensors`). A probe does not count the bytes of the host's weights in
+    /// this range.
     #[error("the file is read, not mapped: Metal would map weights of the host for the GPU too")]
     Metal,
     /// An integrated GPU copies the mapped weights into the same memory (ggml-org/llama.cpp#26081).
@@ -42,7 +43,7 @@ pub enum NotMapped {
 /// The properties of a file that decide whether it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFacts {
-    /// The alignment of the data, in bytes; the smallest of all shards.
+    /// The alignment of the data, in bytes; of several shards, the smallest alignment.
     pub alignment: u32,
     /// Bytes of all shards together.
     pub bytes: u64,
@@ -61,14 +62,14 @@ impl FileFacts {
 }
 
 impl NotMapped {
-    /// The reason why the file cannot be mapped, whatever GPUs hold the weights.
+    /// The reason against mapping the file that holds for all GPUs.
     pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
     }
 
-    /// The reason why a file cannot be mapped if these GPUs hold its weights. `None` if it can; it is then mapped,
-    /// provided that [`ContextParams::mmap`] allows it.
+    /// The reason against mapping a file whose weights are on these GPUs. `None` if the file can be mapped; it is then
+    /// mapped if [`ContextParams::mmap`] allows it.
     pub fn check(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
         let of_gpu = |gpu: &&Gpu| match (Family::from_backend(&gpu.backend), gpu.kind) {
             (Family::Metal, _) => Some(Self::Metal),
@@ -116,7 +117,7 @@ mod tests {
             (32, 8, vec![("CUDA", Discrete, 24), ("Vulkan", Integrated, 32)], twice),
             (32, 8, vec![("MTL", Integrated, 32)], Some(NotMapped::Metal)),
             (32, 8, vec![("RPC", Remote, 32)], None),
-            // The model is small, or the card is too small to hold much of it.
+            // There is no reason against mapping a small model, or a model of which only a small part is on the card.
             (32, 8, vec![("ROCm", Discrete, 96)], None),
             (32, 80, vec![("ROCm", Discrete, 8)], None),
             (32, 58, vec![("ROCm", Discrete, 32); 3], Some(NotMapped::Rocm)),

@@ -93,7 +93,7 @@ impl Error {
         }
     }
 
-    /// The place for the advice of the error; `None` for an error that has no advice.
+    /// The error's field for advice; `None` for an error without such a field.
     pub(super) fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
         match self {
             Self::DoesNotFit { advice, .. } => Some(advice),

@@ -42,8 +42,8 @@ impl Level {
         Self { footprint, headroom, free, budget, needed: footprint.total(), paged: 0 }
     }
 
-    /// Moves missing bytes from `needed` to `paged`, but at most the bytes of the mapped weights, which are all bytes
-    /// of the weights but `unmapped`.
+    /// Moves missing bytes from `needed` to `paged`, but at most the bytes of the mapped weights (all but `unmapped`
+    /// bytes).
     fn page(&mut self, unmapped: u64) {
         self.paged = self.missing().min(self.footprint.weights.saturating_sub(unmapped));
         self.needed -= self.paged;
@@ -95,7 +95,7 @@ impl Levels {
     }
 }
 
-/// The gain of a placement by its cache of experts.
+/// The gain that a placement has from its cache of experts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CacheGain {
     pub(super) speedup: f64,
@@ -116,8 +116,8 @@ pub(super) struct Chosen<'a> {
     pub(super) split_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// The reason for the choice, for people. If there is a character, the text continues with this character and the
-    /// GPUs' spare bytes.
+    /// The reason for the choice, for people. If there is a character, it follows the reason, and the GPUs' spare bytes
+    /// follow the character.
     pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,

@@ -16,7 +16,8 @@ const MAX_PROBES: usize = 3;
 type Estimated<'e> = dyn Fn(&ContextParams) -> Result<(Footprints, Uncertainty), Error> + 'e;
 
 impl Chosen<'_> {
-    /// Extends the context as far as `growth` allows: by the estimate, or confirmed by the probe.
+    /// Extends the context as far as `growth` allows. Without a probe, the estimate decides; with a probe, the probe
+    /// must confirm the length.
     pub(super) fn grow(
         &mut self,
         profile: &ModelProfile,
@@ -77,8 +78,8 @@ impl Chosen<'_> {
             }
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
-        // If the estimate of a context fails, the context counts as short enough. The error is reported when the
-        // context is estimated again later.
+        // A context whose estimate fails counts as short enough, so that the later estimate of this context reports the
+        // error.
         let is_too_long =
             |step| after(step).is_ok_and(|(_, levels)| !(levels.fit() && self.levels.leave(growth.share, &levels)));
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {

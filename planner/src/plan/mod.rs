@@ -95,9 +95,9 @@ pub struct Plan {
     /// Notes for people. The first is the reason for the placement; then come changes to the request, and open
     /// questions.
     pub notes: Vec<String>,
-    /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]). `None` if this placement is
-    /// best at every depth, or if a move would not be worthwhile. For programs that do not move models, this placement
-    /// is the faster of the two over a whole conversation.
+    /// Another placement, which is faster above a certain depth, or below it ([`Depth::Follow`]). `None` if this
+    /// placement is best at every depth, or if moving would not pay. For programs that do not move texts, this
+    /// placement is the faster of the two over a whole conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_depth: Option<Box<ByDepth>>,
 }

@@ -1,9 +1,9 @@
-//! The cache of experts on GPUs: whether a plan has one, and how large. In: a placement without a cache. Out: this
-//! placement or a placement with a cache, whichever is better.
+//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in. A
+//! placement with a cache flows out if it is better, otherwise the same placement.
 //!
-//! Experts that stay on the host are computed there. With a cache, the GPU of their layer computes with all of them,
-//! and the experts that are not in the cache are uploaded (llama-moe-cache.cpp). This is faster if texts soon use the
-//! same experts again and the link is fast; otherwise it is much slower.
+//! Experts that stay on the host are computed there. With a cache, the GPU of the layer computes with all experts of
+//! the layer, and the host uploads the experts that the cache lacks (llama-moe-cache.cpp). This is faster if texts soon
+//! use the same experts again and the link is fast; otherwise it is much slower.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +19,10 @@ use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 /// A cache must make the workload faster by this factor, because its gain depends on texts that use the same experts
 /// again.
 const MIN_SPEEDUP: f64 = 1.1;
-/// The factor by which a cache may lengthen prompts, so that they keep nine tenths of their speed.
+/// The factor by which a cache may lengthen the time of a prompt: prompts keep nine tenths of their speed.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
 /// Maximum number of searches for a cache with which prompts are fast enough. Each search tries caches of at most
-/// `NEXT_SHARE` times the previous size.
+/// `NEXT_SHARE` of the previous cache's size.
 const MAX_SEARCHES: usize = 3;
 const NEXT_SHARE: f64 = 0.85;
 
@@ -30,7 +30,7 @@ const NEXT_SHARE: f64 = 0.85;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlannedMoeCache {
-    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. The footprints contain the bytes on each GPU.
+    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. The footprints contain the bytes of each GPU.
     pub bytes: u64,
     /// The share of the experts on the host that the cache holds at once, 0 to 1.
     pub share: f64,
@@ -157,8 +157,7 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // During prompts, the experts in the cache are copied within the GPU's memory, so a smaller cache makes
-            // them faster.
+            // Prompts copy the experts of the cache within the GPU's memory, so a smaller cache makes prompts faster.
             most = share * NEXT_SHARE;
         }
         Ok(None)
@@ -242,7 +241,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The error for a cache that does not fit on the GPUs in addition to everything else.
+    /// The error for a cache that does not fit on the GPUs together with the rest of the model.
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();

@@ -89,13 +89,13 @@ impl<'a> Planner<'a> {
 
     /// Plans with llama.cpp's own numbers: the estimate proposes placements, and the probe accepts or rejects them.
     /// llama.cpp has confirmed the resulting placement. It has also rejected the next better placement, unless the
-    /// corrected estimate already excludes it.
+    /// corrected estimate already excludes that placement.
     ///
-    /// The plan takes at most 6 probes on one GPU and 12 on several. If no placement fits, the search for the most
-    /// layers makes as many probes again. A longer context needs up to 3 more. With more than two GPUs, no probe is
-    /// made for a gain below half a percent. If the planner may choose the type of the cache ([`KvCache`]), its place
-    /// ([`KvPlace`](super::KvPlace)) or a smaller ubatch ([`Request::min_ubatch`]), each combination may take the same
-    /// number of probes.
+    /// The plan needs at most 6 probes on one GPU and 12 on several. If none of the probed placements fits, the search
+    /// for the most layers may use the same number again. Growth of the context may use up to 3 more. With more than
+    /// two GPUs, no probe is spent on a gain below half a percent. If the planner may choose the type of the cache
+    /// ([`KvCache`]), its place ([`KvPlace`](super::KvPlace)) or a smaller ubatch ([`Request::min_ubatch`]), each
+    /// combination may use the same number of probes.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl<'a> Planner<'a> {
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
             // The estimate cannot rank placements by speed if it does not model the architecture. For a context that
-            // predicts further tokens, only the compute buffers are missing in the estimate, and probes correct these.
+            // predicts further tokens, the estimate lacks only the compute buffers, and probes correct these.
             (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
             // A request for an exact number of layers gets whole layers, not another split of the same number.
             _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
@@ -261,8 +261,8 @@ impl<'a> Planner<'a> {
         params
     }
 
-    /// The reason why the estimate does not cover this model or context, if there is one. If there is one, a plan needs
-    /// a probe.
+    /// The reason why the estimate does not cover this model or context; only a probe can then plan it. `None` if the
+    /// estimate covers both.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "we have no model of the graph that a context for embeddings computes (llama-graph.cpp, build_pooling)"

@@ -3,7 +3,7 @@
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
 
-/// Returns the memory that llama.cpp counts for a placement, without loading the model.
+/// Returns the memory that a placement takes according to llama.cpp, without loading the model.
 ///
 /// The planner calls a probe for a handful of placements. The load room implements it. Without a probe, the planner
 /// uses the estimate.

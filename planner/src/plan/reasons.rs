@@ -7,7 +7,7 @@ use crate::profile::{ModelProfile, Weight};
 use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Placement, Request};
 
-/// `3 layers`, `1 layer`.
+/// The number and its noun: `3 layers`, `1 layer`.
 pub(super) fn counted(n: u32, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {what}{plural}")

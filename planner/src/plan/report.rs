@@ -19,7 +19,7 @@ impl fmt::Display for Plan {
         }
         writeln!(f, " · {} · {} + output", Bytes(model.file_bytes), counted(model.blocks, "layer"))?;
         let width = self.placements.iter().map(|placement| placement.name.chars().count()).fold(16, usize::max);
-        // Few plans have a cache of experts. Other plans get no column for it.
+        // Few plans have a cache of experts. The table of any other plan has no column for the cache.
         let has_cache = self.placements.iter().any(|placement| placement.footprint.experts > 0);
         let cells: Vec<Vec<String>> = self.placements.iter().map(|placement| cells(placement, has_cache)).collect();
         let heads = ["weights", "KV", "compute", "experts", "headroom", "free"];
@@ -97,7 +97,7 @@ impl Plan {
         let on_host = rounded(speed.all_on_host);
         let all_on_gpus = self.n_gpu_layers == self.layers();
         if all_on_gpus && self.moe_cache.is_some() {
-            // If there is a cache of experts, the host computes with no expert.
+            // With a cache of experts, the GPUs compute with all experts, so the host computes nothing.
             return format!("{begin} (all on GPUs: {}, all on the host: {on_host})", rounded(all));
         }
         if all_on_gpus && self.split_blocks == 0 {

@@ -128,7 +128,7 @@ pub enum Policy {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KvPlace {
-    /// Where [`ContextParams::offload_kqv`] puts them: by default with the layer.
+    /// The place that [`ContextParams::offload_kqv`] states: by default with the layer.
     #[default]
     Given,
     /// With the layer, or all caches on the host if this is faster because the GPUs then have room for more layers.
@@ -226,9 +226,10 @@ pub struct Request {
     /// beginning, in the middle, and at the end of the context.
     #[serde(default)]
     pub at: Vec<u32>,
-    /// How many tokens each sequence may draft for speculative decoding. They are computed together with the sequence's
-    /// last token. The context reserves an output for each of them, and its logits take memory. 0 means no drafts, or 3
-    /// for a model [with a block that predicts further tokens](ModelProfile::with_mtp).
+    /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
+    /// last token. The context reserves an output for each of these tokens, and the logits of an output take memory. 0
+    /// means no drafts; for a model [with a block that predicts further tokens](ModelProfile::with_mtp), 0 means 3
+    /// drafts.
     #[serde(default)]
     pub draft_max: u32,
     /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
@@ -250,8 +251,8 @@ pub struct Request {
     /// llama.cpp.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_split: Vec<f32>,
-    /// All other parameters, with llama.cpp's names and defaults. If `n_ctx` is 0, `context` applies. Any other `n_ctx`
-    /// counts as [`Context::Tokens`], and is an error if `context` states something else.
+    /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Any other
+    /// `n_ctx` counts as [`Context::Tokens`], and is an error if `context` is set to anything else.
     pub params: ContextParams,
 }
 
@@ -373,7 +374,7 @@ impl Request {
         self
     }
 
-    /// Sets the number of sequences, and the number of tokens of each.
+    /// Sets the number of sequences, and the tokens of context for each.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
         self.params.n_seq_max = sequences;
         self.context = Context::Tokens(sequences.saturating_mul(tokens_each));
@@ -392,7 +393,8 @@ impl Request {
         self
     }
 
-    /// Sets whether the file is mapped (if every device can use a mapped file) or read (llama.cpp: `true`).
+    /// Sets whether the file is mapped (`true`, llama.cpp's default) or read. It is mapped only if every device can use
+    /// a mapped file.
     pub fn mmap(mut self, map: bool) -> Self {
         self.params.mmap = map;
         self

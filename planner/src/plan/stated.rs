@@ -34,7 +34,7 @@ impl Planner<'_> {
     }
 
     /// The stated placement with the requested number of layers on GPUs. If the request states no number, the largest
-    /// number that fits.
+    /// number that fits is used.
     pub(super) fn stated<'s>(&'s self, params: &ContextParams, probe: Option<&dyn Probe>) -> Result<Chosen<'s>, Error> {
         let layers = self.profile.full_offload();
         let range = self.request.gpu_layers.range(layers);

@@ -22,7 +22,7 @@ use crate::machine::ParseError;
 /// seconds of the prompt + reply / (N - P) * integral of t(d) from d = P to d = N
 /// ```
 ///
-/// So the prompt and the reply count as much as they would without growth.
+/// Prompt and reply thus count as much as without growth.
 ///
 /// ```
 /// use autoplace_planner::plan::Workload;
@@ -66,8 +66,8 @@ impl Workload {
         self
     }
 
-    /// The same prompt and reply, with the middle of the reply at this depth. If this depth is within the prompt and
-    /// reply, they are shortened.
+    /// The same prompt and reply, with the middle of the reply at this depth. A small depth shortens the prompt, and a
+    /// very small depth also shortens the reply.
     pub fn at_depth(mut self, depth: u32) -> Self {
         self.grows_to = 0;
         self.reply = self.reply.min(depth.saturating_mul(2).max(1));

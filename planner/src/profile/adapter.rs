@@ -12,10 +12,9 @@ use super::{Group, ModelProfile, Weight, WeightRole};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoraPair {
-    /// `lora_a`, a matrix of the weight's inputs times the rank. For an embedding, it is the rank times the embedding's
-    /// rows.
+    /// `lora_a`: its shape is the weight's inputs by the rank or, for an embedding, the rank by the embedding's rows.
     pub a: Weight,
-    /// `lora_b`, a matrix of the rank times the weight's outputs.
+    /// `lora_b`: its shape is the rank by the weight's outputs.
     pub b: Weight,
 }
 
@@ -34,9 +33,9 @@ pub struct Lora {
     pub file: String,
     /// `general.name`, or the file's stem.
     pub name: String,
-    /// `general.architecture`: the architecture of the model for which the adapter was made.
+    /// `general.architecture`: the architecture of the models that the adapter fits.
     pub architecture: String,
-    /// The additions, weight by weight.
+    /// The additions, one for each adapted weight.
     pub pairs: Vec<LoraPair>,
 }
 
@@ -45,8 +44,8 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] for a file that is not a LoRA adapter, for an adapter that tokens activate (aLoRA), and for a
-    /// tensor whose other half is missing or whose type is not supported.
+    /// [`AdapterError`] if the file is not a LoRA adapter or is an adapter that tokens activate (aLoRA), and if a
+    /// tensor lacks the other factor of its pair or has an unsupported type.
     pub fn from_header(header: &Header) -> Result<Self, AdapterError> {
         let file = header.path().display().to_string();
         let expect = |key: &str, wanted: &'static str| match header.str(key)? {
@@ -95,8 +94,8 @@ impl Lora {
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
-        // llm_build_inp_embd looks up rows of `a`, so the two factors have exchanged roles. An embedding is recognised
-        // by the end of its name.
+        // For an embedding, llm_build_inp_embd looks up rows of `a`, so the factors swap their roles. Only an
+        // embedding's name has this ending.
         let (of_a, of_b) = if pair.a.name.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
@@ -136,7 +135,7 @@ pub struct Adapters {
     pub lora: Vec<String>,
     /// Whether there is a control vector.
     pub control_vector: bool,
-    /// The additions, each with the group of its weight.
+    /// The additions, each with the group of the weight that it changes.
     pub(crate) adapted: Vec<(Group, LoraPair)>,
 }
 
@@ -189,7 +188,7 @@ impl ModelProfile {
     }
 
     /// The blocks that hold a direction of the control vector, and the weight of one direction. llama.cpp allocates a
-    /// direction for every block except the first, even if the vector has no direction there (llama-adapter.cpp,
+    /// direction for every block but the first, even for a block without a direction in the file (llama-adapter.cpp,
     /// `llama_adapter_cvec::init`).
     pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {
         let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
@@ -199,8 +198,8 @@ impl ModelProfile {
     }
 }
 
-/// A problem with an adapter's file, or with its use for this model. Each message names the file, the value that was
-/// expected, and the value that was found.
+/// A problem with an adapter's file, or with the use of the adapter for this model. Each message names the file, the
+/// expected value and the value found there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.

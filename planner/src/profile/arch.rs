@@ -1,11 +1,11 @@
 //! The KV layout of each architecture.
 //!
 //! `llama_model::create_memory` (llama-model.cpp) creates a plain `llama_kv_cache` for an architecture, with four
-//! exceptions: its `switch` names the architecture, the architecture is recurrent or hybrid (llama-arch.cpp,
-//! `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), its `load_arch_hparams` sets a `swa_type`, or it reuses layers. The
-//! list in this file was made by reading that function, and the `load_arch_hparams` of each file in models/.
-//! `tests/load/architectures.rs` compares every entry with llama.cpp. An architecture without such a comparison is
-//! listed as unknown.
+//! exceptions: the function's `switch` names the architecture, the architecture is recurrent or hybrid (llama-arch.cpp,
+//! `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), the architecture's `load_arch_hparams` sets a `swa_type`, or the
+//! model reuses layers. The list below was made by reading `create_memory` and the `load_arch_hparams` of each file in
+//! models/. `tests/load/architectures.rs` compares every entry with llama.cpp. An architecture without such a
+//! comparison is listed as unknown.
 
 /// The rule by which an architecture's header determines the state of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,18 +16,18 @@ pub(super) enum LayoutRule {
     Full,
     /// Like `Full`, including the last layer, which llama.cpp counts as a prediction layer.
     Routed,
-    /// Like `Full`, with one cache for each encoding block; there may not be more decoding blocks (models/t5.cpp,
-    /// `load_arch_hparams`).
+    /// As `Full`, with one cache for each encoding block. The decoding blocks may not outnumber the encoding blocks
+    /// (models/t5.cpp, `load_arch_hparams`).
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// Like `Windowed`; with compressed keys, every block has a window. Models with hyper-connections are unknown
-    /// (models/dflash.cpp, `load_arch_hparams`).
+    /// As `Windowed`, but if keys are compressed, every block has a window. The layout of models with hyper-connections
+    /// is unknown (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
     /// Windowed with 64 blocks, otherwise full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
-    /// Like `Windowed`, but the blocks from this number on use the caches of earlier blocks (`n_layer_kv_from_start`).
-    /// With `None`, the header states how many of the last blocks do so.
+    /// Windowed, and the blocks from this number on use the caches of earlier blocks (`n_layer_kv_from_start`). If the
+    /// number is `None`, the header states how many of the last blocks do so.
     Reused(Window, Option<u32>),
     /// Full, unless the header states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
@@ -42,9 +42,9 @@ pub(super) enum LayoutRule {
 /// The source of the sliding window in `load_arch_hparams`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// What applies if the header does not state a window.
+    /// The meaning of a header that states no window.
     pub(super) unstated: Unstated,
-    /// If set: the number of tokens of the window if the header states any number except 0, where 0 means no window.
+    /// With `Some`, the window has this many tokens whatever number the header states, but 0 means no window.
     pub(super) fixed: Option<u32>,
     /// Which blocks are windowed.
     pub(super) pattern: Pattern,
@@ -92,7 +92,7 @@ pub(super) enum Mixer {
     Lightning,
 }
 
-/// The recurrent blocks of a hybrid model, and the state of the other blocks.
+/// The recurrent blocks of a hybrid model, and the state of its other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hybrid {
     pub(super) mixer: Mixer,
@@ -107,7 +107,7 @@ pub(super) struct Hybrid {
 pub(super) enum Recurring {
     /// Blocks without key heads.
     WithoutKeyHeads,
-    /// Blocks without key heads and without a feed-forward width; a block with such a width keeps nothing
+    /// Blocks without key heads and without a feed-forward width. A block with only a feed-forward width keeps nothing
     /// (models/nemotron-h.cpp, `load_arch_hparams`).
     WithoutKeyHeadsAndForward,
     /// All blocks, which also attend (models/falcon-h1.cpp, `load_arch_hparams`).
@@ -117,7 +117,8 @@ pub(super) enum Recurring {
     AllButEvery(u32),
 }
 
-/// The state of a hybrid model's attention blocks. These blocks keep every token, with the following exceptions.
+/// The state of a hybrid model's attention blocks. They keep every token, with the exceptions that these fields
+/// describe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Attention {
     /// Whether keys are compressed.
@@ -151,24 +152,23 @@ pub(super) enum Predicting {
     AsOthers,
 }
 
-/// The blocks with an index, and the kind of cache that comes in addition to the index.
+/// The blocks with an index, and the kind of cache that they have in addition to the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
-    /// Every block has an index and compressed keys.
+    /// Every block has an index, in addition to compressed keys.
     Every,
-    /// The blocks that the header lists have an index in addition to compressed keys (models/glm-dsa.cpp,
-    /// `load_arch_hparams`). If there is no list, these are the blocks of GLM 5.2 if the training context has at least
-    /// this many tokens, and otherwise all blocks.
+    /// The blocks that the header lists, in addition to compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
+    /// Without a list, these are the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise
+    /// all blocks.
     Glm(u32),
-    /// The blocks that the header lists have an index in addition to compressed keys, if the header states how many
-    /// keys to select.
+    /// The blocks that the header lists, in addition to compressed keys, if the header states how many keys to select.
     ListedIfChoosing,
     /// The blocks that the header lists have an index; the other blocks attend to a window. All keys are compressed.
     ListedBesideWindows,
-    /// The blocks that are not dense have an index in addition to keys and values.
+    /// The blocks that are not dense, in addition to keys and values.
     AfterDense,
-    /// The blocks that the header lists (every block if there is no list) have an index in addition to compressed keys.
-    /// Other blocks may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists (all blocks if there is no list), in addition to compressed keys. Other blocks
+    /// may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
     ListedAndReused,
     /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,
@@ -261,7 +261,7 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
     })
 }
 
-/// The reason why an architecture is unknown, for the message.
+/// The reason why an architecture is unknown, for the error message.
 pub(super) fn why_unknown(architecture: &str) -> &'static str {
     match architecture {
         "eagle3" | "gemma4-assistant" => {

@@ -1,5 +1,5 @@
-//! Control vectors: a direction for each layer, added to the layer's output. In: a header, and then the file's numbers.
-//! Out: the sum of the directions.
+//! Control vectors: a direction for each layer, added to the layer's output. The header flows in first, and the numbers
+//! of the file are read later.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

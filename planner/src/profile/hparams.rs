@@ -38,8 +38,7 @@ const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 pub struct Hyperparameters {
     /// The number of blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
     pub n_layer: u32,
-    /// The number of blocks in the file. It is smaller than `n_layer` if llama.cpp runs through the blocks several
-    /// times, or adds a block.
+    /// Blocks in the file: fewer than `n_layer` if llama.cpp runs through them several times or adds a block.
     pub n_layer_stored: u32,
     /// How many of the last blocks predict further tokens (`n_layer_nextn`). These blocks count as layers even if they
     /// are not used.
@@ -48,8 +47,7 @@ pub struct Hyperparameters {
     pub n_ctx_train: u32,
     /// Width of the residual stream, in elements.
     pub n_embd: u32,
-    /// The number of elements of an embedding that the model returns: `n_embd`, unless the header states another
-    /// number.
+    /// Elements of an embedding that the model returns: `n_embd`, unless the header states another number.
     pub n_embd_out: u32,
     /// The number of entries of the vocabulary.
     pub n_vocab: u32,
@@ -76,7 +74,8 @@ pub struct Hyperparameters {
     pub pooling: Option<u32>,
     /// Whether queries are multiplied by a number for each token (`attention.temperature_scale`).
     pub(super) has_temperature: bool,
-    /// Number of deepstack parts: slices of an input embedding beyond `n_embd`, added after later blocks.
+    /// The number of deepstack parts. A part is a slice of an input embedding beyond its first `n_embd` elements, and
+    /// is added after a later block.
     pub(crate) n_deepstack_layers: u32,
     /// The numbers of elements of the keys and of the values that compressed keys represent; 0 if the header states
     /// none.
@@ -89,7 +88,7 @@ pub struct Hyperparameters {
 pub struct Experts {
     /// The number of experts in each block.
     pub count: u32,
-    /// The number of experts per token, in the block in which it is highest.
+    /// The largest number of experts that a token uses in any block.
     pub used: u32,
     /// Width of an expert's feed-forward step, in elements.
     pub n_ff: u32,
@@ -133,7 +132,8 @@ impl Hyperparameters {
         // llama-model.cpp, `load_hparams`: by default, the width is divided among the heads of the first block; if it
         // has no heads, there is no default.
         let head_dim = n_embd.checked_div(n_head[0]).unwrap_or(0);
-        // plamo2 reads the lengths again, even without heads (models/plamo2.cpp, `load_arch_hparams`).
+        // plamo2 reads the lengths of keys and values again, even without heads (models/plamo2.cpp,
+        // `load_arch_hparams`).
         let (mut head_dim_k, mut head_dim_v) = (0, 0);
         if head_dim > 0 || architecture == "plamo2" {
             head_dim_k = keys.or("attention.key_length", head_dim)?;
@@ -273,7 +273,7 @@ impl Keys<'_> {
     /// The numbers of a list of any length; `None` if the key is not a list.
     pub(super) fn list(&self, suffix: &str) -> Result<Option<Vec<u32>>, Error> {
         match self.get(suffix) {
-            // A longer list would have more entries than a model can have blocks.
+            // A longer list would have more entries than any model has blocks.
             Some(Value::Array(list)) if list.len() <= u64::from(MAX_LAYERS) => {
                 self.per_layer(suffix, list.len() as usize)
             }
@@ -371,8 +371,8 @@ impl Keys<'_> {
         Ok(Some(Experts { count, used, n_ff }))
     }
 
-    /// Number of deepstack parts: a count, or one for each block that receives a part (models/granite.cpp,
-    /// `load_arch_hparams`).
+    /// The number of deepstack parts: the header states it, or lists for each block which part the block receives
+    /// (models/granite.cpp, `load_arch_hparams`).
     fn deepstack(&self) -> Result<u32, Error> {
         let Some(Value::Array(mapping)) = self.get("deepstack_mapping") else {
             return self.or("n_deepstack_layers", 0);

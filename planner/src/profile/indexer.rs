@@ -135,7 +135,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, Some(windows)))
 }
 
-/// Every block, including the blocks that predict further tokens, keeps a window. The tokens before the window are
+/// Every block keeps a window, including the blocks that predict further tokens. The tokens before the window are
 /// compressed at two ratios (llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let hparams = facts.hparams;
@@ -146,13 +146,12 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     }
     let trunk = hparams.n_layer_trunk() as usize;
     facts.keys.check(ratios[..trunk].contains(&CLOSE), RATIOS, &"without a ratio of 4", &EMPTY)?;
-    // llama.cpp creates a cache for blocks without a window, although there are no such blocks.
+    // llama.cpp also creates a cache for blocks without a window, although there are no such blocks.
     let limit = "llama.cpp ends the process if keys have the same width (llama-kv-cache.cpp, the constructor)";
     facts.keys.check(hparams.head_dim_k != index, "attention.indexer.key_length", &index, &limit)?;
     let compressed = |il: usize| {
         let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
-        // At the closer ratio, groups of tokens overlap, so two groups are pending. The state contains their tokens and
-        // weights.
+        // At the ratio `CLOSE` groups overlap, so two groups are pending. The state holds their tokens and weights.
         let groups = if close { 2 } else { 1 };
         let pending = |width: u32| width.saturating_mul(groups).saturating_mul(groups * ratio);
         let keys = [Some(hparams.windowed_state(il).0), close.then_some(index)].into_iter().flatten();
@@ -164,9 +163,9 @@ fn distilled(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     beside_own_windows(facts, |il| if ratios[il] == 0 { BlockState::default() } else { compressed(il) })
 }
 
-/// Like [`distilled`], but with the ratios 1 and 2, and with index keys in the same row. Only some blocks keep
-/// compressed keys. Every other block that has a ratio reads the compressed keys of the last block before it that keeps
-/// such keys (models/deepseek41.cpp, `load_arch_hparams`; llama-kv-cache-dsv4.cpp, the constructor).
+/// As [`distilled`], but at the ratios 1 and 2, and with compressed keys and index keys in the same row. Only some
+/// blocks keep compressed keys. Any other block with a ratio reads the compressed keys of the nearest earlier block
+/// that keeps them (models/deepseek41.cpp, `load_arch_hparams`; llama-kv-cache-dsv4.cpp, the constructor).
 fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let index = keys.required("attention.indexer.key_length")?;
@@ -186,7 +185,7 @@ fn distilled_and_reused(facts: Facts<'_>) -> Result<Kept, NoLayout> {
         if ratios[il] == 0 {
             continue;
         }
-        // llama.cpp rejects a file whose sources are missing or have another ratio.
+        // llama.cpp rejects a file in which a block's source is missing or has another ratio.
         let fits = |of: Option<usize>| of.is_some_and(|of| ratios[of] == ratios[il]);
         if ratios[il] > 2 || !fits(last) || !fits(chooser) || chooser < last {
             return unknown("with a block that reads compressed keys of no earlier block");
@@ -224,8 +223,8 @@ fn ratios(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<u32>, NoLayout> {
     Ok(ratios)
 }
 
-/// The state of models in which every block keeps a window of keys for each sequence, and also the tensors that `also`
-/// returns for the block.
+/// The state of a model in which every block keeps a window of keys for each sequence, and in addition the tensors that
+/// `also` returns for the block.
 fn beside_own_windows(
     Facts { keys, hparams }: Facts<'_>,
     also: impl Fn(usize) -> BlockState,

@@ -29,7 +29,7 @@ pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLayout> {
     Err(NoLayout::Unknown(why.into()))
 }
 
-/// The reason that is given for models with prediction blocks whose use in llama.cpp we have not read.
+/// The reason for models with prediction blocks if we have not read how llama.cpp uses these blocks.
 pub(super) const PREDICTS: &str = "with blocks that predict further tokens";
 
 /// The inputs of a layout.
@@ -47,7 +47,7 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 pub(super) struct Windows {
     /// The number of tokens of each window.
     pub(super) tokens: u32,
-    /// For each block, including those that predict, whether it has a window.
+    /// For each block, including the blocks that predict further tokens (MTP), whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 
@@ -113,8 +113,8 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, None))
 }
 
-/// Whether a model without causal attention computes a whole text in one batch and keeps nothing (llama-model.cpp,
-/// `create_memory`).
+/// Whether this model, if it has no causal attention, computes a whole text in one batch and keeps nothing
+/// (llama-model.cpp, `create_memory`).
 fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     match keys.architecture {
         "lfm2" => Ok(keys.or("decision.block_count", 0)? > 0),
@@ -122,8 +122,7 @@ fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     }
 }
 
-/// The number of query heads must be a multiple of the number of key heads: ggml_can_mul_mat and the flash-attention
-/// kernels assert this.
+/// Checks that query heads divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert this.
 fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
         // A block without attention has no key heads (deci).
@@ -172,8 +171,8 @@ fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> 
     }
 }
 
-/// From block `from` on, a windowed block uses the cache of the last windowed block before it, and a full block uses
-/// that of the last full block (llama-model.cpp, `create_memory`).
+/// From block `from` on, a windowed block uses the cache of the last windowed block before `from`, and a full block
+/// uses the cache of the last full block before `from` (llama-model.cpp, `create_memory`).
 fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let Some(windows) = windows(facts, window)? else {
@@ -239,7 +238,8 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
 /// blocks but one of each group (llama-hparams.cpp, `set_swa_pattern`).
 fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLayout> {
     if let Some(Value::Array(listed)) = keys.get(PATTERN) {
-        // llama.cpp treats lists of another length or type in other ways, but no converter writes such a list.
+        // llama.cpp would reject other lengths and types of lists, or read them in another way. No converter writes
+        // such lists.
         if listed.len() != u64::from(hparams.n_layer) {
             return unknown("with a list of windowed blocks of another length");
         }
@@ -281,14 +281,14 @@ impl Hyperparameters {
         BlockState::attended(self.state(il), Rows::Tokens)
     }
 
-    /// The state of each block, which `of` returns. Blocks that predict further tokens keep nothing (llama-model.cpp,
-    /// `create_memory`).
+    /// The state that `of` returns for each block, except that blocks that predict further tokens keep nothing
+    /// (llama-model.cpp, `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
         (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::default() }).collect()
     }
 
-    /// The state of each block, some of them windowed.
+    /// The state of each block of a model with these windows.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
             true => BlockState::attended(self.windowed_state(il), Rows::Window(windows.tokens)),

@@ -48,7 +48,8 @@ pub struct ModelProfile {
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
-    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); the smallest of all shards.
+    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards, the smallest
+    /// alignment.
     pub alignment: u32,
     /// The numbers that determine memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
@@ -56,7 +57,7 @@ pub struct ModelProfile {
     pub weights: WeightBytes,
     /// The tensors that each block keeps in a context.
     pub state: KvLayout,
-    /// The adapters. There are none until [`with_lora`](Self::with_lora) adds one.
+    /// The adapters that [`with_lora`](Self::with_lora) has added.
     pub adapters: Adapters,
     /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp) is called.
     mtp: bool,
@@ -141,7 +142,7 @@ impl ModelProfile {
         self.hparams.n_layer + 1
     }
 
-    /// The first weight of a layer that stays on the host even if the layer is on a GPU.
+    /// The first weight that stays on the host even if its layer is on a GPU.
     fn kept_on_host(&self) -> Option<&Weight> {
         let on_layers = self.weights.grouped().filter(|(group, _)| *group != Group::Input);
         let mut weights = on_layers.map(|(_, weight)| weight).chain(self.weights.output_matrix());

@@ -29,7 +29,7 @@ pub enum MtpError {
     Embeds { model: String },
 }
 
-/// The weights that models/*.cpp require in every prediction block. Each is listed by the middle part of its name.
+/// The weights that models/*.cpp assert in every prediction block. Each entry is the middle of a weight's name.
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
 /// The weights that a prediction block of this architecture needs in addition to [`ALWAYS`] (models/*.cpp,

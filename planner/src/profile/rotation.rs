@@ -1,9 +1,9 @@
 //! The matrices by which caches rotate keys and values. In: a model's layout. Out: the same layout with these matrices.
 //!
-//! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which distributes large elements over all
-//! elements. Each cache keeps one matrix for the keys and one for the values of each block, in a separate buffer on the
-//! block's device. The environment variable `LLAMA_ATTN_ROT_DISABLE` removes the matrices. The estimate ignores this
-//! variable. If it is set, the estimate is too high by the bytes of these matrices.
+//! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which spreads large elements over all of them.
+//! Each cache keeps one matrix for the keys and one for the values of each block, in a buffer of its own on the block's
+//! device. The environment variable `LLAMA_ATTN_ROT_DISABLE` leaves the matrices out. The estimate ignores the
+//! variable, so with the variable set the estimate is too high by the bytes of the matrices.
 
 use super::{BlockState, Hyperparameters, KeptTensor, Part, Rotation, Rows};
 
@@ -14,7 +14,7 @@ const LEAST: u32 = 64;
 const ALWAYS: &str = "deepseek32 deepseek4 glm-dsa dots3note mistral-large4";
 
 /// Sets the matrix of each tensor (llama-kv-cache.cpp, the constructor). `windowed` has a flag for each block, or is
-/// empty. `index_k` is the number of elements of an index key, 0 without such a key.
+/// empty. `index_k` is the number of elements of an index key, or 0 without index keys.
 pub(super) fn set(
     blocks: &mut [BlockState],
     architecture: &str,
@@ -52,8 +52,9 @@ pub(super) fn set(
     }
 }
 
-/// Elements of the first block's key in the cache of these index keys. In llama-kv-cache-dsa.cpp (the constructor) a
-/// window has its own width of keys. In llama-kv-cache-dsv4.cpp every block has a window, so its keys have one width.
+/// The number of elements of the first block's key, in the cache that holds the index keys of `kept`. In
+/// llama-kv-cache-dsa.cpp (the constructor) a window has its own width of keys. In llama-kv-cache-dsv4.cpp every block
+/// has a window, so its keys have one width.
 fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameters) -> u32 {
     match (kept.rows, windowed.first()) {
         (Rows::Tokens, Some(true)) => hparams.head_dim_k_swa,
@@ -61,7 +62,7 @@ fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameter
     }
 }
 
-/// The matrix for keys, given the number of elements of a head in this block and in the first block.
+/// The matrix for keys, given the elements of a head in this block and in the first block.
 const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     // The largest power of two, at least 64, that divides the elements of the head.
     let mut width = LEAST;
@@ -76,7 +77,7 @@ const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     }
 }
 
-/// The matrix for values, given the number of elements of a head in this block and in the first block.
+/// The matrix for values, given the elements of a head in this block and in the first block.
 const fn of_values(head: u32, first: u32) -> Rotation {
     if head > 0 && first.is_multiple_of(LEAST) { Rotation::IfQuantised(LEAST) } else { Rotation::Never }
 }

@@ -12,11 +12,11 @@ pub enum KvLayout {
         /// (`n_embd_v_gqa_max`). Without flash attention all caches have this width (llama-kv-cache.cpp, the
         /// constructor).
         widest_v: u32,
-        /// For each block, whether it attends to a sliding window, including blocks without their own cache; empty if
-        /// none does.
+        /// For each block, including blocks without a cache of their own, whether it attends to a sliding window. Empty
+        /// if no block does.
         windowed: Vec<bool>,
     },
-    /// The layout of this architecture is unknown: only a probe can tell the memory of the context.
+    /// The layout of this architecture is unknown: only a probe can measure the context's memory.
     Unknown {
         /// The reason.
         reason: String,
@@ -74,7 +74,7 @@ pub enum Part {
     /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values that are stored together with index keys, but that nothing reads.
+    /// Values that are stored with index keys, although nothing reads these values.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
     /// (`n_embd_s`), or tokens that are still to be compressed.
@@ -96,8 +96,8 @@ pub enum Rows {
     Groups(u32),
     /// One row for each sequence, and one more for each token of rollback (`llama_memory_recurrent`).
     States,
-    /// One row for each sequence, and one more for each token of rollback: tokens that are still to be compressed
-    /// (llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
+    /// One row for each sequence, and one more for each token of rollback. The rows contain tokens that are still to be
+    /// compressed (llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
     Pending,
 }
 
@@ -117,7 +117,7 @@ impl BlockState {
         Self::new([(Part::Keys, k, rows)])
     }
 
-    /// Keys of every token and index keys, with the values of each of the two if there are any.
+    /// Keys and index keys of every token, each kind with its values if it has any.
     pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
         let parts =
             [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];
@@ -140,8 +140,8 @@ impl BlockState {
         self.kept.iter().find(|kept| kept.part == part)
     }
 
-    /// The number of elements in the recurrent state and in the past of the convolution of one sequence. It does not
-    /// depend on the sequence's length. 0 without such a state.
+    /// The number of elements in a sequence's recurrent state and in the past of its convolution. The sequence's length
+    /// does not change this number. 0 without such a state.
     pub fn recurrent_elements(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }

@@ -280,7 +280,7 @@ fn each_cache_has_matrices_for_its_own_heads() {
         attention.indexer.key_length=128 attention.compress_ratios=4,128";
     for (architecture, keys, blocks) in [
         ("llama", "attention.key_length=128", vec![vec![IfQuantised(128), Never]; 2]),
-        // The heads have 64 / 4 elements.
+        // A head has 64 / 4 elements.
         ("llama", "", vec![vec![Never, Never]; 2]),
         ("deepseek2", latent, vec![vec![IfQuantised(64)]; 2]),
         ("deepseek32", latent, vec![vec![IfQuantised(64), Always(128)]; 2]),

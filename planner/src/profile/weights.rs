@@ -75,8 +75,8 @@ fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
     weights.iter().find(|weight| &*weight.name == name)
 }
 
-/// Architectures that have no logits, whose logits are computed on the CPU (bitnet), or that use the output of the
-/// model for which they draft (dflash, eagle3).
+/// Architectures that have no logits, compute their logits on the CPU (bitnet), or use the logits of the model that
+/// they draft for (dflash, eagle3).
 const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
     bitnet dflash eagle3";
 
@@ -89,7 +89,7 @@ pub struct WeightBytes {
     /// Weights that llama.cpp loads for each block, in the order of the file. For blocks that predict further tokens
     /// there are few or none: see `skipped`.
     pub blocks: Vec<Vec<Weight>>,
-    /// Names of the blocks' weights, without the block: `attn_q.weight`.
+    /// Names of the blocks' weights, without the block's prefix: `attn_q.weight`.
     pub(crate) stems: BTreeSet<String>,
     /// `output`, `output_norm` and similar. `output.weight` is missing if it is tied to the embedding.
     pub output: Vec<Weight>,
@@ -179,9 +179,8 @@ impl WeightBytes {
         }
     }
 
-    /// The types of the matrices through which every token passes, each with a flag for matrices of experts; the types
-    /// with the most bytes first. Types with less than a twentieth of the bytes are left out: they hardly affect the
-    /// speed.
+    /// The types of the matrices that tokens pass, each with a flag for matrices of experts. The type with the most
+    /// bytes comes first. Types with less than a twentieth of the bytes are left out: they hardly affect the speed.
     pub fn matrix_types(&self) -> Vec<(TensorType, bool)> {
         let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
         let output = self.output_matrix().into_iter();
@@ -209,8 +208,8 @@ impl WeightBytes {
 }
 
 /// For each block, whether it uses rope frequencies. Most blocks do, except blocks that predict further tokens or
-/// repeat other blocks. The windowed blocks of gemma4 do not (models/gemma4.cpp, `load_arch_tensors`), nor do the
-/// windowed and recurrent blocks of lfm3 (models/lfm3.cpp, `load_arch_tensors`). The prediction blocks of step35 do
+/// repeat other blocks. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), nor do lfm3's
+/// windowed and recurrent ones (models/lfm3.cpp, `load_arch_tensors`). step35's prediction blocks do
 /// (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(keys: &Keys<'_>, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
     let architecture = keys.architecture;

@@ -1,6 +1,6 @@
 //! Checks that an exception keeps its message on its way between libraries, even through a library of another compiler.
 //! The check uses a library, a program and a stand-in for the CUDA backend, all in `gpu-check/zig/exceptions`. In: the
-//! toolchain. Out: an error that names the failed way.
+//! toolchain. Out: an error that names the way on which the exception is lost.
 
 use std::path::Path;
 use std::process::Command;

@@ -90,8 +90,8 @@ impl StoredDrafter {
         Ok(Some(restored.map_or(0, |restored| restored.tokens)))
     }
 
-    /// Restores the block's part of a text that ended before the token `from`. If the result is `None`, the block's
-    /// record is unchanged, but its context may be empty.
+    /// Restores what the block for multi-token prediction held of an earlier text that ended just before the token
+    /// `from`. If the result is `None`, the block's record is unchanged, but its context may be empty.
     pub(super) fn restore_followed(
         &mut self,
         context: &mut Context,

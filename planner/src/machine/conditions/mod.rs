@@ -1,4 +1,4 @@
-//! The conditions of a rate measurement: whether other work used the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
 //! In: counters of Linux (`/proc`, `/sys`), which are read before and after a measurement. Out: [`RateConditions`],
 //! which are stored with each figure. The averages of `/proc/pressure/cpu` cover ten seconds and change every two,

@@ -40,7 +40,7 @@ impl Draft {
         Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)?, options })
     }
 
-    /// The parameters of the draft's context, if the main model's context has these parameters (common/speculative.cpp,
+    /// The parameters of the draft's context, given those of the main model's context (common/speculative.cpp,
     /// `common_base_params_to_speculative` and `common_speculative_init_result`).
     pub(super) fn context(&self, main: &ContextParams) -> Result<ContextParams, Error> {
         let padded = main.sizes()?.n_ctx;
@@ -65,16 +65,16 @@ impl Draft {
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
         let context = self.context(main)?;
-        // An estimate splits layers by free bytes, which must not all be 0. With one GPU there is nothing to split, and
-        // that GPU may be full.
+        // An estimate splits layers by free bytes, which must not all be 0. With one GPU there is nothing to split, but
+        // the GPU may be full, so it gets at least one byte.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
         let all = self.profile.full_offload();
         let layers = if gpus.is_empty() { 0 } else { self.options.n_gpu_layers.map_or(all, |layers| layers.min(all)) };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). The output buffer
-        // then also holds probabilities, tokens, candidates and their indices in addition to the returned logits
+        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). In addition to the
+        // returned logits, the output buffer then contains probabilities, tokens, candidates and their indices
         // (llama-context.cpp, `output_reserve`).
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
         let sampled = n_vocab.saturating_mul(16).saturating_mul(context.n_seq_max.into());

@@ -1,6 +1,6 @@
 //! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). If
-//! llama.cpp has counted the bytes, its numbers are used. Otherwise the weights are exact and the compute buffers are
-//! an upper bound.
+//! llama.cpp has counted the bytes, its numbers are used. Otherwise the bytes of the weights are exact, and those of
+//! the compute buffers are an upper bound.
 
 use std::num::Saturating;
 
@@ -13,10 +13,9 @@ use crate::profile::ModelProfile;
 use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 
-/// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
-/// `load_hparams`: the tokens of the largest image (0 means a square of `image_size`, also for each tile of a larger
-/// image), the patches per side of a token if the header does not state them, and whether the header's
-/// `image_max_pixels` applies.
+/// Image projectors whose encoder has blocks like those of `build_vit` (clip.cpp). The values come from clip.cpp's
+/// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
+/// patches per side of a token if the header states none, and whether the header's `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
@@ -29,7 +28,7 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("gemma4v", 1120, 3, false),
     ("qwen2vl_merger qwen2.5vl_merger qwen3vl_merger qwen2.5o ling3vl glm4v", 4096, 2, false),
     ("kimik25", 4096, 1, true),
-    // llama.cpp's limit is 62,500. A load of autoplace sets the limit of this row (autoplace, `load/mmproj.rs`).
+    // llama.cpp's limit is 62,500. Our loads set the limit stated here (autoplace, `load/mmproj.rs`).
     ("youtuvl", 4096, 2, false),
     ("hunyuanvl", 16384, 2, true),
 ];
@@ -37,11 +36,11 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
 /// Image projectors that cut an image into slices of many shapes.
 const SLICED: &str = "resampler minicpmv4_6";
 
-/// The pixels per side of Step3-VL's tiles. An image of `image_size` is encoded together with them (mtmd-image.h,
+/// Pixels of a side of Step3-VL's tiles. In addition to the tiles, an image of `image_size` is encoded (mtmd-image.h,
 /// `default_image_crop_size`).
 const STEP3_TILE: u64 = 504;
 
-/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They encode 30 seconds at once: 3000 frames of the
+/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They read 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
 const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflamingo";
 
@@ -54,7 +53,7 @@ const SLACK: Saturating<u64> = Saturating(32 << 20);
 const NON_CAUSAL: &str = "gemma3 gemma4v gemma4uv sensenova_u1 deepseek4v";
 const CAUSAL_GEMMA4V: [u32; 2] = [1536, 2560];
 
-/// Head sizes whose attention every known GPU fuses, as clip.cpp's `warmup` tests it (ggml-cuda/fattn.cu,
+/// Head sizes for which every known GPU fuses attention, as clip.cpp's `warmup` tests (ggml-cuda/fattn.cu,
 /// `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m,
 /// `ggml_metal_device_supports_op`).
 const FUSED_HEADS: &[u64] = &[40, 64, 72, 80, 96, 112, 128, 256];
@@ -121,8 +120,8 @@ impl Mmproj {
         }
     }
 
-    /// If each row of an image attends to all other rows, how many rows the model must compute at once: the rows of the
-    /// largest image.
+    /// If each row of an image attends to all others, the model must compute all rows of an image at once. This is the
+    /// number of rows of the largest image.
     pub(super) fn rows_at_once(&self) -> Option<u32> {
         let of_images = |encoder: &&Encoder| encoder.is_non_causal;
         self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()
@@ -148,9 +147,9 @@ impl Mmproj {
         counted.map_or_else(|| self.bound(gpu, flash), |counted| counted.bytes)
     }
 
-    /// Exact weights, and an upper bound of the buffers for the largest image.
+    /// The exact bytes of the weights, and an upper bound of the buffers for the largest image.
     fn bound(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
-        // All weights go to one buffer type, never to a rearranging one (clip.cpp, `load_tensors`).
+        // All weights go to one buffer type, and never to one that rearranges weights (clip.cpp, `load_tensors`).
         let rules = gpu.map_or(BackendRules::HOST, |gpu| BackendRules::of_gpu(gpu).0);
         let weights =
             self.header.tensors().map(|tensor| Saturating(rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes())));
@@ -159,8 +158,8 @@ impl Mmproj {
         // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
         let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
-        // If a buffer is split into chunks, it has gaps into which the next scores do not fit (ggml-vulkan.cpp,
-        // `ggml_vk_get_device`).
+        // Buffers that are split into chunks have gaps, and the scores of the next block do not fit into these gaps
+        // (ggml-vulkan.cpp, `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };
         let (mut compute, mut inputs) = (Saturating(0), Saturating(0));
         for encoder in &self.encoders {
@@ -184,24 +183,24 @@ impl Mmproj {
     }
 }
 
-/// An encoder with its projector: its number of patches, and bytes for each.
+/// An encoder with its projector: the number of patches, and the bytes for each patch.
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// The number of patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of
-    /// its tokens, and `merged` is the number of patches of each token.
+    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of the input's
+    /// tokens, and `merged` is the number of patches in each token.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
     /// The number of tiles of an image in one computation.
     batch: Saturating<u64>,
-    /// Bytes for each patch: `beside` for the picture and the projector's results; `attention` for queries, keys,
-    /// values and their results; `step` for a block's other steps; `widest` for the widest activation.
+    /// Bytes for each patch: `beside` counts the picture and the projector's results; `attention` counts queries, keys,
+    /// values and their results; `step` counts a block's other steps; `widest` counts the widest activation.
     beside: Saturating<u64>,
     attention: Saturating<u64>,
     step: Saturating<u64>,
     widest: Saturating<u64>,
-    /// Bytes for each pair of patches: attention scores and masks.
+    /// Bytes of attention scores and masks for each pair of patches.
     scores: Saturating<u64>,
     masks: Saturating<u64>,
     head: u64,
@@ -215,7 +214,7 @@ impl Encoder {
         let optional =
             |suffix: &str| Ok::<_, Error>(header.u32(&key(suffix))?.map(u64::from).filter(|&value| value > 0));
         let size = |suffix: &str| optional(suffix)?.ok_or_else(|| missing(header, &key(suffix)));
-        // In a file with several encoders each may name its own projector (clip.cpp, `load_hparams`).
+        // In a file with several encoders, each encoder may name a projector of its own (clip.cpp, `load_hparams`).
         let projector = match header.str("clip.projector_type")?.unwrap_or_default() {
             "" => header.str(&key("projector_type"))?.unwrap_or_default(),
             projector => projector,
@@ -239,7 +238,7 @@ impl Encoder {
                 // `get_best_resize`).
                 let square = if is_listed(SLICED, projector) { square * n(3) / n(2) } else { square };
                 let tokens = if stated.is_some() { 0 } else { tokens };
-                // A patch has three colours of two frames.
+                // A patch has three colours in each of two frames.
                 (n(6 * side) * n(side), square.max(n(stated.unwrap_or(0))), tokens, n(merge) * n(merge))
             }
             ("audio", _) if is_listed(WHISPER, projector) => (n(2 * size("num_mel_bins")?), n(1500), 0, n(0)),
@@ -305,7 +304,7 @@ impl Encoder {
     }
 
     /// Upper bounds of the encoder's buffers for its largest input: on the device that computes, and on the host, which
-    /// fills the buffers. `scores` is the number of unfused score matrices held at once.
+    /// fills the inputs. `scores` is the number of unfused score matrices that exist at the same time.
     ///
     /// `benches/clip-buffers` compares this bound with clip.cpp's reservation, for images from 4 tokens to the largest
     /// and with the rules of CUDA, Vulkan, Metal and the CPU. llama.cpp warms up with a smaller image if a projector

@@ -19,7 +19,8 @@ pub struct DraftOptions {
     /// Type of the draft's values. Default: `F16`.
     pub type_v: Option<KvType>,
     /// Number of the draft's layers on its GPU, counted from the output layer on. A number larger than the number of
-    /// the draft's layers means all of them; 0 means the host. Default: all, or the host if no GPU has room for all.
+    /// the draft's layers means all layers; 0 means the host. Default: all layers, or the host if no GPU has room for
+    /// all of them.
     pub n_gpu_layers: Option<u32>,
     /// The GPU of the draft, by a name for [`Machine::gpu_named`](crate::machine::Machine::gpu_named), or
     /// [`HOST`](Self::HOST). Default: the device on which the draft slows the main model down least.
@@ -27,7 +28,7 @@ pub struct DraftOptions {
 }
 
 impl DraftOptions {
-    /// The [`device`](Self::device) of a draft on the host, as llama.cpp names it.
+    /// The value of [`device`](Self::device) for a draft on the host; the word is llama.cpp's.
     pub const HOST: &str = "none";
 
     /// Whether these options keep the draft on the host.

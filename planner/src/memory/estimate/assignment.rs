@@ -1,4 +1,4 @@
-//! The assignment of layers to devices, as llama.cpp makes it (llama-model.cpp, `load_tensors`), with the same 32-bit
+//! The assignment of layers to devices, by llama.cpp's rule (llama-model.cpp, `load_tensors`) and in the same 32-bit
 //! arithmetic.
 
 use serde::{Deserialize, Serialize};
@@ -43,16 +43,17 @@ impl Assignment {
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
             // The last point is 1 up to rounding, and a share is below 1. If rounding puts the share at or above the
-            // last point, llama.cpp throws (`devices.at`). A single GPU's point is exactly 1.
+            // last point, llama.cpp throws (`devices.at`). With a single GPU this cannot happen, because its point is
+            // exactly 1.
             Place::Gpu(gpu.min(points.len() - 1))
         };
         Self { blocks: (0..n_layer).map(place).collect(), output: place(n_layer) }
     }
 
-    /// Assigns the last layers to GPUs, `counts[i]` of them to GPU `i`: the result of
-    /// [`Split::by_counts`](crate::memory::Split::by_counts) in llama.cpp.
+    /// Assigns the last layers to GPUs, `counts[i]` of them to GPU `i`. llama.cpp makes the same assignment with
+    /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
-    /// Counts beyond the number of layers are cut off at the end.
+    /// If the counts add up to more than the number of layers, the last counts are cut.
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
         let counts = counts.iter().map(|&count| count as usize);
@@ -73,8 +74,8 @@ impl Assignment {
 /// `llama_max_devices()`: llama.cpp reads at most this many proportions.
 const MAX_DEVICES: usize = 16;
 
-/// The proportions that llama.cpp uses for `n_gpus` GPUs: missing proportions are 0, and surplus proportions are
-/// ignored. `None` if all are 0, because llama.cpp then splits in proportion to the free bytes (llama-model.cpp,
+/// The proportions that llama.cpp uses for `n_gpus` GPUs. Missing proportions are 0, and surplus proportions are
+/// ignored. `None` if all proportions are 0, because llama.cpp then splits by free bytes (llama-model.cpp,
 /// `load_tensors`).
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
     let bad = |index: usize, limit| Error::TensorSplit { index, value: tensor_split[index].to_string(), limit };
@@ -128,7 +129,7 @@ mod tests {
     fn proportions_are_fitted_to_the_gpus_and_invalid_ones_are_named_in_an_error() {
         let taken = |given: &[f32]| proportions(given, 2).unwrap();
         assert_eq!((taken(&[1.0, 2.0, 3.0]), taken(&[1.0])), (Some(vec![1.0, 2.0]), Some(vec![1.0, 0.0])));
-        // The layers are split in proportion to the free bytes.
+        // Without proportions, the free bytes decide.
         assert_eq!((taken(&[]), taken(&[0.0, 0.0, 5.0])), (None, None));
         assert_eq!(split_points(&[0.0, 0.0]), Ok(vec![0.5, 1.0]));
         let error = split_points(&[f32::MAX, f32::MAX]).unwrap_err().to_string();
@@ -152,7 +153,7 @@ mod tests {
             n_layer in 1u32..=512,
             cuts in prop::collection::vec(0u32..=513, 0..16),
         ) {
-            // Divides the layers at random into a part for the host and up to 15 parts for GPUs. Some parts may be
+            // Divides the layers at random into a part for the host and parts for up to 15 GPUs. Some parts may be
             // empty.
             let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
             cuts.sort_unstable();

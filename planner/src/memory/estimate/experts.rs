@@ -1,5 +1,5 @@
-//! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes. The
-//! arithmetic is that of the constructor in llama-moe-cache.cpp.
+//! The cache of experts on GPUs (`moe_cache_size`): which experts it can cache, how many of them at once, and how many
+//! bytes it needs. The arithmetic is that of the constructor in llama-moe-cache.cpp.
 //!
 //! Layers on the same GPU whose experts have the same types and shapes share their slots. A slot holds one expert of
 //! one layer: a part of each of the layer's expert tensors.
@@ -55,13 +55,13 @@ impl HostExperts {
         self.bytes == 0
     }
 
-    /// The number of experts of the block.
+    /// The number of experts in the block.
     fn count(&self) -> u64 {
         self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
     }
 
     /// Bytes of this many slots by the rules of a backend, which may pad the last row of a tensor. llama.cpp ignores
-    /// that padding when it chooses the number of slots, and in a load without data.
+    /// the padding when it chooses the number of slots, and also in a load without data.
     fn allocated(&self, slots: u64, rules: &BackendRules) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
             let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
@@ -70,7 +70,7 @@ impl HostExperts {
         self.tensors.iter().flatten().map(tensor).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of this many slots. One more slot is allocated, because kernels may read past the last expert.
+    /// Bytes of this many slots and one more, because kernels may read past the last expert.
     fn slots(&self, slots: u64, alignment: u64) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
             let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
@@ -100,7 +100,7 @@ pub struct ExpertCache {
     pub host: u64,
     /// Bytes of the experts on the host that the cache could hold.
     pub experts: u64,
-    /// The share of these experts that the cache can hold at once, 0 to 1.
+    /// The share of these experts that the cache holds at once, 0 to 1.
     pub share: f64,
     /// The number of experts that the cache holds at once over all GPUs. An expert belongs to one layer.
     pub slots: u64,
@@ -142,7 +142,7 @@ impl ExpertCache {
             let part = split(group.gpu) / all * group.bytes as f64 / of_gpu;
             cache.least = cache.least.max((needed as f64 / part).ceil() as u64);
             cache.experts = cache.experts.saturating_add(group.bytes);
-            // The order of the operations is the same as in llama.cpp.
+            // The order of the operations is llama.cpp's, so that rounding gives the same result.
             let budget = (size as f64 * split(group.gpu) / all * group.bytes as f64 / of_gpu) as u64;
             let most = group.layers.saturating_mul(group.experts.count());
             let slots = most_slots(group.experts, most, budget, alignment);

@@ -1,6 +1,6 @@
-//! Bytes of keys, values and recurrent states on each device, together with the matrices that rotate quantised keys and
-//! values. They are exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and
-//! llama-memory-recurrent.cpp).
+//! Bytes of keys, values and recurrent states on each device, and of the matrices that rotate quantised keys and
+//! values. The bytes are exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp
+//! and llama-memory-recurrent.cpp).
 
 use std::borrow::Cow;
 
@@ -17,14 +17,14 @@ use super::{Assignment, Place};
 struct Cache {
     gpus: Vec<u64>,
     host: u64,
-    /// Elements of keys and of values.
+    /// The numbers of elements of keys and of values.
     elements: (u64, u64),
     held: CacheKinds,
-    /// The copied keys of an earlier block, for a block that reads compressed keys.
+    /// If the block reads compressed keys of an earlier block: the copy of these keys.
     copy: Option<Copied>,
 }
 
-/// The copy of an earlier block's compressed keys on the device of a block that reads them.
+/// A copy of an earlier block's compressed keys, on the device of the block that reads them.
 #[derive(Debug, Clone)]
 struct Copied {
     /// The earlier block.
@@ -38,7 +38,7 @@ struct Copied {
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    /// The number of cells of the largest windowed cache; 0 without such a cache.
+    /// Cells of the largest windowed cache; 0 if there is none.
     pub(super) window_cells: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct KvTable {
 struct Shape<'a> {
     params: &'a ContextParams,
     sizes: &'a ContextSizes,
-    /// The width of all values, if they are stored transposed.
+    /// The width of all values if they are stored transposed, otherwise `None`.
     transposed: Option<u32>,
 }
 
@@ -96,14 +96,14 @@ impl Shape<'_> {
         let (ty, n) = match kept.part {
             Part::Keys | Part::IndexKeys => (type_k, kept.n),
             Part::Values => (type_v, self.transposed.unwrap_or(kept.n)),
-            // All blocks have the same width of values, so a transposed tensor is no wider.
+            // Here all blocks have the same width of values, so storing them transposed makes no tensor wider.
             Part::IndexValues => (type_v, kept.n),
             Part::State => (TensorType::F32, kept.n),
         };
         (ty, u64::from(n), self.rows(kept.rows))
     }
 
-    /// The width of the square matrix that rotates this tensor; 0 without such a matrix (llama-kv-cache.cpp,
+    /// The width of the square matrix that rotates this tensor; 0 without a matrix (llama-kv-cache.cpp,
     /// `init_rotation`).
     fn rotation(&self, kept: &KeptTensor) -> u64 {
         let (ty, _, _) = self.tensor(kept);
@@ -174,8 +174,8 @@ impl KvTable {
         bytes.unwrap_or(0)
     }
 
-    /// Whether block `il` keeps a copy of the compressed keys that it reads. On each device other than that of the
-    /// keys, the first block that reads them keeps a copy (llama-kv-cache-dsv4.cpp, the constructor).
+    /// Whether block `il` keeps a copy of the compressed keys that it reads. On each device other than the keys' own
+    /// device, the first block that reads the keys keeps a copy (llama-kv-cache-dsv4.cpp, the constructor).
     fn is_copied(&self, copy: &Copied, il: usize, assignment: &Assignment) -> bool {
         let place = |il: usize| assignment.blocks.get(il);
         let reads = |il: usize| self.blocks[il].copy.as_ref().is_some_and(|other| other.from == copy.from);
@@ -223,8 +223,8 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
     bytes(true).saturating_sub(bytes(false))
 }
 
-/// The state of each block, and the width of the widest values. If the layout is unknown, every block is counted as if
-/// it kept every token. This is too much for sliding windows, compressed keys and shared caches, and it leaves out
+/// The state of each block, and the width of the widest values. If the layout is unknown, every block counts as if it
+/// kept every token. This gives too many bytes for sliding windows, compressed keys and shared caches, and leaves out
 /// recurrent states.
 fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {

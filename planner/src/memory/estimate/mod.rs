@@ -1,10 +1,10 @@
-//! The estimate: the memory of a placement, computed from the header in microseconds.
+//! The estimate: arithmetic over the header that gives a placement's memory in microseconds.
 //!
 //! - Weights are exact to the byte for any list of GPUs, `tensor_split` and overrides: [`Estimate::is_exact`].
-//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout), and an upper bound
-//!   for most other models.
-//! - Compute buffers come from a formula, which is within 3 % or 32 MiB of a device's total in 95 % of the cases:
-//!   [`Estimate::with_uncertainty`].
+//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout). For most other
+//!   models they are an upper bound.
+//! - Compute buffers come from a formula. In 95 % of cases its error is at most 3 % of the device's total, or at most
+//!   32 MiB: [`Estimate::with_uncertainty`].
 
 pub mod assignment;
 mod buffers;
@@ -56,14 +56,15 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
-    /// Bytes of the cache of experts over all GPUs, and the highest number of experts of a layer that a token uses.
+    /// Bytes of the cache of experts over all GPUs. The next field: the largest number of experts that a token uses in
+    /// a layer.
     moe_cache_size: u64,
     n_expert_used: u32,
 }
 
 impl Estimate {
-    /// Prepares the estimate, for which each layer is summed up once. Layers are split in proportion to the GPUs' free
-    /// bytes, as in llama.cpp.
+    /// Prepares the estimate by summing up each layer once. Layers are split in proportion to the GPUs' free bytes, as
+    /// in llama.cpp.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Estimate {
     }
 
     /// Splits the layers by these proportions instead of the GPUs' free bytes, as llama.cpp's `tensor_split` does. If
-    /// all proportions are 0, or if there are none, the layers are still split by the free bytes.
+    /// all proportions are 0 or there are none, the free bytes still decide.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Estimate {
         self
     }
 
-    /// The cache of experts under this assignment, to the byte.
+    /// The cache of experts under this assignment, exact to the byte.
     pub fn expert_cache(&self, assignment: &Assignment) -> ExpertCache {
         ExpertCache::new(&self.weights, self.n_expert_used, self.moe_cache_size, assignment, self.n_gpus)
     }
@@ -188,8 +189,8 @@ impl Estimate {
         self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
-    /// Bytes of weights and caches, without `compute`. They are exact, and fast enough to compute for every placement
-    /// that the search rules out.
+    /// Bytes of weights and caches, without `compute`. They are exact, and computing them is so fast that the search
+    /// computes them for every placement that it rules out.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }
@@ -215,8 +216,8 @@ impl Estimate {
     /// Bytes per device under this assignment, and the bytes by which the compute buffers may exceed them: an eighth of
     /// the buffers and of the logits, at least 8 MiB, and more if there are details that the formula does not cover.
     ///
-    /// The assignment must belong to this model and these GPUs. If a layer is on a GPU that is not in the estimate, it
-    /// counts as on the host.
+    /// The assignment must belong to this model and these GPUs. A layer on a GPU that is not in the estimate counts as
+    /// a layer of the host.
     pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);
@@ -253,9 +254,9 @@ impl Estimate {
         self.known
     }
 
-    /// Whether weights and cache match llama.cpp to the byte. They do if their layouts and the layout rules of each GPU
-    /// are known. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, it may differ
-    /// by about 32 bytes per GiB in either direction.
+    /// Whether weights and cache match llama.cpp to the byte: their layouts are known, and so are each GPU's layout
+    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, the estimate may
+    /// differ by about 32 bytes per GiB in either direction.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

@@ -26,7 +26,7 @@ pub(super) struct StoredWeight {
 enum Kind {
     /// The model's file.
     Model,
-    /// A factor of a LoRA adapter. It is on the device of the weight with the same name, and is neither mapped nor
+    /// A factor of a LoRA adapter. It is on the device of the weight of the same name, and is neither mapped nor
     /// rearranged.
     Lora,
     /// A layer's part of a control vector. It is on the layer's device, and no override can match it by name.
@@ -120,7 +120,7 @@ impl Layer {
 pub(super) struct WeightTable {
     stored: Arc<Stored>,
     rules: Vec<BackendRules>,
-    /// Decides the buffer types on the host.
+    /// The facts that decide the buffer types on the host.
     host: HostMemory,
     sums: Arc<Sums>,
 }
@@ -133,7 +133,8 @@ struct Sums {
     fixed: Layer,
     blocks: Vec<Layer>,
     output: Layer,
-    /// The copy of the token embedding that a tied output needs on its device; empty if the output is not tied.
+    /// The copy of the token embedding that a tied output needs on the output layer's device; empty if the output is
+    /// not tied.
     tied: Layer,
     rope: Layer,
     /// The experts of each block if a [cache](super::experts) can hold them, otherwise empty.
@@ -148,8 +149,7 @@ impl WeightTable {
         table
     }
 
-    /// The table after weights were placed apart from their layer. `place` returns the new place of a weight by its
-    /// name.
+    /// The table with weights placed apart from their layer: `place` returns the new place of the weight with a name.
     ///
     /// llama.cpp matches the name alone, so input tensors, the output and the copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
@@ -163,7 +163,7 @@ impl WeightTable {
         self
     }
 
-    /// The sums if the weights are in these places. With `None`, a weight stays with its layer.
+    /// The sums with the weights in these places. A place of `None` means that the weight stays with its layer.
     fn sums(&self, places: &[Option<Place>]) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
         let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
@@ -276,7 +276,7 @@ impl WeightTable {
         if assignment.output != Place::Host || twice {
             put(&sums.tied, assignment.output);
         }
-        // Each buffer type that has a block with rope frequencies has one copy of them.
+        // There is one copy in each buffer type that contains a block with rope frequencies.
         for place in (0..self.rules.len()).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
             if blocks.any(|(&block, &uses)| uses && block == place) {

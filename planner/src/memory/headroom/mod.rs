@@ -1,6 +1,7 @@
-//! Headroom: bytes that are left free on purpose, in three named parts. llama.cpp's breakdown does not count the
-//! driver's own memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama
-//! issues 13235 and 7654). The values come from a table, which errs on the large side, until measurements replace them.
+//! Headroom: bytes left free on purpose, in three named parts. llama.cpp's breakdown does not count the driver's own
+//! memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235
+//! and 7654). The values come from a table until measurements replace them. The table's values are rather too large
+//! than too small.
 
 mod known;
 
@@ -11,7 +12,7 @@ use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
 use crate::profile::{ModelProfile, Weight};
 
-/// The properties of a load that determine the memory of the driver and of its pools.
+/// The properties of a load that determine the memory of the driver and of the backend's pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeakSizes {
@@ -94,10 +95,10 @@ impl HeadroomParts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Headroom {
-    /// Driver, pools, and the possible error of the estimate; nothing for other programs. This is meant for a card that
-    /// only this program uses.
+    /// Leaves memory for the driver, pools, and the possible error of the estimate, but none for other programs. Meant
+    /// for a card that only this program uses.
     Tight,
-    /// Driver, pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
+    /// Leaves memory for the driver and pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
     #[default]
     Default,
     /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. This is meant for
@@ -110,55 +111,55 @@ pub enum Headroom {
     Percent(f32),
 }
 
-/// The memory that is always lost by rounding: drivers allocate pieces of 2 MiB (CUDA's granularity,
-/// `cuMemGetAllocationGranularity`), and weights, cache, compute buffers and the driver's own memory take a few of
-/// these pieces each.
+/// The loss by rounding, which always occurs, because drivers allocate pieces of 2 MiB (CUDA's granularity,
+/// `cuMemGetAllocationGranularity`), and weights, cache, compute buffers and the driver's own memory each take a few
+/// pieces.
 const ROUNDING: u64 = mib(16);
 
-/// The part of the free memory that a card under WSL reports but cannot use. If a program uses it, Windows silently
-/// moves memory to the host: 23371 of 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090,
-/// pull 83; llama.cpp issue 4498 reports the same on Windows).
+/// The part of the free memory that a card under WSL reports but cannot use. If a program uses this part, Windows
+/// silently moves memory to the host: 23371 of 23859 MiB were usable on a card of 24 GiB
+/// (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 reports the same on Windows).
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
     /// The bytes to leave free on this GPU for computations of these peak sizes. `uncertainty` is the estimate's
-    /// possible error in bytes. `wsl` tells whether the machine is Linux under WSL
+    /// possible error in bytes. `wsl` states whether the machine is Linux under WSL
     /// ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until a load's warm-up has measured them on the device
     /// ([`Gpu::learned`]):
     ///
-    /// - CUDA. Driver: one context, of 16 MiB plus 2 KiB for each thread that the card holds at once
+    /// - CUDA. Driver: one context, which needs 16 MiB plus 2 KiB for each thread that the card can hold at once
     ///   ([`Gpu::resident_threads`]), or 560 MiB if that number is unknown. If the free memory was read through ggml,
-    ///   whose first query opens the context, only half of a context remains to be taken, because kernels are loaded on
-    ///   first use. No figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the pools of MMQ,
-    ///   MoE sorting and FA partials.
-    /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as with CUDA.
+    ///   whose first query opens the context, only half of the context's memory is still to be taken: kernels are
+    ///   loaded on first use, and no figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the
+    ///   pools of MMQ, MoE sorting and FA partials.
+    /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as CUDA.
     /// - Vulkan. Driver: 128 MiB. Growth: one decoded matrix + 2 x activations (prealloc_x, _y, split_k).
     /// - Metal. Driver: 0, because Metal's limit is only a recommendation, and the host's margin applies. Growth:
     ///   activations.
     /// - Other backends. Driver: 560 MiB. Growth: that of CUDA and that of Vulkan together.
     ///
-    /// A measurement replaces the table's value, except in two cases, in which it can only raise the value. For growth,
-    /// this is the case if this workload exceeds the measured workload in any respect. For driver and growth, it is the
-    /// case if the driver's version is unknown, so that it may have changed. For a device that is not open yet, the
-    /// context from the table is used.
+    /// A measurement replaces the table's value, with two exceptions in which it can only raise the value. The value
+    /// for growth can only rise if this workload exceeds the measured workload in any respect. Both values can only
+    /// rise if the driver's version is unknown, because the version may have changed. For a device that is not yet
+    /// open, the context's memory comes from the table.
     ///
     /// **The margin** depends on the preset:
     ///
-    /// - [`Tight`](Self::Tight): 16 MiB, which are lost because of the pieces of 2 MiB.
+    /// - [`Tight`](Self::Tight): 16 MiB, because drivers allocate pieces of 2 MiB.
     /// - [`Default`](Self::Default): 1 % of the free memory, at least 64 and at most 256 MiB, for other programs. It is
     ///   a share of the free memory, not of the total: a card of 8 GiB with 3 GiB in use is planned like a card of 5
     ///   GiB.
     /// - [`Cautious`](Self::Cautious): as `Default`, or more if driver, growth and margin would otherwise be less than
     ///   15 % of the total. The rule of thumb is that a card spills above 85 % usage.
     ///
-    /// Each preset also adds the uncertainty. Under WSL, each adds 512 MiB, except that `Cautious` includes these bytes
-    /// in its 15 %. The usage includes other programs: if they use 85 % of a card, `Cautious` leaves nothing for the
-    /// plan.
+    /// Each preset also adds the uncertainty. Under WSL 512 MiB are added, except that `Cautious` includes them in its
+    /// 15 %. Memory that other programs use counts as usage: if they use 85 % of a card, `Cautious` leaves nothing for
+    /// the plan.
     ///
-    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. It covers first the driver and then growth, and the
-    /// rest is margin.
+    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. The driver's part is filled first, then the part
+    /// for growth, and the rest is margin.
     pub fn of_gpu(&self, gpu: &Gpu, peak_sizes: &PeakSizes, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, peak_sizes);
@@ -198,7 +199,7 @@ impl Headroom {
     }
 }
 
-/// `percent` of `total`, rounded up. It is computed in whole hundredths of a percent, so that floating-point rounding
+/// `percent` of `total`, rounded up. The percentage is rounded to whole hundredths, so that floating-point rounding
 /// cannot change the bytes.
 fn share(total: u64, percent: f32) -> u64 {
     let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
@@ -219,7 +220,7 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin that makes the sum 15 %.
+        // The margin with which driver, growth and margin together are 15 % of the card.
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
             // One percent of the free memory, with a minimum and a maximum.
@@ -227,13 +228,13 @@ mod tests {
             (Default, 96, gib(2), 0, mib(64)),
             (Default, 96, gib(80), 0, mib(256)),
             (Default, 96, gib(80), mib(10), mib(266)),
-            // The uncertainty, and the memory that is lost by rounding.
+            // `Tight` leaves free the uncertainty and the loss by rounding.
             (Tight, 24, gib(24), mib(7), mib(16 + 7)),
             // At most 85 percent of the total are in use. On a small card the default margin is larger.
             (Cautious, 20, gib(19), 0, rest(gib(3))),
             (Cautious, 20, gib(19), mib(5), rest(gib(3)) + mib(5)),
             (Cautious, 2, gib(2), 0, mib(64)),
-            // Totals that are fixed, in bytes and in percent.
+            // Fixed totals, in bytes and in percent.
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
             (Percent(15.0), 20, gib(19), mib(99), rest(gib(3))),
         ] {
@@ -282,7 +283,7 @@ mod tests {
             // Rounded up to the next byte.
             (33.33, (gib(10) * 3333).div_ceil(10_000)),
         ] {
-            // The memory of other programs does not matter.
+            // The memory that other programs use does not matter.
             let gpu = Gpu::new("card").total(gib(10)).free(gib(4));
             let parts = Headroom::Percent(percent).of_gpu(&gpu, &PEAK_SIZES, mib(99), true);
             assert_eq!(parts.total(), bytes, "{percent}");

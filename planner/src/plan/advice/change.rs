@@ -13,8 +13,8 @@ use crate::profile::Quantisation;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Change {
-    /// The things to change. Usually there is one. There are several for programs that must be closed together, and for
-    /// changes that help only together.
+    /// The things to change, usually only one. There are several if programs must be closed together, or if changes
+    /// help only together.
     pub kinds: Vec<ChangeKind>,
     /// The gain.
     pub effect: Effect,
@@ -56,7 +56,7 @@ pub enum ChangeKind {
         gpu: usize,
         /// The GPU's name.
         gpu_name: String,
-        /// Bytes of the GPU's memory that the program uses.
+        /// Bytes that the program uses there.
         bytes: u64,
     },
     /// Replace a card by another card that the same backend drives.
@@ -74,7 +74,7 @@ pub enum ChangeKind {
     SecondCard {
         /// The existing GPU, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
         gpu: usize,
-        /// The name of the existing GPU.
+        /// The existing GPU's name.
         gpu_name: String,
     },
     /// Add a card to a computer that has no card.
@@ -88,7 +88,7 @@ pub enum ChangeKind {
     Quantisation {
         /// The quantisation.
         to: Quantisation,
-        /// The size of the file in this quantisation, in bytes.
+        /// Bytes of the file in this quantisation.
         file_bytes: u64,
     },
 }
@@ -98,15 +98,14 @@ pub enum ChangeKind {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Effect {
-    /// Everything fits: all layers (or the requested number of layers) are on GPUs or, without a GPU, the model is on
-    /// the host.
+    /// Everything fits: all layers, or the requested number, are on GPUs. Without a GPU, the model fits on the host.
     Fits,
     /// The model could not be loaded before, and now loads with layers on the host.
     Loads,
     /// More of the model is on GPUs, but not all.
     More,
-    /// The model already loads, and gets faster with a larger file, whose types the host reads faster, or with its
-    /// first card.
+    /// The model already loads, and gets faster: with a larger file whose types the host reads faster, or with a first
+    /// card.
     Faster,
 }
 
@@ -149,7 +148,7 @@ impl Outcome {
     }
 }
 
-/// Formats a speed with the digits that can be trusted: one decimal below 10, otherwise no decimals.
+/// Formats a speed with the digits that can be trusted: one decimal below 10, otherwise none.
 pub(super) fn per_second(speed: f64) -> String {
     let digits = usize::from(speed < 9.95);
     format!("{speed:.digits$}")

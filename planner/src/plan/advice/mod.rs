@@ -1,9 +1,9 @@
-//! Advice for a model that does not fully fit. The planner tries each change on the changed model, machine or request,
-//! and lists a change only if the resulting plan is better.
+//! Advice for a model that does not fully fit. The planner makes a trial plan for each change of the model, the machine
+//! or the request. The change is listed only if the trial plan is better.
 //!
-//! In: a [`Planner`]. Out: an [`Advice`] with at most one item for each kind of change. The items are ordered by what
-//! they cost the user: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other
-//! hardware ([`cards`]).
+//! A [`Planner`] flows in, an [`Advice`] flows out. It has at most one item for each kind of change, the cheapest for
+//! the user first: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
+//! ([`cards`]).
 
 mod cards;
 mod change;
@@ -40,7 +40,7 @@ impl Advice {
 }
 
 impl Planner<'_> {
-    /// Changes to try if not everything fits. The planner estimates a plan for each change, some dozens in all.
+    /// Changes to try if not everything fits. For this, the planner makes some dozens of plans by the estimate.
     ///
     /// # Errors
     ///
@@ -54,7 +54,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Adds [advice](Error::advice) to the error, if a change may help. For this, some dozens of plans are estimated.
+    /// Adds [advice](Error::advice) to the error, if a change may help. For this, the planner makes some dozens of
+    /// plans by the estimate.
     #[must_use]
     pub fn advised(&self, mut error: Error) -> Error {
         if let Some(advice @ None) = error.advice_mut() {

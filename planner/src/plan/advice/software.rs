@@ -8,8 +8,8 @@ use super::{Change, ChangeKind, Effect};
 /// The smaller types to try for keys and values, the largest first.
 const TYPES: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// Up to this many tokens, candidate contexts are one step apart; above this number, four steps apart, because nobody
-/// requests 40192 tokens.
+/// Up to this many tokens, candidate contexts are one step apart; above this number they are four steps apart, because
+/// nobody requests 40192 tokens.
 const FINE_STEPS_UP_TO: u32 = 8192;
 
 /// A shorter context hardly has room for a prompt and its answer.
@@ -48,8 +48,8 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
     TYPES.into_iter().filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values)).collect()
 }
 
-/// The longest context, shorter than the requested context, with which everything fits. If there is no such context,
-/// half of the requested context if this is worthwhile.
+/// The longest context, shorter than the requested one, with which everything fits. If there is none, half of the
+/// requested context, provided that halving is worthwhile.
 fn context(trials: &Trials<'_>) -> Option<Change> {
     let contexts = each(&shorter(trials), ChangeKind::Context);
     if trials.before.is_none() {
@@ -61,7 +61,7 @@ fn context(trials: &Trials<'_>) -> Option<Change> {
     })
 }
 
-/// The longest context with which everything fits, if keys and values also have this type.
+/// The longest context with which everything fits if, in addition, keys and values have this type.
 fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
     let contexts = shorter(trials).into_iter();
     let both = contexts.map(|tokens| vec![ChangeKind::KvType(ty), ChangeKind::Context(tokens)]);
@@ -79,15 +79,15 @@ fn shorter(trials: &Trials<'_>) -> Vec<u32> {
     (MIN_CONTEXT / step..asked.div_ceil(step)).rev().map(|n| n * step).collect()
 }
 
-/// The largest ubatch that helps: a half, a quarter and so on of the current ubatch is tried.
+/// The largest ubatch that helps. The candidates are a half of the current ubatch, a quarter, and so on.
 fn ubatch(trials: &Trials<'_>) -> Option<Change> {
     let halves = std::iter::successors(Some(trials.params().n_ubatch / 2), |&n| Some(n / 2));
     let halves: Vec<u32> = halves.take_while(|&n| n >= MIN_UBATCH).collect();
     trials.least(&each(&halves, ChangeKind::Ubatch))
 }
 
-/// Only the programs that hold the most memory are considered. The ninth largest program uses no more memory than a
-/// window of a desktop.
+/// Only the programs that use the most memory are considered. The ninth program uses no more memory than a window of a
+/// desktop program.
 const MAX_PROGRAMS: usize = 8;
 
 /// Advice to close programs.
@@ -98,8 +98,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     let Some(largest) = programs.first() else {
         return Vec::new();
     };
-    // The smallest program that is enough is chosen. If no single program is enough, the largest is chosen if it gains
-    // as much as all together, and otherwise all programs.
+    // The first choice is the smallest program that is enough, then the largest program if closing it gains as much as
+    // closing all, and then all programs together.
     let mut alone = programs.iter().rev();
     let enough = alone.find_map(|program| trials.first_that_fits(std::slice::from_ref(program)));
     let change = enough.or_else(|| {
@@ -110,8 +110,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     change.into_iter().collect()
 }
 
-/// The changes that close each program: one change for each GPU on which the program uses memory. The program with the
-/// most memory comes first.
+/// For each program, the changes that close it: one change for each GPU on which the program uses memory. The program
+/// with the most memory comes first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     let mut programs: Vec<(u32, u64, Vec<ChangeKind>)> = Vec::new();
     for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Makes trial plans with changes to the model, the machine or the request, and computes the gain of each change.
+//! Trial plans with changes to the model, the machine or the request, and the gain of these plans.
 
 use std::borrow::Cow;
 
@@ -58,7 +58,7 @@ impl Planner<'_> {
     }
 }
 
-/// The base on which changes are tried.
+/// The planner and the plan that trials begin with.
 pub(super) struct Trials<'a> {
     /// The planner without a change.
     pub(super) planner: Planner<'a>,
@@ -103,7 +103,7 @@ impl<'a> Trials<'a> {
     }
 
     /// Whether everything fits with these changes. If everything fits, no part of a block stays on the host. So this
-    /// search does not try parts, which makes it many times as fast.
+    /// search leaves out parts, and is many times as fast.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {
@@ -124,9 +124,8 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The first of these changes, which are in ascending order, with which everything fits. If there is none, the
-    /// first change with which a model loads that did not load before, or the first change that is worthwhile, because
-    /// each later change costs more quality.
+    /// The smallest of ascending changes with which everything fits. If there is none, the first change that makes an
+    /// unloadable model loadable, or else the first worthwhile change, because each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
@@ -140,8 +139,8 @@ impl<'a> Trials<'a> {
         others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))
     }
 
-    /// The change, if it is worthwhile: everything fits, or more of the model is on GPUs and generation is faster by a
-    /// tenth. If no speeds are known, it is enough that more of the model is on GPUs.
+    /// The change, if it is worth it: everything fits, or more of the model is on GPUs and generation is faster by a
+    /// tenth. Without known speeds, it is enough that more of the model is on GPUs.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
             let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());

@@ -1,5 +1,5 @@
-//! Looks for a second placement to which a move is worthwhile: the placement that is fastest at the beginning or at the
-//! end of the context.
+//! Looks for a second placement that is worth moving to. The candidates are the fastest placements at the beginning and
+//! at the end of the context.
 
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate};
@@ -16,10 +16,12 @@ use super::{ByDepth, SecondsAtDepth};
 /// The minimum speed-up, as a factor, of another placement. Otherwise the plan does not mention it, and the model does
 /// not move to it.
 const MIN_SPEEDUP: f64 = 1.1;
-/// In one conversation that reaches the end of the context, a second placement must save at least this multiple of the
-/// time of a move. A conversation may end at any depth, and the rule may then lose the time of a second move.
+/// In a conversation that reaches the end of the context, a second placement must save at least this multiple of the
+/// time of a move. The reason is that a conversation may end at any depth, and the rule may then lose the time of a
+/// second move.
 const MOVES_SAVED: f64 = 2.0;
-/// Number of steps between the points of a pair. The times are linear between two points, unless a window ends there.
+/// The number of intervals between the points of a pair. The times are linear between two points, unless a window ends
+/// there.
 const STEPS: u32 = 8;
 /// A placement with its predicted times.
 struct Timed<'m> {
@@ -56,16 +58,16 @@ struct Pair {
     depth: u32,
     crossing: u32,
     is_deeper: bool,
-    /// Seconds that the other placement saves in one conversation, on the side of the crossing on which it is faster.
+    /// Seconds that the other placement saves in one conversation, at the depths where it is faster.
     saved: f64,
     seconds: Vec<SecondsAtDepth>,
     workload_seconds: f64,
 }
 
 impl Planner<'_> {
-    /// The seconds of another plan's workload that this planner's rates and hits of experts predict. For a plan that
-    /// was made earlier, this is the prediction of today. `None` if the context embeds texts, or if the machine lacks a
-    /// GPU of the plan.
+    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts. For a plan that was
+    /// made earlier, this gives an up-to-date prediction. `None` for a context that embeds texts, and for a plan with a
+    /// GPU that the machine lacks.
     ///
     /// # Errors
     ///
@@ -112,9 +114,8 @@ impl Planner<'_> {
         request.depth == Depth::Follow && request.workload.is_none() && !request.allow_paging
     }
 
-    /// The second placement, confirmed by the probe, for a plan with the chosen placement; `None` if a single placement
-    /// is as good. If the request allows only a single placement, adds a note with the depths at which another
-    /// placement would be faster.
+    /// A second placement for the chosen one, confirmed by the probe; `None` if a single placement is as good. If the
+    /// request allows only a single placement, adds a note with the depths at which another would be faster.
     pub(in crate::plan) fn by_depth(
         &self,
         chosen: &mut Chosen<'_>,
@@ -137,7 +138,7 @@ impl Planner<'_> {
             true => Request::whole_depths(now.params.n_ctx).to_vec(),
             false => self.request.depths(now.params.n_ctx),
         };
-        // The first and the last depth may be the same.
+        // Only the first and the last depth are tried; they may be the same.
         for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let found = self.best_at(depth, (&now.params, model), None, |other| {
                 if other.split == now.split {
@@ -209,7 +210,8 @@ impl Planner<'_> {
         best.map(|(_, other)| then(other)).transpose()
     }
 
-    /// The pair of the chosen placement and another one, found at `depth`, if it is worthwhile to move to the other.
+    /// The chosen placement paired with another one that was found at `depth`; `None` if moving to the other placement
+    /// is not worthwhile.
     fn pair(&self, chosen: &Chosen<'_>, depth: u32, [here, there]: [&Timed<'_>; 2]) -> Option<Pair> {
         let n_ctx = chosen.params.n_ctx;
         let n_ubatch = chosen.params.computed().max(1);
@@ -292,7 +294,7 @@ fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]:
 }
 
 /// The depth at which two placements are equally fast, interpolated between the points; `None` if one of them is faster
-/// at all depths.
+/// everywhere.
 fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
     let more = |point: &SecondsAtDepth| point.token[0] - point.token[1];
     points.windows(2).find_map(|pair| {

@@ -1,17 +1,16 @@
 //! The rule that decides when a running text moves. It is the rule of the ski rental problem. A text moves when the
 //! time that it has lost, compared with the other placement, equals the time of a move.
 //!
-//! Under this rule a growing text of unknown length loses at most twice the time of the best decision. If the future
-//! were known, the best decision would be either to move at once, which costs the time of one move, or not to move,
-//! which loses less than the time of one move. In the first case, this rule costs the time of two moves: the time that
-//! was lost, and the move that it then makes. A series of short and deep texts in any order costs at most four times as
-//! much as the best series of moves, if its moves and its lost time are both counted. The reason is that each move of
-//! this rule comes after lost time that is as long as the move. During any two successive moves of this rule, the best
-//! series of moves also makes a move, or loses the time of a move. (Karlin, Manasse, Rudolph, Sleator: Competitive
-//! snoopy caching, 1988.)
+//! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
+//! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
+//! move. In the first case this rule costs the time of two moves: the lost time, and its own move. For any series of
+//! short and deep texts, this rule costs at most four times as much as the best series of moves. The cost counts both
+//! moves and lost time. The reason is that before each of its moves, this rule has lost the time of one move. During
+//! any two successive moves of this rule, the best series also makes a move or loses the time of one. (Karlin, Manasse,
+//! Rudolph, Sleator: Competitive snoopy caching, 1988.)
 //!
-//! The length of a prompt is known before the prompt is computed. If the prompt and a reply of usual length would lose
-//! more than the time of a move in the current placement, the model moves before it computes the prompt.
+//! A prompt is known before it is computed. If, in the current placement, the prompt and a reply of usual length would
+//! lose more than the time of a move, the model moves before the prompt.
 
 use super::{ByDepth, SecondsAtDepth, at};
 
@@ -27,7 +26,7 @@ pub struct DepthWork {
     pub depth: u32,
     /// The number of tokens of prompts in the step.
     pub prompt_tokens: u32,
-    /// Whether the step generated tokens, one of each sequence.
+    /// Whether the step generated tokens: one for each sequence.
     pub generates: bool,
 }
 
@@ -60,7 +59,7 @@ pub struct DepthRule {
 }
 
 impl DepthRule {
-    /// The rule for a model that was just placed by the plan with this pair of placements.
+    /// The rule for a model that was just loaded by the plan that contains `by_depth`.
     pub fn new(by_depth: &ByDepth) -> Self {
         Self { points: by_depth.seconds.clone(), moving_seconds: by_depth.moving_seconds, lost: 0.0 }
     }
@@ -77,8 +76,8 @@ impl DepthRule {
         self.moving_seconds
     }
 
-    /// Seconds lost to the other placement since the last move. Time that is gained reduces the lost time, but not
-    /// below zero.
+    /// Seconds lost since the last move, compared with the other placement. Gained time reduces the lost time, at most
+    /// to 0.
     pub const fn lost(&self) -> f64 {
         self.lost
     }
@@ -108,7 +107,7 @@ impl DepthRule {
         lost(prompt) + lost(reply) * f64::from(most_reply.min(EXPECTED_REPLY)) > self.moving_seconds
     }
 
-    /// Resets the lost time after a move that was not possible. The next attempt is made when the time of a move has
+    /// Resets the lost time after a move that was not possible. The next attempt follows when the time of a move has
     /// been lost again.
     pub fn put_off(&mut self) {
         self.lost = 0.0;
@@ -122,7 +121,8 @@ mod tests {
     use super::{DepthRule, DepthWork};
     use crate::plan::SecondsAtDepth;
 
-    /// The times of a shallow placement, which slows down with each token, and of a deep placement, which does not.
+    /// The times of two placements: one for shallow depths, which slows down with each token, and one for deep
+    /// contexts, which does not.
     fn points(deep: f64, slope: f64) -> Vec<SecondsAtDepth> {
         let at = |depth: u32| {
             let shallow = 1.0 + slope * f64::from(depth);
@@ -234,7 +234,7 @@ mod tests {
             let points = points(deep, slope);
             let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
             let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // The last token before a move may lose more time than is missing until a move is due.
+            // The last token before a move may raise the lost time above the time of a move.
             let last = trace.last().unwrap().seconds(&points)[0];
             prop_assert!(moves <= 1);
             prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
@@ -258,7 +258,7 @@ mod tests {
                 })
                 .collect();
             let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // Before each move, one step may lose more time than is missing until the move is due.
+            // Before each move, the last step may raise the lost time above the time of a move.
             let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
             let most = most.fold(0.0, f64::max);
             let moves = (best - least) / moving + 2.0;

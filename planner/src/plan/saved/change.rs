@@ -35,9 +35,10 @@ impl SavedPlan {
 impl Plan {
     /// The reasons why the plan cannot be followed on this machine; empty if it can be followed.
     ///
-    /// A different amount of free memory does not count as a change while the plan still fits. The plan needs its
-    /// footprints, and the parts of its headroom for the driver and for growth. The third part, the margin, exists for
-    /// such differences. GPUs outside the plan are ignored.
+    /// A different amount of free memory does not count as a change as long as the plan still fits. It still fits if
+    /// there is memory for its footprints, and for the parts of its headroom that are meant for the driver and for
+    /// growth. The third part of the headroom, the margin, exists for such differences. GPUs outside the plan are
+    /// ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
@@ -113,7 +114,7 @@ mod tests {
             (|saved, _| saved.plan.placements[0].device = None, "there is no RTX 3050 here"),
             (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
             (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
-            // Another number of free bytes is accepted as long as it is enough, and other GPUs are ignored.
+            // A different number of free bytes is accepted if it is enough, and additional GPUs are ignored.
             (|_, machine| machine.gpus[0].free = mib(4340), ""),
             (|_, machine| machine.gpus[0].free = gib(6), ""),
             (|_, machine| machine.gpus[0].total = gib(8), ""),

@@ -33,7 +33,7 @@ impl ModelIdentity {
         Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
 
-    /// Whether both are the same model; names are ignored.
+    /// Whether both identities are of the same model; names are ignored.
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
@@ -48,7 +48,8 @@ impl fmt::Display for ModelIdentity {
     }
 }
 
-/// Hashes each field of variable length with its length, so that different headers never yield the same bytes.
+/// Hashes the length of each field of variable length before the field, so that different headers never yield the same
+/// bytes.
 fn hash(header: &Header) -> Result<String, gguf::Error> {
     let mut hash = Xxh3::new();
     let mut put = |bytes: &[u8]| {

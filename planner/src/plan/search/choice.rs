@@ -77,7 +77,8 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// The reason for the choice, as [`Chosen::why`]. `refused` tells whether llama.cpp refused a better placement.
+    /// The reason for the choice, in the form of [`Chosen::why`]. `refused` is true if llama.cpp refused a better
+    /// placement.
     fn why(&self, found: &Found, nearest: Option<&Found>, refused: bool) -> (String, Option<char>) {
         let path = &found.path;
         let layers = self.profile.full_offload();

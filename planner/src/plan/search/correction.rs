@@ -9,8 +9,8 @@ use super::Placements;
 use super::path::Path;
 use super::setting_costs::host_role;
 
-/// If a GPU lacks more bytes than this by the estimate, the path is not probed. In the tests of this search, no
-/// correction from another role was wrong by more bytes than this.
+/// A path is probed even if, by the estimate, a GPU lacks up to this many bytes. In the tests of this search, a
+/// correction that comes from another role is never wrong by more.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
 /// After each probe of a run, the slack of its kind is divided by this number.
@@ -37,9 +37,9 @@ pub(super) struct HostKind {
 /// The correction of the runs of one kind.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// By how many bytes the run exceeds the estimate; negative if it is below the estimate.
+    /// Bytes that are needed beyond the estimate; negative if fewer bytes than estimated are needed.
     beyond: i64,
-    /// If another run of this kind lacks at most this many bytes, its path is still probed.
+    /// A path with another run of this kind is probed even if the run lacks up to this many bytes.
     slack: u64,
 }
 
@@ -62,9 +62,8 @@ impl Corrections {
         self.hosts.insert(kind, beyond);
     }
 
-    /// By how many bytes a run exceeds the estimate, and the slack of this number. The number comes from a probed run
-    /// of the same kind or, without one, of the most similar kind. A positive correction of one GPU is not applied to
-    /// another GPU.
+    /// Bytes that a run takes beyond the estimate, and the slack of this number. The number comes from a probed run of
+    /// the same kind, or from the most similar kind. A positive correction of one GPU is not applied to another GPU.
     pub(super) fn of_run(&self, kind: &RunKind) -> (i64, u64) {
         if let Some(known) = self.runs.get(kind) {
             return (known.beyond, known.slack);
@@ -137,8 +136,8 @@ mod tests {
         known.learn_run(run(0, 4, 1), 70);
         known.learn_run(run(1, 4, 1), 9000);
         assert_eq!(known.of_run(&run(0, 0, 0)), (-500, MAX_SLACK_BYTES / 4));
-        // A kind with the same role is preferred, and after that a kind with the same GPU. A kind of another setting is
-        // used only if there is no other kind.
+        // Kinds with the same role are preferred, then kinds with the same GPU. A kind of another setting counts only
+        // if no kind of this setting was probed.
         assert_eq!(known.of_run(&run(0, 0, 1)), (-500, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(0, 3, 1)), (70, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(1, 0, 1)), (9000, MAX_SLACK_BYTES));

@@ -27,13 +27,12 @@ impl<'a> InfeasibleRuns<'a> {
         self.runs.extend(key);
     }
 
-    /// The index of the first GPU of a path, or of its beginning, that is known to have too little memory.
+    /// The index of the first GPU that is known to have too little memory, in a path or in the beginning of a path.
     pub(super) fn infeasible_gpu(&self, path: &Path) -> Option<usize> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether every continuation of this beginning of a path takes at least as many bytes on each GPU of the
-    /// beginning.
+    /// Whether no continuation of this beginning of a path takes fewer bytes on any of the GPUs that it already has.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

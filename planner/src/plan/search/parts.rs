@@ -85,8 +85,8 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            // The reverse order of the names is up, gate, down. The last parts stay on the host first, as in
-            // llama.cpp's own fit.
+            // In the reverse order of their names, the matrices are up, gate, down. The last part of a block is the
+            // first to stay on the host, as in llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
             for weight in weights {
                 if let Some(stem) = stem(weight, wanted) {
@@ -106,7 +106,7 @@ impl<'a> Parts<'a> {
         self.all.iter().zip(next).map(|(part, next)| next != Some(part.block))
     }
 
-    /// Index of the first part of `block`; after the last block, the number of parts.
+    /// Index of the first part of `block`; for a number after the last block, the number of all parts.
     pub(super) fn begin(&self, block: u32) -> usize {
         let last = self.begins.len() - 1;
         self.begins[(block as usize).min(last)]
@@ -137,7 +137,8 @@ impl<'a> Parts<'a> {
         patterns.collect()
     }
 
-    /// Bytes of the largest of these parts: among those that begin a feed-forward step, and among those that end one.
+    /// Bytes of the largest of these parts: of the largest part that begins a feed-forward step, and of the largest
+    /// part that ends one.
     pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
         self.kept(kept).fold([0; 2], |[begins, ends], part| [part.steps[0].max(begins), part.steps[1].max(ends)])
     }

@@ -1,9 +1,9 @@
 //! Paths through the layers, in ascending cost: the host takes the first layers, then each GPU of an order takes a run.
 //!
-//! The costs of runs do not depend on each other, except for compute buffers. Without compute buffers, one pass from
-//! the last layer to the first gives the cheapest way to complete a path from any layer. This cost is the bound of an
-//! A* search: paths leave the heap in ascending order of cost. So the first path that fits even with its compute
-//! buffers is the cheapest path that fits.
+//! Apart from compute buffers, the costs of runs do not depend on each other. If compute buffers are ignored, one pass
+//! from the last layer to the first gives the cheapest completion of a path from each layer. The cost of this
+//! completion is the bound of an A* search: paths leave the heap in ascending cost, so the first path that also fits
+//! with its compute buffers is the cheapest one that fits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -23,8 +23,8 @@ pub(super) struct CostToGo {
 }
 
 impl CostToGo {
-    /// `runs` caches each GPU's runs across orders. The key is the GPU, the first GPU of its order, and whether the GPU
-    /// is the last one.
+    /// `runs` caches the runs of each GPU, because several orders need the same runs. The key is the GPU, the first GPU
+    /// of the order, and whether the GPU is the last one in the order.
     pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
@@ -96,8 +96,8 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// The cost of the path so far.
     cost: f64,
-    /// The most that can be saved if further parts of the last run stay on the host. If this is positive, the paths
-    /// with these parts leave the heap first, and this path is [requeued](Heap::requeue) after them.
+    /// The most that the last run may save by keeping further parts on the host. If it is positive, the paths that keep
+    /// these parts leave the heap first, and this path is [requeued](Heap::requeue) after them.
     pub(super) gain: f64,
     pub(super) requeued: bool,
     /// Bytes on the host so far.
@@ -105,12 +105,12 @@ pub(super) struct Node {
     pub(super) path: Path,
 }
 
-/// The paths that are still to be tried.
+/// The paths that remain to be tried.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     nodes: Vec<Node>,
-    /// The key is the bits of the bound, because non-negative floats have the same order as their bits. Among paths
-    /// with equal bounds, the longest path comes first, so that the search follows it to its end.
+    /// The key is the bit pattern of the bound, because non-negative floats have the same order as their bit patterns.
+    /// Among equal bounds the longest path comes first, so that the search follows it to its end.
     queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
 }
 
@@ -156,7 +156,7 @@ impl Heap {
         }
     }
 
-    /// Adds the path with one more part of its last run on the host.
+    /// Adds the path whose last run keeps one more part on the host.
     pub(super) fn keep_more(&mut self, node: &Node, context: &OrderContext<'_>) {
         if let (Some(run), Some((_, before))) = (node.path.runs().last(), node.path.runs.split_last())
             && !node.path.single_copy
@@ -197,8 +197,8 @@ impl Heap {
         true
     }
 
-    /// Puts a path back into the queue according to its own cost. Paths of the same cost that have more parts on the
-    /// host come before it.
+    /// Puts a path back into the queue by its own cost. Paths with the same cost and more parts on the host come before
+    /// this path.
     pub(super) fn requeue(&mut self, mut node: Node) {
         node.bound += node.gain;
         node.gain = 0.0;

@@ -2,8 +2,8 @@
 
 use super::table::{Run, Table};
 
-/// The runs of a GPU, for each first layer. Each entry has the end of the run, the least cost without the transfer to
-/// the GPU, and the bytes that are left to the host.
+/// A GPU's runs, indexed by their first layer. Each entry has the run's end, the least cost without the transfer to the
+/// GPU, and the bytes left to the host.
 pub(super) type Runs = Vec<Vec<(u32, f64, u64)>>;
 
 /// The costs of one order of GPUs under one setting.

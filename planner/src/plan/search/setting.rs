@@ -28,7 +28,7 @@ impl Setting {
 }
 
 /// All settings that a request allows: each type and place of the cache with each ubatch. The preferred setting comes
-/// first. `params` are the parameters of the request, with every default resolved.
+/// first. `params` are the request's parameters, with every default resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
     // A context for embeddings keeps no cache between batches.
@@ -50,8 +50,8 @@ pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &Conte
     all
 }
 
-/// The requested ubatch, its doubles up to `most` and its halves down to `least`. Each comes with the number of
-/// doublings and the number of halvings. An ubatch of 0 means a whole batch.
+/// The requested ubatch, doubled up to `most` and halved down to `least`. Each comes with the number of doublings and
+/// the number of halvings. A requested ubatch of 0 means a whole batch.
 fn ubatches(wanted: u32, least: Option<u32>, most: u32) -> Vec<(u32, u32, u32)> {
     let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
     let doubles = std::iter::successors(Some(wanted), double);

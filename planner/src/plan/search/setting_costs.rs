@@ -16,15 +16,16 @@ use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
 
-/// The sizes of the cache that are tried, as shares of the memory for experts. As the share grows, misses become fewer
-/// most quickly while it is small, and they are fewest if all layers have equal shares. But each layer with experts on
-/// the host has to wait for the numbers of its experts.
+/// Sizes of the cache that are tried, as shares of the memory for experts. Two effects compete. Misses fall most
+/// steeply at small shares, so there are fewest misses if all layers have equal shares. But each layer with experts on
+/// the host waits for the numbers of its experts.
 const SHARES: [f64; 12] = [0.995, 0.98, 0.96, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
-/// Larger sizes that are tried, as multiples of the same memory. With these, whole layers move to the host, so that the
-/// cache serves fewer layers, but serves each of them better. If a model is much larger than the card, the cache misses
-/// so often that the host is faster for some layers.
+/// Larger sizes, as multiples of the memory for experts. Whole layers then move to the host, so the cache serves fewer
+/// layers and serves each of them better. In a model much larger than the card, the cache misses so often that the host
+/// computes some layers faster.
 const LARGER_SHARES: [f64; 6] = [1.2, 1.5, 2.0, 2.7, 3.6, 5.0];
-/// The sizes with several GPUs: these are fewer, because the orders of the GPUs must be searched for each of them.
+/// The sizes that are tried with several GPUs. There are fewer, because each size needs a search through the orders of
+/// the GPUs.
 const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 
 /// Costs and limits common to all placements of one setting.
@@ -47,25 +48,25 @@ pub(super) struct SettingCosts<'a> {
     pub(super) cached: Option<Cached>,
     /// The estimates made so far, by the order of GPUs.
     estimates: Rc<RefCell<BTreeMap<Order, Rc<Estimate>>>>,
-    /// The smallest compute buffers of each GPU, and of the host beside that GPU.
+    /// The smallest compute buffers of each GPU, and of the host in placements on that GPU.
     min_compute: Vec<MinCompute>,
     pub(super) table: Table<'a>,
     pub(super) peak_sizes: PeakSizes,
 }
 
-/// The smallest compute buffers: on a GPU for each role of its run, and on the host (beside that GPU) for each role of
-/// the host. They include the uncertainty if this must stay free.
+/// The smallest compute buffers: on a GPU by the role of its run, and on the host by the host's role. They include the
+/// estimate's uncertainty if it stays free.
 #[derive(Debug, Clone, Copy)]
 struct MinCompute {
     gpu: [u64; ROLES],
     host: [u64; HOST_ROLES],
 }
 
-/// The number of roles of the host beside GPUs.
+/// The number of roles of the host in a placement with GPUs.
 pub(super) const HOST_ROLES: usize = 4;
 
-/// The role of the host if there are GPUs: whether it has layers, and whether it has parts of blocks that are on GPUs.
-/// It determines most of the host's compute buffer.
+/// The role of the host in a placement with GPUs: whether the host has layers, and whether it has parts of blocks that
+/// are on GPUs. The role determines most of the host's compute buffer.
 pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
     2 * (layers > 0) as usize + (parts > 0) as usize
 }
@@ -149,8 +150,8 @@ impl<'a> SettingCosts<'a> {
         Self { table, ..self }
     }
 
-    /// The share of all experts for which the GPUs have memory in addition to all blocks without their experts; at most
-    /// 1.
+    /// The share of all experts for which the GPUs have memory, if all blocks are on GPUs without their experts; at
+    /// most 1.
     fn most_cached(&self) -> f64 {
         let layers = self.table.layers as usize;
         let parts = self.table.parts.count(0, self.table.layers);
@@ -196,16 +197,16 @@ impl<'a> SettingCosts<'a> {
         table
     }
 
-    /// The smallest compute buffer of the host if these GPUs are used, for each role of the host. 0 without a GPU,
-    /// because the buffer is then unknown.
+    /// The smallest compute buffer of the host in placements on these GPUs, by the host's role. Without a GPU it is
+    /// unknown, and 0 is returned.
     pub(super) fn min_host_compute(&self, order: &[usize]) -> [u64; HOST_ROLES] {
         let all = order.iter().map(|&gpu| self.min_compute[gpu].host);
         all.reduce(|a, b| std::array::from_fn(|role| a[role].min(b[role]))).unwrap_or_default()
     }
 
-    /// The smallest compute buffers of a GPU and of the host beside it. The samples are placements on this GPU alone
-    /// and, if the machine has several GPUs, on three GPUs of this kind. Each placement keeps no parts, the smallest
-    /// possible part, or all parts on the host.
+    /// The smallest compute buffers of a GPU, and of the host in placements on that GPU. The samples are placements on
+    /// this GPU alone and, if the machine has several GPUs, on three GPUs of its kind. Each placement keeps no parts,
+    /// the smallest possible part, or all parts on the host.
     fn min_compute_of(&self, placements: &Placements<'_>, gpu: usize) -> Result<MinCompute, Error> {
         let mut min_compute = MinCompute { gpu: [u64::MAX; ROLES], host: [u64::MAX; HOST_ROLES] };
         let parts = &self.table.parts;
@@ -273,9 +274,9 @@ fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams
     }?)
 }
 
-/// Sample placements: the numbers of layers on one GPU, or on each of three GPUs. The samples have few and many layers,
-/// with and without layers on the host, and single blocks, because some blocks may keep a window of the context and
-/// others all of it.
+/// Sample placements: the numbers of layers on each of one or three GPUs. The samples have few and many layers, with
+/// and without layers on the host. There are also samples with single blocks, because some blocks may keep only a
+/// window of the context, and others all of it.
 fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
     let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];
     let rest = move |n: u32| layers.saturating_sub(n);

@@ -30,9 +30,9 @@ impl Run {
         Self { first: n == 0, begin, end, kept }
     }
 
-    /// The role of the run, which determines most of its compute buffer. It depends on three facts: whether the run is
-    /// the output layer alone or has blocks; whether its GPU is the first, which computes large batches with the host's
-    /// weights; and whether none, some or all of its `parts` are on the host.
+    /// The role of the run, which determines most of its compute buffer. It depends on three facts: the run is the
+    /// output layer alone or has blocks; its GPU is another one or the first one, which computes large batches with the
+    /// host's weights; and none, some or all of its `parts` are on the host.
     pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
         let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
             (true, true, false) => 0,
@@ -56,13 +56,14 @@ pub(super) struct GpuTable {
     /// Sums over the layers before each index: bytes on the GPU, and seconds of the workload.
     pub(super) bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each index: bytes on the GPU, and extra seconds for a part on the host. The seconds
-    /// are listed for each GPU that may compute with the host's weights.
+    /// Sums over the parts before each index: bytes on the GPU, and extra seconds for a part on the host. There is a
+    /// list of seconds for each GPU that may compute with the host's weights.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
     /// Running maxima of `part_seconds`.
     part_peaks: Vec<Vec<f64>>,
-    /// The bytes for everything on the GPU; and the bytes that are left for weights and caches, for each role of a run.
+    /// Bytes for everything on the GPU. The next field has the bytes that are left for weights and caches, by the role
+    /// of a run.
     pub(super) budget: u64,
     pub(super) rooms: [u64; ROLES],
 }
@@ -73,7 +74,7 @@ impl GpuTable {
         self.part_bytes.last().copied().unwrap_or(0)
     }
 
-    /// Subtracts the bytes of a cache from the budget, and copies the bytes of the parts from the table `without` a
+    /// Subtracts the bytes of a cache from the budget, and copies the bytes of the parts from the table without a
     /// cache.
     pub(super) fn reserve(&mut self, cache: u64, without: &Self) {
         self.budget = self.budget.saturating_sub(cache);
@@ -88,7 +89,8 @@ pub(super) struct Table<'a> {
     pub(super) gpus: Vec<GpuTable>,
     /// Bytes on the host for the layers before each index.
     pub(super) host_bytes: Vec<u64>,
-    /// Seconds on the host, for each GPU that may compute with the host's weights. The last entry is for no GPU.
+    /// Seconds on the host, for each GPU that may compute with the host's weights. The last entry is the case that no
+    /// GPU does.
     host_seconds: Vec<Vec<f64>>,
     /// Seconds of the workload's transfers to each GPU. The last entry is for the host.
     crossings: Vec<f64>,
@@ -190,7 +192,7 @@ impl<'a> Table<'a> {
         scale(&mut self.crossings);
     }
 
-    /// Seconds of the layers before `end` on the host. If `first` is a GPU, it computes large batches.
+    /// Seconds of the layers before `end` on the host. If `first` is a GPU, this GPU computes large batches.
     pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
         let without = self.host_seconds.len() - 1;
         self.host_seconds[first.unwrap_or(without)][end as usize]
@@ -210,8 +212,8 @@ impl<'a> Table<'a> {
         table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
-    /// The most seconds that further parts of the run on the host can save. Prompts gain if a faster GPU computes with
-    /// these parts.
+    /// The most seconds that the run can save by keeping further parts on the host. Prompts gain if a faster GPU
+    /// computes with these parts.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);
         let (from, _) = self.kept(run);
@@ -282,8 +284,8 @@ fn part_seconds(
         .map(|part| Moved { matrices: &part.matrices, place, other: Place::Host, cached })
         .collect();
     let tokens: Vec<f64> = moved.iter().map(|&moved| model.moved_token(moved) * reply).collect();
-    // If parts of a block stay on the host, its last part is the first to do so. With this part, the block's
-    // activations must be transferred to the host and back.
+    // The first part that a block keeps on the host is the block's last part. This part adds the transfer of the
+    // block's activations to the host and back.
     let opens: Vec<bool> = parts.are_last().collect();
     let by_first = |first: usize| {
         let parts = moved.iter().zip(&opens).zip(&tokens).map(|((&moved, &opens), token)| {

@@ -1,9 +1,9 @@
 //! How often a cache of experts on a GPU holds the expert that a token uses. This depends on the share of the experts
 //! in the cache.
 //!
-//! A text tends to use an expert again soon. The curve has one parameter for this, the *locality* `a`: if a cache holds
-//! the share `x` of the experts, `(1 - x) / (1 + a * x)` of the uses miss it. Without locality (`a = 0`), experts would
-//! be used at random, and `1 - x` of the uses would miss.
+//! A text tends to use an expert again soon. The curve describes this tendency by one parameter, the *locality* `a`: if
+//! a cache holds the share `x` of the experts, `(1 - x) / (1 + a * x)` of the uses miss it. Without locality (`a = 0`),
+//! experts would be used by chance, and `1 - x` of the uses would miss.
 //!
 //! The following hits were published for these shares of the experts (docs/speed-model.md has the table). They
 //! correspond to these localities:
@@ -18,7 +18,7 @@
 
 /// The locality of published texts: the middle of the figures in the module's description.
 const LOCALITY: f64 = 12.0;
-/// Limits of an observed locality. If a locality is beyond them, the text is too short, or it repeats itself.
+/// The largest locality that counts as observed. A larger value comes from a text that is too short or repeats itself.
 const MAX_LOCALITY: f64 = 200.0;
 
 /// How often a cache of experts holds the expert that a token uses.

@@ -1,9 +1,9 @@
 //! Correction of a device's rates by real use. In: the measured and the predicted time of a text or a prompt. Out:
 //! corrected rates for the device's weights, attention or prompts.
 //!
-//! Real use shows only the total time of a token. The device with the largest part of the time is corrected, and the
-//! whole difference is attributed to its longest part: usually the weights at small depths, and attention at large
-//! depths.
+//! Real use shows only the total time of a token. Only the device that takes most of the time is corrected. The whole
+//! difference is attributed to the longest part of that device's work: usually to the weights at shallow depths, and to
+//! attention at deep ones.
 
 use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
@@ -17,7 +17,7 @@ use super::work::{Cache, LayerWork, Matrices};
 const MIN_DOMINANT_SHARE: f64 = 0.7;
 /// The largest factor of one correction. If the difference is larger, its cause is not the rate.
 const MAX_FACTOR: f64 = 16.0;
-/// The largest weight of earlier use, in tokens, so that a change of the machine shows soon.
+/// Earlier use counts as at most this many tokens in a correction, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
 /// A time observed in real use: of generated tokens, or of a prompt.
@@ -37,7 +37,7 @@ pub struct Correction {
     /// The device.
     pub place: Place,
     kind: Kind,
-    /// The real speed of the device, as a multiple of the speed that follows from its rate.
+    /// The real speed of the device as a multiple of the speed that its rate predicts.
     pub factor: f64,
 }
 
@@ -135,9 +135,9 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 }
 
 impl Correction {
-    /// Corrects the device's rates that `model` used for the prediction: the rates of its weight types, of its cache or
-    /// of its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
-    /// Earlier use is weighted by its number of tokens, but is ignored if the new use `refutes` the earlier correction.
+    /// Corrects the device's rates that `model` used for the prediction: those of its weight types, of its cache or of
+    /// its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
+    /// Earlier use counts by its tokens. It does not count if the new use `refutes` the earlier correction.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {

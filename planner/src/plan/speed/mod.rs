@@ -1,9 +1,9 @@
 //! The predicted speed of a placement, for prompts and for generation. Every token passes the layers device by device,
 //! at each device's rates.
 //!
-//! By Amdahl's law this causes the cliff. While any layer is on the host, its bytes are read at a tenth of the GPU's
-//! speed, and its attention is even slower. Moving other layers to the GPU does not shorten that time.
-//! `docs/speed-model.md` compares predictions with measurements.
+//! So, by Amdahl's law, the speed falls off a cliff when the first layers move to the host. While any layer is on the
+//! host, its bytes are read at a tenth of the GPU's speed, and its attention is even slower. Moving other layers to the
+//! GPU does not shorten that time. `docs/speed-model.md` compares predictions with measurements.
 
 mod depths;
 mod hits;

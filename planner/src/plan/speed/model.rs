@@ -13,8 +13,8 @@ use super::rates::Rate;
 use super::work::{LayerWork, Matrices, matrices};
 use super::{Depths, Rates};
 
-/// From this many tokens on, a GPU computes with weights that are on the host. The weights are copied to it for each
-/// computation (`offload_op` of ggml's backends).
+/// From this many tokens on, a GPU computes with weights that are on the host. The weights are copied to the GPU for
+/// each computation (`offload_op` of ggml's backends).
 const MIN_OFFLOADED_TOKENS: u32 = 32;
 
 /// The largest number of tokens of a computation with a cache of experts (llama-moe-cache.cpp, `max_batch`).
@@ -285,7 +285,7 @@ impl SpeedModel {
         misses * (bytes / rate.upload + copies * rate.crossing / 2.0)
     }
 
-    /// Seconds of a token's transfer to another device and back, and of that device's start. With a cache, only the
+    /// Seconds to transfer a token to another device and back, and to start work on that device. With a cache, only the
     /// numbers of the token's experts go to the host, and the numbers of their slots come back.
     pub(in crate::plan) fn way_of(&self, moved: Moved<'_>) -> f64 {
         let other = self.rate(moved.other);
@@ -353,8 +353,8 @@ impl SpeedModel {
         self.sum_of_computations(workload, of) + self.moved_token(last)
     }
 
-    /// Extra seconds of many tokens with experts that are on the host. The GPU that computes with these experts uploads
-    /// them. If it also has the cache, it copies the cached experts within its memory instead.
+    /// Extra seconds of many tokens with experts that lie on the host. The GPU that computes with them uploads the
+    /// experts. If the cache is on the same GPU, the cached experts are copied within its memory.
     fn computed_beside_cache(
         &self,
         matrices: &Matrices,
@@ -436,7 +436,7 @@ impl SpeedModel {
     }
 }
 
-/// Weights of a layer that are placed apart from it, and the cache for those of these weights that are experts.
+/// Weights of a layer that lie apart from it, and the cache for the experts among these weights.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::plan) struct Moved<'m> {
     pub(in crate::plan) matrices: &'m [Matrices],
@@ -446,7 +446,7 @@ pub(in crate::plan) struct Moved<'m> {
 }
 
 impl Moved<'_> {
-    /// The cache, if these matrices are experts and it holds enough of them for one token.
+    /// The cache, if these matrices are experts and the cache has room for the experts of one token.
     fn cached_experts(&self, matrices: &Matrices) -> Option<Cached> {
         self.cached.filter(|cached| matrices.experts.is_some_and(|experts| ExpertHits::holds(cached.share, experts)))
     }

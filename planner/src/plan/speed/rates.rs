@@ -16,8 +16,7 @@ use super::depths::Depths;
 use super::work::{Cache, LayerWork, Matrices};
 
 /// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
-/// For the cards in the ledger (docs/ledger) with builds since 2025, it is 79 to 87 %, as far as rows allow to compute
-/// it.
+/// For the cards that a row of the ledger calibrates, with builds since 2025, the share is 79 to 87 %.
 const GPU_SHARE: f64 = 0.83;
 /// The share of its peak bandwidth that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
@@ -65,10 +64,10 @@ const GPU_ROUTING: f64 = 45e-6;
 /// Multiplications of attention per second and core, with keys and values of 16 bits. Published: 1.4 billion on an
 /// i5-12400F with whole layers on the host, at 2,300 to 29,500 tokens (docs/ledger/speeds.csv, unslothai/unsloth#9872).
 /// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC; the lowest figure was measured
-/// while other work ran (docs/speed-model.md).
+/// during other work (docs/speed-model.md).
 const CORE_ATTENTION: f64 = 1.4e9;
-/// Speed of a host's attention in prompts, as a share of its speed of multiplying weights. Measured: 0.42 to 0.53 (on
-/// the same machines).
+/// Speed of a host's attention in prompts, as a share of the speed at which the host multiplies weights. Measured: 0.42
+/// to 0.53 (the same machines).
 const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
@@ -100,18 +99,17 @@ const RDNA_3_FLOPS: f64 = 0.62e12;
 /// The same for AMD's GPUs without matrix cores: 0.25 trillion on an RX 6800 XT with ROCm (#2059).
 const RDNA_2_FLOPS: f64 = 0.25e12;
 /// Bytes that a GPU reads and writes for each element of a matrix's output in a prompt. The result, in 32 bits, is
-/// written and then read by the next operation; the result of that is also written and read.
+/// written and then read by the next operation. The result of the next operation is also written and read.
 const BYTES_PER_OUTPUT: f64 = 16.0;
 /// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
-/// cores of an EPYC; the lowest figure was measured while other work ran. A Ryzen 7950X reaches 170 billion
+/// cores of an EPYC; the lowest figure was measured during other work. A Ryzen 7950X reaches 170 billion
 /// (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
 /// The ubatch with which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens
 /// at once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// When the nearest measured figure is chosen, a difference in the size of the matrix counts this many times as much as
-/// a difference in the number of tokens.
+/// How many times as much the matrix size counts as the number of tokens, when the nearest measured figure is chosen.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
 /// The source of a device's rates, the most reliable first.
@@ -166,8 +164,8 @@ pub struct Rate {
     /// Seconds to start on weights that are placed apart from their block: the host's threads wake up and wait for each
     /// other.
     pub wake_up: f64,
-    /// The rate of a prompt's operations other than matrices and attention, in output elements of the matrices per
-    /// second; `None` if these operations take no time.
+    /// The speed of a prompt's operations other than matrix products, in output elements of matrices per second. `None`
+    /// if these operations take no time.
     pub activations: Option<f64>,
     /// Bytes per second from the host's memory to the device.
     pub upload: f64,
@@ -289,7 +287,8 @@ impl Rate {
             basis,
             seconds_per_layer,
             routing: GPU_ROUTING,
-            // The launch of these kernels takes as long as the launch of other layers' kernels.
+            // These kernels take as long to launch as the kernels of other layers, so their time scales with a layer's
+            // fixed time.
             recurrence: GPU_RECURRENCE * seconds_per_layer / GPU_LAYER,
             flops: prompt_flops_of(gpu, bytes_per_second),
             activations: Some(bytes_per_second / BYTES_PER_OUTPUT),
@@ -357,8 +356,8 @@ impl Rate {
         of_type(matrices.experts.is_some()).or_else(|| of_type(false))
     }
 
-    /// The source of the device's rates for this work. It is real use if the rates of all weights come from real use,
-    /// and disturbed if any rate was measured while other work ran.
+    /// The source of the device's rates for this work. It is `Used` if real use covers all of the weights, and
+    /// `Disturbed` if any rate was measured during other work.
     pub(super) fn basis_of<'w>(&self, work: impl Iterator<Item = &'w LayerWork>) -> Basis {
         if self.basis != Basis::Measured {
             return self.basis;
@@ -378,11 +377,12 @@ impl Rate {
         let (k, v) = cache.types;
         let multiplications = cache.multiplications(depths);
         match (measured(k), measured(v)) {
-            // Half of the multiplications are with keys, and half with values.
+            // Keys and values each account for half of the multiplications.
             (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
             _ => match self.attention {
                 Some(rate) => multiplications / rate,
-                // A small type has fewer bytes to read, but each must be decoded, so measured generation is not faster.
+                // A small type has fewer bytes to read, but its elements must be decoded, so measured generation is not
+                // faster.
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let cache = Cache { types: (plain(k), plain(v)), ..*cache };

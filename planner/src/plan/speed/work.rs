@@ -101,7 +101,7 @@ fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
     follows && profile.hparams.n_layer_trunk().checked_sub(1).is_some_and(|last| block() == Some(last))
 }
 
-/// The weights, grouped by type and size. Experts are grouped separately.
+/// The weights grouped by type and size; experts form groups of their own.
 pub(in crate::plan) fn matrices<'w>(
     profile: &ModelProfile,
     weights: impl IntoIterator<Item = &'w Weight>,
@@ -222,7 +222,8 @@ impl Cache {
             Some(values) => plain(keys.n, values.n, window),
             None => compressed(keys.n, window),
         };
-        // This is an upper bound: the index selects some of the keys, and how many depends on the header and the depth.
+        // This is an upper bound: the index selects only some of the keys. How many it selects depends on header and
+        // depth.
         let index = state.kept.iter().filter(|kept| kept.part == Part::IndexKeys).map(|kept| match kept.rows {
             Rows::Groups(ratio) => Self { ratio: ratio.max(1), ..compressed(kept.n, ALL) },
             _ => compressed(kept.n, ALL),

@@ -1,8 +1,8 @@
 //! The type that `llama-quantize` gives each tensor of a file. In: a tensor's name and shape. Out: its type.
 //!
 //! This follows `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's
-//! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares the
-//! type of each tensor with the type that llama.cpp itself writes.
+//! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares each
+//! tensor's type with the type that llama.cpp itself writes.
 
 use crate::gguf::TensorType as T;
 use crate::profile::ModelProfile;
@@ -44,7 +44,7 @@ enum Category {
     FfnUp,
     FfnGate,
     FfnDown,
-    /// `attn_gate` and `ffn_latent_*`, which only `muse-spark` treats apart.
+    /// `attn_gate` and `ffn_latent_*`. Only `muse-spark` has a rule for these tensors.
     GateOrLatent,
     Other,
 }
@@ -74,15 +74,15 @@ impl Category {
     }
 }
 
-/// The block of a tensor; `None` for a tensor outside a block. llama-quantize goes through the tensors in the order of
-/// their blocks, with the tensors outside a block first, and within a block in the order of their names
-/// (llama-model-loader.h, `weight_name_comparer`).
+/// The block of a tensor; `None` for a tensor outside a block. llama-quantize first takes the tensors outside blocks,
+/// and then the blocks in ascending order. Within a block it takes the tensors by name (llama-model-loader.h,
+/// `weight_name_comparer`).
 pub(super) fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The choice of types for one model. It counts the tensors seen so far, so the tensors must come in the same order as
-/// in llama-quantize.
+/// Chooses the types of one model's tensors. A choice depends on the number of tensors seen before, so tensors must
+/// come in llama-quantize's order.
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
@@ -140,7 +140,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The new type of the next tensor, whose present type is `now`.
+    /// Chooses the type of the next tensor, whose type in the source is `now`.
     pub(super) fn ty(&mut self, name: &str, shape: [u64; 4], now: T) -> T {
         if !self.is_quantised(name, shape) {
             return now;
@@ -286,7 +286,7 @@ impl<'a> Mixture<'a> {
             Q::Q4_K_M if is_falcon && index < n / 16 => Some(T::Q6_K),
             Q::Q4_K_M if is_falcon => more.then_some(T::Q5_K),
             Q::Q4_K_M | Q::Q5_K_M => more.then_some(T::Q6_K),
-            // If there were an importance matrix, llama-quantize would not do this.
+            // With an importance matrix, llama-quantize would not choose this type.
             Q::IQ4_XS => (index < n / 8).then_some(T::Q5_K),
             Q::Q4_K_S => (!is_falcon && index < n / 8).then_some(T::Q5_K),
             _ => None,

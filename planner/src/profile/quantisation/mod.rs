@@ -1,5 +1,5 @@
-//! The published quantisations, and the profile of the same model in another quantisation, in which only types and
-//! bytes differ.
+//! The published quantisations, and the profile of a model in another quantisation, which differs only in types and
+//! bytes.
 
 mod mixture;
 
@@ -14,8 +14,8 @@ use super::{ModelProfile, Weight, WeightBytes};
 use mixture::{Mixture, block_of};
 
 /// One line for each quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), the type of
-/// the output matrix and of token embeddings that serve as the output matrix (`llama_tensor_get_type_impl`), and the
-/// bits per element of all blocks' matrices in the published Llama 3.1 8B.
+/// the output matrix and of token embeddings that serve as output matrix (`llama_tensor_get_type_impl`), and the bits
+/// per element of all blocks' matrices in the published Llama 3.1 8B.
 macro_rules! quantisations {
     ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
         /// A quantisation of a whole model: the type of each matrix. See [`ModelProfile::quantised`].
@@ -78,8 +78,8 @@ impl ModelProfile {
     /// llama-quantize keeps stay as they are. If rows do not consist of whole blocks, the tensor gets the type that
     /// llama-quantize uses instead (src/llama-quant.cpp, `tensor_type_fallback`).
     ///
-    /// The bytes of tensors are exact. The bytes of the file do not include the change of its header, which is a few
-    /// bytes.
+    /// The bytes of tensors are exact. The bytes of the file are slightly wrong, because the header's length is taken
+    /// as unchanged.
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();

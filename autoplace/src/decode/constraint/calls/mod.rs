@@ -321,7 +321,7 @@ impl Writer<'_> {
         Ok(format!("{prefix}_first_0"))
     }
 
-    /// Writes `<function=f><parameter=a>1</parameter></function>`.
+    /// The grammar of a call in the form `<function=f><parameter=a>1</parameter></function>`.
     fn tags(&mut self, tags: &WrittenTags, tool: &CallableTool) -> Result<String, Unenforced> {
         let quoted = |name: &str, is_quoted: bool| if is_quoted { format!("\"{name}\"") } else { name.to_owned() };
         let [open, name_end, close] = tags.call;

@@ -1,24 +1,24 @@
-//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than the formula computes.
+//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than by its formula.
 //!
 //! Each term has one cause in llama.cpp. A probe asks llama.cpp itself, so for a probed placement all terms are zero.
-//! Their sum is a coarse bound that only guides the search to the placements that are probed.
+//! The sum of the terms is a coarse bound. With a probe, it only guides the search to the placements that are probed.
 
 use super::{Buffers, PlacementView, VULKAN_CHUNK, u128_of};
 use crate::memory::backend::Family;
 
 const MIB: u128 = 1 << 20;
 
-/// The facts from which the terms of a device follow. Each term is a number of bytes; it is 0 if its cause is absent.
+/// The terms for one device, in bytes. A term is 0 if its cause is absent.
 pub(super) struct Uncertainty<'a> {
     buffers: &'a Buffers,
     view: &'a PlacementView<'a>,
     family: Family,
-    /// The bytes of the device's buffer by the formula.
+    /// The bytes of the device's buffer, by the formula.
     bytes: u128,
-    /// Scores over the longest cache.
+    /// The bytes of the scores over the longest cache.
     scores: u128,
     mask: u128,
-    /// The number of elements of the largest keys and values of a block.
+    /// The number of elements in the largest keys and values of a block.
     cache: u128,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Uncertainty<'a> {
         when(self.view.copies, 5 * self.buffers.stream + self.buffers.inputs)
     }
 
-    /// llama.cpp copies an index over the keys as it copies the inputs.
+    /// llama.cpp copies an index over the keys in the same way as the inputs.
     fn copied_index(&self) -> u128 {
         when(self.view.copies && self.buffers.indexed, 3 * self.bytes)
     }
@@ -134,7 +134,8 @@ impl<'a> Uncertainty<'a> {
         when(of.adapter_products > 0, self.bytes.max(128 * MIB) + of.adapter_bytes)
     }
 
-    /// A GPU may get copies of the adapters' factors of the embedding, one for each batch in flight.
+    /// A GPU may get copies of the adapter factors that change the embedding: one copy for each batch that is computed
+    /// at the same time.
     fn copied_adapters(&self) -> u128 {
         when(self.view.copies, 3 * self.buffers.adapter_embedding_bytes)
     }
@@ -165,8 +166,8 @@ impl<'a> Uncertainty<'a> {
         when(!of.unfused && of.gpus.contains(&Family::Metal) && cache_on_host, 2 * self.scores)
     }
 
-    /// A block with a relative position bias adds it to its scores, and its attention is not fused (`build_pos_bias`,
-    /// `build_attn_mha`, llama-graph.cpp).
+    /// A block with a relative position bias adds the bias to its scores, and its attention is not fused
+    /// (`build_pos_bias`, `build_attn_mha`, llama-graph.cpp).
     fn relative_bias(&self) -> u128 {
         let of = self.buffers;
         let biases = self.view.in_flight() * 4 * of.relative_bias_blocks * of.tokens * of.cells;

@@ -1,4 +1,4 @@
-//! Each term is 0 without its cause, and has the stated bytes with its cause.
+//! Each term is 0 if its cause is absent, and has the expected bytes if its cause is present.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
