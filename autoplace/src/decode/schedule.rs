@@ -13,7 +13,7 @@ const BATCHES: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct AdapterTurns {
     current: Scales,
-    /// Batches that the current set may still compute while other sets wait.
+    /// The number of batches that the current set may still compute while other sets wait.
     left: u32,
 }
 

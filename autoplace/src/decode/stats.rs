@@ -18,25 +18,25 @@ use crate::plan::Plan;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Tokens of the prompt.
+    /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens at the beginning of the prompt that were not computed, because the context or the [prompt
+    /// The number of tokens at the beginning of the prompt that were not computed, because the context or the [prompt
     /// store](crate::store::PromptStore) already held them.
     pub cached_tokens: usize,
     /// The cached tokens that came from the prompt store and not from the context.
     pub restored_tokens: usize,
     /// The restored tokens that were read from the prompt store's folder; the others were in memory.
     pub restored_from_folder: usize,
-    /// Rows of pictures and sounds in the prompt, which are counted as tokens of the prompt too.
+    /// The number of rows of pictures and sounds in the prompt, which are counted as tokens of the prompt too.
     pub media_tokens: usize,
-    /// Pictures and sounds, or parts of them, that were encoded for this text. If the encoding was cached, it is not
-    /// counted.
+    /// The number of pictures and sounds, or parts of them, that were encoded for this text. If the encoding was
+    /// cached, it is not counted.
     pub encoded_media: usize,
     /// Time to encode those pictures and sounds. This time is a part of `prompt_time`.
     pub encoding_time: Duration,
-    /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
+    /// The number of tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
     pub discarded_tokens: usize,
-    /// Tokens generated so far, without an end-of-generation token.
+    /// The number of tokens generated so far, without an end-of-generation token.
     pub generated_tokens: usize,
     /// Time to compute the prompt, without the cached tokens.
     pub prompt_time: Duration,
@@ -50,13 +50,14 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when no sampler is random.
     pub seed: Option<u32>,
-    /// Tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with known tokens.
+    /// The number of tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with
+    /// known tokens.
     pub drafted_tokens: usize,
-    /// Tokens of the text that the drafter's context got from the prompt store, so that a draft model did not compute
-    /// them again. For the model's own block for multi-token prediction, these are tokens that would otherwise be
-    /// missing in its context.
+    /// The number of tokens of the text that the drafter's context got from the prompt store, so that a draft model did
+    /// not compute them again. For the model's own block for multi-token prediction, these are tokens that would
+    /// otherwise be missing in its context.
     pub restored_draft_tokens: usize,
-    /// Draft tokens that the sampler chose too.
+    /// The number of draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
     /// CPU threads of the last step; 0 before the first step.
     pub threads: u32,

@@ -192,9 +192,9 @@ impl fmt::Display for Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Layers on GPUs, including the output layer; 0 if no plan was found.
+    /// The number of layers on GPUs, including the output layer; 0 if no plan was found.
     pub n_gpu_layers: u32,
-    /// Layers of the model, including the output layer; 0 if no plan was found.
+    /// The number of layers of the model, including the output layer; 0 if no plan was found.
     pub layers: u32,
     /// The failure; `None` for the attempt that succeeded.
     pub failure: Option<AttemptFailure>,

@@ -50,7 +50,7 @@ pub struct GpuReport {
     pub device: String,
     /// The GPU's display name.
     pub name: String,
-    /// Layers on the GPU, including the output layer.
+    /// The number of layers on the GPU, including the output layer.
     pub layers: u32,
     /// The bytes that the plan needs on the GPU.
     pub planned: Footprint,

@@ -11,10 +11,10 @@ pub struct Metrics {
     /// The number of texts that have a sequence. For a model in a worker, the number of texts whose first token has
     /// arrived.
     pub running: usize,
-    /// Generated tokens, without end-of-generation tokens.
+    /// The number of generated tokens, without end-of-generation tokens.
     pub generated_tokens: u64,
-    /// Tokens of all prompts that have begun.
+    /// The number of tokens of all prompts that have begun.
     pub prompt_tokens: u64,
-    /// Prompt tokens that the context already held.
+    /// The number of prompt tokens that the context already held.
     pub cached_tokens: u64,
 }

@@ -39,7 +39,7 @@ struct State {
     /// The number of sequences in the engine's own context. `None` for a model in a worker, where the number comes from
     /// the model's plan.
     sequences: Option<usize>,
-    /// Texts that were accepted and have not ended.
+    /// The number of texts that were accepted and have not ended.
     accepted: usize,
     /// Callers that wait for a place, by ticket.
     line: BTreeMap<u64, Waker>,

@@ -52,8 +52,8 @@ pub struct Gpu {
     /// The PCIe link, if known. An integrated GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all multiprocessors together can hold, if the catalogue lists the card (NVIDIA's cards). CUDA
-    /// reserves memory for each of them.
+    /// The number of threads that all multiprocessors together can hold, if the catalogue lists the card (NVIDIA's
+    /// cards). CUDA reserves memory for each of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
     /// The driver's version, if reported: `550.54.14`.

@@ -215,9 +215,9 @@ pub struct WeightRate {
 /// The size of a measured matrix. All large matrices have one rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatrixShape {
-    /// Elements of a row; 0 for a large matrix.
+    /// The number of elements of a row; 0 for a large matrix.
     pub n_in: u32,
-    /// Rows; 0 for a large matrix.
+    /// The number of rows; 0 for a large matrix.
     pub n_out: u32,
 }
 
@@ -274,9 +274,9 @@ pub struct AttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
     /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
     /// rates of their own because their cells lie closer together.
@@ -327,7 +327,7 @@ pub struct PromptRate {
     /// If the matrix is small, its elements per row and its rows.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
     /// Floating-point operations per second: each weight counts two operations per token.
     pub flops: u64,
@@ -368,15 +368,15 @@ pub struct PromptAttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
     /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
     /// rates of their own because their cells lie closer together.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
     /// Floating-point operations per second: each element of a query head counts four operations per token and cell.
     pub flops: u64,

@@ -42,9 +42,9 @@ pub struct ContextParams {
     pub n_ctx: u32,
     /// The number of tokens that one call may submit.
     pub n_batch: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_ubatch: u32,
-    /// Sequences that the context holds at once.
+    /// The number of sequences that the context holds at once.
     pub n_seq_max: u32,
     /// How many tokens of a batch may request logits; 0 means all of them. To generate, 1 is enough and saves much
     /// memory (llama-context.cpp, the constructor, `sched_reserve`).
@@ -131,17 +131,17 @@ pub struct ContextSizes {
     pub cells: u64,
     /// The number of streams; each has a cache.
     pub streams: u64,
-    /// Tokens of the largest computation.
+    /// The number of tokens of the largest computation.
     pub n_tokens: u64,
-    /// Rows of logits of the largest computation.
+    /// The number of rows of logits of the largest computation.
     pub n_outputs: u64,
     /// The maximum number of rows in the buffer that returns logits.
     pub output_rows: u64,
 }
 
 impl ContextParams {
-    /// Tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans count the
-    /// requested number.
+    /// The number of tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans
+    /// count the requested number.
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,

@@ -38,7 +38,7 @@ pub(super) struct Gate {
     since_plain: u32,
     /// Remaining steps of the present pause.
     paused: u32,
-    /// Steps of the next pause.
+    /// The number of steps of the next pause.
     pause: u32,
     judged: Judged,
 }

@@ -122,7 +122,7 @@ pub(crate) struct Drafters {
     /// The link of the draft model to the prompt store.
     stored: Option<StoredDrafter>,
     pub(crate) stored_heads: Option<StoredDrafter>,
-    /// Tokens that the draft model's context got from the store since the last count.
+    /// The number of tokens that the draft model's context got from the store since the last count.
     pub(crate) restored: usize,
     pub(crate) batch: Batch,
     /// The hidden state from which the next token is drafted.

@@ -17,7 +17,7 @@ use crate::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
 use crate::plan::{Plan, Workload};
 use crate::profile::ModelProfile;
 
-/// Tokens and duration of a window of generation.
+/// The number of tokens in a window of generation, and the duration of a window.
 const TOKENS: u64 = 16;
 const WINDOW: Duration = Duration::from_millis(300);
 /// Shortest prompt to measure, in tokens. Shorter prompts run at another speed.
@@ -52,7 +52,7 @@ pub(crate) struct UseMeter {
     assignment: Assignment,
     /// The machine. The GPUs of the plan come first, in the plan's order.
     machine: Machine,
-    /// Threads of the host's measured rates; `None` if the host computes no layer.
+    /// The number of threads with which the host's rates were measured; `None` if the host computes no layer.
     threads: Option<u32>,
     cache: Option<MeasurementCache>,
     watch: Option<ConditionsWatch>,

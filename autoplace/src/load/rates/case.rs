@@ -34,11 +34,11 @@ pub enum RateCase {
 /// The heads of a measured attention.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heads {
-    /// Elements per head.
+    /// The number of elements per head.
     pub(super) head_size: u32,
-    /// Query heads per head of keys and values.
+    /// The number of query heads per head of keys and values.
     pub(super) n_gqa: u32,
-    /// Heads of keys and values; 0 means the number that a wide block has.
+    /// The number of heads of keys and values; 0 means the number that a wide block has.
     pub(super) n_head_kv: u32,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Scale {
     flops: u64,
     /// A larger number of operations, for a device that finishes `flops` operations in less than [`SHORT`].
     most_flops: u64,
-    /// Prompt tokens whose activations are computed at once.
+    /// The number of prompt tokens whose activations are computed at once.
     n_activations: u32,
 }
 
@@ -70,7 +70,7 @@ const N_EXPERT: u32 = 64;
 const N_USED: u32 = 8;
 /// Number of cells that attention reads.
 const N_KV: u32 = 4096;
-/// Prompt tokens per computation.
+/// The number of prompt tokens per computation.
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MAX_SMALL: u32 = 360;

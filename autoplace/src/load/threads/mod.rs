@@ -30,9 +30,10 @@ const TOLERANCE: f64 = 1.1;
 #[error("threads: {generation} to generate, {basis}; {prompt} for prompts")]
 #[non_exhaustive]
 pub struct Threads {
-    /// Threads that generate. If fewer threads turn out to be faster, fewer generate, unless the number was requested.
+    /// The number of threads that generate. If fewer threads turn out to be faster, fewer generate, unless the number
+    /// was requested.
     pub generation: u32,
-    /// Threads that compute prompts.
+    /// The number of threads that compute prompts.
     pub prompt: u32,
     /// The reason for the number of generating threads.
     pub basis: ThreadBasis,

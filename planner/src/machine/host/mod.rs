@@ -43,7 +43,7 @@ pub struct Host {
     /// The processor's name, if reported: `AMD Ryzen 9 7950X 16-Core Processor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
-    /// Physical cores, without hyper-threads, if reported.
+    /// The number of physical cores, without hyper-threads, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
     /// The physical cores to compute with, if reported: the cores on which this process may run (`taskset`, a
@@ -209,8 +209,8 @@ impl Host {
         self.limit.bytes().map_or(self.total, |bytes| bytes.min(self.total))
     }
 
-    /// Threads to compute with: one for each usable core, but no more than the limit on processor time keeps busy.
-    /// `None` if the system does not report its cores.
+    /// The number of threads to compute with: one for each usable core, but no more than the limit on processor time
+    /// keeps busy. `None` if the system does not report its cores.
     ///
     /// A fractional limit is rounded up: with one and a half cores, two threads are faster than one.
     pub fn compute_threads(&self) -> Option<u32> {

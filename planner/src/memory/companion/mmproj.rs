@@ -192,7 +192,7 @@ struct Encoder {
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image in one computation.
+    /// The number of tiles of an image in one computation.
     batch: Saturating<u64>,
     /// Bytes for each patch: `beside` counts the picture and the projector's results; `attention` counts queries, keys,
     /// values and their results; `step` counts a block's other steps; `widest` counts the widest activation.
@@ -289,15 +289,15 @@ impl Encoder {
         })
     }
 
-    /// Rows of the largest image.
+    /// The number of rows of the largest image.
     fn rows(&self, max_image_tokens: Option<u32>) -> u32 {
         let square = (self.patches / self.merged.max(Saturating(1))).0;
         let tokens = if self.tokens == 0 { square } else { max_image_tokens.map_or(self.tokens, u64::from) };
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to
-    /// each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+    /// The number of positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a
+    /// class token to each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
     fn positions(&self, max_image_tokens: Option<u32>) -> Saturating<u64> {
         let tokens = max_image_tokens.map_or(self.tokens, |limit| u64::from(limit).max(self.tokens.min(256)));
         (self.patches.max(self.merged * Saturating(tokens)) + Saturating(1)) * self.batch

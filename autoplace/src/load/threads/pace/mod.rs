@@ -46,7 +46,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// Threads that compute prompts.
+    /// The number of threads that compute prompts.
     prompt: u32,
     /// The numbers of threads to choose from, in descending order.
     rungs: Vec<u32>,
