@@ -1,6 +1,6 @@
-//! NVIDIA's cards as [`Gpu`]s, from the driver's report: for a card without a ggml device, all fields; for other cards,
-//! the fields that ggml does not report. In MIG mode a data-centre card is divided into slices, each with its own
-//! memory and memory controllers.
+//! NVIDIA's cards as [`Gpu`]s, from the driver's report. If a card has no ggml device, the report gives all fields;
+//! otherwise it gives the fields that ggml does not report. In MIG mode a data-centre card is divided into slices, each
+//! with its own memory and memory controllers.
 
 use super::bandwidth::Bandwidth;
 use super::catalogue;
@@ -10,8 +10,8 @@ use super::mig::MigSlice;
 use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
 
-/// A machine that has only NVIDIA's cards, for planning without llama.cpp. The free bytes will still become fewer when
-/// CUDA's context is created.
+/// A machine with NVIDIA's cards only, for planning without llama.cpp. The free bytes still include the bytes that
+/// CUDA's context will take.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
     let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
@@ -64,8 +64,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
         gpu.driver.clone_from(&card.driver);
         gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
-    // It is unverified what the driver's clock means for the host's memory (LPDDR), so for an integrated GPU the data
-    // sheet is used.
+    // We have not verified how the driver's clock relates to the host's memory (LPDDR), so the figure of an integrated
+    // GPU comes from the data sheet.
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);
     let (sheet, threads) = catalogue::data_sheet(&gpu.description, gpu.total);

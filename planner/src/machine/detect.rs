@@ -1,4 +1,4 @@
-//! Detection of this computer, and the sources that it reads. Tests replace these sources by their own.
+//! Detection of this computer, and the sources that detection reads. Tests substitute their own sources.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub struct Detector {
     without_nvml: bool,
     backends: Vec<String>,
     build: Option<String>,
-    /// `None` means that the variables are read from the environment during the detection.
+    /// If `None`, the detection reads it from the environment.
     cuda_visibility: Option<CudaVisibility>,
     cache: Option<PathBuf>,
 }
@@ -54,14 +54,14 @@ impl Detector {
     }
 
     /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same build
-    /// are used; without a build, no measurements are used.
+    /// are used, so without a build no measurements are used.
     pub fn for_build(mut self, build: impl Into<String>) -> Self {
         self.build = Some(build.into());
         self
     }
 
-    /// Uses the measurements cached in this folder instead of the user's cache folder. If another [`root`](Self::root)
-    /// is set, there is no default cache.
+    /// Uses the measurements cached in this folder instead of the user's cache folder. For a machine under another
+    /// [`root`](Self::root), no cache is used by default.
     pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.cache = Some(folder.as_ref().to_owned());
         self
@@ -111,7 +111,7 @@ impl Detector {
     fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
         let (host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
-        // The user's cache belongs to the real computer and not to a computer that a folder describes.
+        // The user's cache belongs to the real computer, not to a computer that a folder describes.
         let cache = match &self.cache {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
@@ -121,7 +121,7 @@ impl Detector {
         let nvml_answers = !cards.is_empty();
         about_cards.extend(self.cuda_visibility().apply(&mut cards));
         let mut machine = build(cards, host);
-        // Linux itself tells about the machine, and about cards whose driver does not answer.
+        // Linux's own files describe the machine, and the cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
@@ -148,8 +148,8 @@ impl Detector {
     }
 }
 
-/// Adds the PCIe links of cards whose driver reports no link: AMD's cards, Intel's cards, and NVIDIA's cards without
-/// NVML.
+/// Adds the PCIe links of the cards whose driver reports no link: the cards of AMD and Intel, and NVIDIA's cards
+/// without NVML.
 fn add_links(machine: &mut Machine, tree: Tree<'_>) {
     let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
     for gpu in machine.gpus.iter_mut().chain(unused) {

@@ -1,4 +1,4 @@
-//! Read rates of disks, with their source. The rates matter for a model that does not fit in memory.
+//! Read rates of disks, with the source of each rate. The rate matters for a model that does not fit in memory.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! Machine files: descriptions of machines that [`Machine::write`], a person or another version has written. With such
-//! a file, plans can be made for another computer. Each file is validated when it is read.
+//! Machine files, for planning for another computer. They were written by [`Machine::write`], by hand or by another
+//! version. Reading a machine file validates it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::gpu::Gpu;
 use super::pcie::PcieRate;
 use crate::json;
 
-/// Increases when an older program would misread a file; new keys alone do not increase it.
+/// The version increases when an older program would misread a file. New keys alone do not increase it.
 const VERSION: u64 = 1;
 
 /// The error for an invalid machine, or for a machine file that cannot be read, written or parsed.
@@ -18,7 +18,7 @@ const VERSION: u64 = 1;
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
 pub struct MachineError {
-    /// The file; `None` for text that does not come from a file.
+    /// The file; `None` if the text did not come from a file.
     pub file: Option<PathBuf>,
     /// The problem, with the field as a path: `gpus[0].free`.
     pub problem: String,
@@ -67,8 +67,8 @@ impl Machine {
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
-    /// Checks that the figures are consistent. The figures of a detected machine always are consistent. Check a machine
-    /// that you have built by hand before you make a plan for it.
+    /// Checks that the figures are consistent. Those of a detected machine always are; a machine built by hand should
+    /// be checked before a plan is made for it.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(Machine::from_json(&json.to_string()), Ok(machine()));
     }
 
-    /// Each case is a place in the JSON, a value to put there, and part of the error.
+    /// Each case is a place in the JSON, a value to put there, and a part of the error.
     #[test]
     fn a_field_that_is_wrong_or_contradicts_another_is_named() {
         for case in [

@@ -1,6 +1,6 @@
-//! Measurements of a device: the rates of ggml's operations, with which plans are compared, and a GPU's memory outside
-//! the buffers that llama.cpp counts. All figures are integers, so that a machine file that was written and read again
-//! is the same. Each figure has its conditions and its corrections from real use.
+//! Measurements of a device: the rates of ggml's operations, by which plans are compared, and the memory that a GPU
+//! uses outside the buffers that llama.cpp counts. All figures are integers, so that reading a machine file gives
+//! exactly the same figures. Figures have their conditions, and corrections from real use.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,31 +14,30 @@ use crate::json::is_default;
 #[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
-    /// For the host, the number of threads that computed.
+    /// On the host, the number of threads that computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// For the host, whether weights were rearranged for its instruction set. A load does so if no GPU pins the host's
-    /// memory.
+    /// On the host, whether weights were rearranged for the instruction set. A load rearranges them if no GPU pins the
+    /// host's memory.
     pub repacked: bool,
-    /// The rates of one token through a matrix, for each type of weights.
+    /// Rates of one token through a matrix, by the type of the weights.
     pub weights: Vec<WeightRate>,
-    /// The rates of one token's attention over a KV cache that is larger than the processor's caches.
+    /// Rates of one token's attention over keys and values that exceed the processor's caches.
     pub attention: Vec<AttentionRate>,
-    /// The rates of many tokens through a matrix.
+    /// Rates of many tokens through a matrix.
     pub prompts: Vec<PromptRate>,
-    /// The rates of the attention of many tokens.
+    /// Rates of the attention of many tokens.
     pub prompt_attention: Vec<PromptAttentionRate>,
-    /// The nanoseconds that a block takes for one token in addition to its matrices and attention: for norms,
-    /// activations, launches and barriers.
+    /// Nanoseconds of one token in a block, without matrices and attention: norms, activations, launches, barriers.
     pub layer_ns: u64,
     /// The additional nanoseconds that a block with experts takes to choose the experts and to add up their results.
     pub routing_ns: u64,
-    /// The rate of a prompt's work other than matrices and attention, in output elements of the matrices per second.
+    /// The speed of a prompt's work other than matrices and attention, in output elements of the matrices per second.
     pub activations_per_second: u64,
     /// The rates of transfers between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
-    /// The conditions of the figures that are single numbers.
+    /// The conditions of those figures that are single numbers.
     #[serde(skip_serializing_if = "is_default")]
     pub conditions: SingleConditions,
 }
@@ -58,14 +57,14 @@ pub struct SingleConditions {
     pub link: Option<RateConditions>,
 }
 
-/// A rate corrected by real use: by generated texts or computed prompts on an undisturbed machine. It replaces the
-/// measured figure.
+/// A rate corrected by real use, that is, by generated texts or computed prompts on an undisturbed machine. It replaces
+/// the measured figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsedRate {
     /// The rate, in the unit of the figure that it corrects.
     pub per_second: u64,
-    /// The number of tokens from which the rate was computed; only recent corrections are counted.
+    /// The number of tokens from which the rate was computed; only recent corrections count.
     pub tokens: u64,
     /// The time of the last correction, in seconds since 1970 (UTC).
     pub at: u64,
@@ -79,7 +78,7 @@ impl MeasuredRates {
 
     /// The rates of a device that computes only for this share of the time.
     pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
-        // A figure of 0 means that nothing was measured, so a measured figure must stay above 0.
+        // A figure of 0 means that nothing was measured, so a measured figure stays above 0.
         let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
         let longer = |ns: u64| (ns as f64 / share) as u64;
         let mut all = self.clone();
@@ -96,8 +95,8 @@ impl MeasuredRates {
         all
     }
 
-    /// Adds later measurements. If there are two figures for the same operation, the less disturbed figure is kept, or
-    /// the later one if they are equally disturbed. Corrections from real use are kept.
+    /// Adds later measurements. Of two figures for the same operation, the less disturbed figure is kept or, at equal
+    /// disturbance, the later one. Corrections from real use are kept.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights);
@@ -105,7 +104,7 @@ impl MeasuredRates {
         update(&mut self.prompts, later.prompts);
         update(&mut self.prompt_attention, later.prompt_attention);
         let (mine, theirs) = (&mut self.conditions, later.conditions);
-        // A figure of 0 means that nothing was measured.
+        // 0 means that nothing was measured.
         let single =
             |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under: Option<RateConditions>| {
                 if later > 0 && (*mine == 0 || !is_worse(under.as_ref(), conditions.as_ref())) {
@@ -171,7 +170,8 @@ trait Figure {
     fn used(&mut self) -> Option<&mut Option<UsedRate>>;
 }
 
-/// Adds later figures. A figure replaces one with the same key unless it is more disturbed.
+/// Adds later figures. A later figure replaces an earlier figure with the same key, unless the later one is more
+/// disturbed.
 fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     for mut figure in later {
         let Some(old) = figures.iter_mut().find(|old| old.key() == figure.key()) else {
@@ -195,11 +195,11 @@ pub struct WeightRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether the weights are weights of experts.
+    /// Whether the weights are experts.
     #[serde(default)]
     pub experts: bool,
-    /// If the matrix is small, its elements per row and its rows. Small matrices have rates of their own because short
-    /// rows are slower, and because the start takes a larger share of the time.
+    /// The shape of the matrix if it is small. In small matrices, short rows are slower, and the start takes a larger
+    /// share of the time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// Bytes of weights per second.
@@ -230,8 +230,8 @@ impl MatrixShape {
         if n_in >= Self::LARGE && n_out >= Self::LARGE { Self { n_in: 0, n_out: 0 } } else { Self { n_in, n_out } }
     }
 
-    /// The distance between two shapes: the sum of the logarithms of the ratios of their sides. Sides longer than
-    /// [`LARGE`](Self::LARGE) count as equally long.
+    /// The distance between two shapes: the sum of the logarithms of the ratios of their sides. Sides beyond
+    /// [`LARGE`](Self::LARGE) count as equal.
     pub(crate) fn unlike(self, other: Self) -> f64 {
         let side = |n: u32| f64::from(if n == 0 { Self::LARGE } else { n.min(Self::LARGE) });
         let apart = |a: u32, b: u32| (side(a) / side(b)).ln().abs();
@@ -278,9 +278,8 @@ pub struct AttentionRate {
     pub head_size: u32,
     /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
-    /// rates of their own because their cells lie closer together.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
+    /// closer together. 0 for a wide cache.
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
@@ -321,10 +320,10 @@ pub struct PromptRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether the weights are weights of experts.
+    /// Whether the weights are experts.
     #[serde(default)]
     pub experts: bool,
-    /// If the matrix is small, its elements per row and its rows.
+    /// The shape of the matrix if it is small.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// The number of tokens of one computation.
@@ -372,9 +371,8 @@ pub struct PromptAttentionRate {
     pub head_size: u32,
     /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// The number of heads of keys and values, if all heads together are narrow; 0 for a wide cache. Narrow caches have
-    /// rates of their own because their cells lie closer together.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
+    /// closer together. 0 for a wide cache.
     pub n_head_kv: u32,
     /// The number of tokens of one computation.
     pub n_tokens: u32,
@@ -401,7 +399,7 @@ impl Figure for PromptAttentionRate {
     }
 }
 
-/// The rates of transfers between the host's memory and a device's.
+/// Transfers between the host's memory and the memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRate {
     /// Bytes per second to the device, from the kind of memory that llama.cpp's host weights use.
@@ -412,20 +410,21 @@ pub struct LinkRate {
     pub crossing_ns: u64,
 }
 
-/// A GPU's memory outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The workload of
-/// the measurement is stored too, because a larger workload may need more memory.
+/// The memory that a GPU uses outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The
+/// workload of the measurement is stored too, because a larger workload may need more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("driver {}, growth {}, measured", Bytes(*driver), Bytes(*growth))]
 #[non_exhaustive]
 #[must_use]
 pub struct LearnedHeadroom {
-    /// Memory that the driver took during the load. The device was already open, so a CUDA context is not included.
+    /// Memory that the driver took during the load. The device was already open, so this does not include a CUDA
+    /// context.
     pub driver: u64,
-    /// Further memory that the largest batch, and one token after it, took.
+    /// Further memory that was taken during the largest batch and the token after it.
     pub growth: u64,
     /// Bytes of the widest activations of that batch, in 32-bit floats.
     pub activations: u64,
-    /// Bytes of the largest matrix of a block of that model, decoded to 16-bit floats.
+    /// Bytes of the model's largest matrix in a block, decoded to 16-bit floats.
     pub decoded_matrix: u64,
 }
 
@@ -435,14 +434,15 @@ impl LearnedHeadroom {
         Self { driver, growth, activations: 0, decoded_matrix: 0 }
     }
 
-    /// Sets the workload of the measurement: bytes of activations, and of the largest matrix, decoded.
+    /// Sets the workload of the measurement: the bytes of activations, and the bytes of the largest matrix when
+    /// decoded.
     pub const fn work(mut self, activations: u64, decoded_matrix: u64) -> Self {
         self.activations = activations;
         self.decoded_matrix = decoded_matrix;
         self
     }
 
-    /// Whether the measured workload was at least this large, so that its growth applies.
+    /// Whether the measured workload was at least this large, so that the measured growth applies.
     pub const fn covers(&self, activations: u64, decoded_matrix: u64) -> bool {
         self.activations >= activations && self.decoded_matrix >= decoded_matrix
     }
@@ -453,7 +453,7 @@ impl LearnedHeadroom {
     }
 
     /// Merges two measurements: takes the larger value of each part, and the larger workload. If neither workload
-    /// covers the other, the later workload (`self`) is kept, for which the merged values are an upper bound.
+    /// covers the other, the later workload (`self`) is kept; the merged values are an upper bound for it.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
@@ -476,7 +476,7 @@ mod tests {
         let both = learned(50, 60, (20, 20));
         assert_eq!(small.and_earlier(large), both);
         assert_eq!(large.and_earlier(small), both);
-        // Neither workload covers the other, and the later workload is kept.
+        // Neither workload covers the other, so the later workload is kept.
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
         let text = learned(120, 88, (1, 1)).to_string();

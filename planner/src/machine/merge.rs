@@ -1,22 +1,22 @@
 //! Merges the two descriptions of a machine: ggml's backends list the usable devices, and NVIDIA's driver lists whole
 //! cards.
 //!
-//! In: ggml's devices as plain data, NVIDIA's cards, and the host. Out: a [`Machine`]. The following rules apply:
+//! ggml's devices (as plain data), NVIDIA's cards and the host flow in. A [`Machine`] flows out. These rules apply:
 //!
-//! - PCI addresses identify cards, in any notation. If a second backend lists the same hardware, it is not used, as in
-//!   llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
-//! - `total` is the number that ggml reports. NVML's number includes bytes that CUDA cannot use (638 MiB on one card,
-//!   Ollama #18201), and covers the whole card even if ggml has only a MIG slice of it.
-//! - `free` is the smaller of the two numbers. CUDA's number is read while CUDA's context (107 to 555 MiB) is open.
-//!   NVML's number covers every process.
+//! - PCI addresses, in any notation, identify cards. A second backend on the same hardware is unused, as in llama.cpp
+//!   (src/llama.cpp, `llama_prepare_model_devices`).
+//! - `total` is ggml's. NVML includes bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and counts the
+//!   whole card even if ggml's device is only a MIG slice of it.
+//! - `free` is the smaller of both. CUDA's value is read while its context (107 to 555 MiB) is open; NVML's value
+//!   covers every process.
 //! - `free` above `total` becomes `total`, and a wrapped negative number becomes 0: Vulkan subtracts its use from its
 //!   budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap
 //!   (#29277).
-//! - An integrated GPU has no more free bytes than the host, apart from the bytes that are reserved for it
-//!   (`pools.rs`): if 96 of 128 GiB are reserved for the GPU, Linux has only 32 GiB, but the GPU has the 96 GiB too.
-//! - A card that no backend lists is reported in another way than a missing card.
-//! - In MIG mode a device is a slice of a card. CUDA reports the bytes of the slice, which identify it if no other
-//!   slice has the same number of bytes.
+//! - An integrated GPU has no more free bytes than the host, apart from bytes that were set aside for the GPU
+//!   (`pools.rs`). For example, a carve-out of 96 GiB leaves 32 of 128 GiB to Linux, but all 96 GiB belong to the GPU.
+//! - A card that no backend lists is reported differently from a missing one.
+//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, which identify the slice if no other
+//!   slice has as many.
 //! - ggml's backend decides whether memory is the host's (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`); without ggml, NVML does.
 
@@ -72,7 +72,7 @@ pub enum GgmlKind {
 }
 
 impl GgmlDevice {
-    /// A device of a backend, without memory yet. Until a description is set, it is the name.
+    /// A device of a backend, whose memory is not set yet. Until a description is set, it is the name.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
@@ -116,9 +116,9 @@ impl GgmlDevice {
     }
 }
 
-/// The machine, in which ggml's devices are the usable GPUs and all other cards are listed as unused. `backends` are
-/// the backends of this build, with or without devices. `chosen` tells whether `CUDA_VISIBLE_DEVICES` selects cards.
-/// `tree` has the system's files.
+/// The machine with ggml's devices as usable GPUs; all other GPUs are listed as unused. `backends` are the backends of
+/// this build, with or without devices. `chosen` is true if `CUDA_VISIBLE_DEVICES` selects cards. `tree` contains the
+/// system's files.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
@@ -192,9 +192,9 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
-        // Some Vulkan drivers report no PCI address. In this case, the card with the device's name is taken, if only
-        // one card has this name. Devices of other backends, for example simulated ones, may have the name of a card
-        // that they do not use.
+        // Some Vulkan drivers report no PCI address. The card with the device's name is then taken, if only one card
+        // has the name. Devices of other backends, for example simulated ones, may have the name of a card that they do
+        // not use.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
@@ -203,8 +203,8 @@ impl Merge<'_> {
         places.next().filter(|_| places.next().is_none())
     }
 
-    /// The ggml name of a device in use that is the same hardware. It has the same `device_id`, or it is another
-    /// backend's device on the same card or on the integrated GPU, which often has no id. Virtual CUDA devices on one
+    /// The ggml name of a device in use that is the same hardware: a device with the same `device_id`, or a device of
+    /// another backend on the same card or on the integrated GPU, which often has no id. Virtual CUDA devices on one
     /// card count as separate devices.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
@@ -249,8 +249,8 @@ impl Merge<'_> {
         }
     }
 
-    /// How many devices of one backend share the card. ggml's virtual CUDA devices on a card divide its free bytes
-    /// among themselves (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
+    /// How many devices of one backend share the card: ggml's virtual CUDA devices divide the free bytes among
+    /// themselves (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let Some(id) = device.pci_id() else { return 1 };
         let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);

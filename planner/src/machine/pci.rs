@@ -1,4 +1,4 @@
-//! PCI addresses. They distinguish identical cards, and different drivers report the same address for a card.
+//! PCI addresses, which tell identical cards apart. Different drivers report the same address for a card.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use super::ParseError;
 
 /// The position of a card on the PCI bus: domain, bus, device, function.
 ///
-/// Each source writes addresses in its own way: NVML as `00000000:01:00.0` (eight digits of domain, upper case), ggml
-/// as `0000:01:00.0` (lower case), ggml's virtual CUDA devices as `0000:01:00.0-v1`, and older tools as `01:00.0`. All
-/// of them parse to the same value; `Display` and `serde` write `0000:01:00.0`, as Linux and ggml do.
+/// Sources write an address differently: NVML `00000000:01:00.0` (eight digits of domain, upper case), ggml
+/// `0000:01:00.0` (lower case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse
+/// to the same value; `Display` and `serde` write `0000:01:00.0`, as Linux and ggml do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciId {

@@ -1,4 +1,4 @@
-//! The PCIe link of a card, which carries the model to it and activations between cards.
+//! The PCIe link of a card, over which the model reaches the card and activations pass between cards.
 
 use std::fmt;
 use std::fs;
@@ -12,13 +12,13 @@ use super::tree::Tree;
 
 /// A card's PCIe link, as NVIDIA's driver or Linux reports it: its maximum rate and its current rate.
 ///
-/// An idle card slows its link down to save power, and speeds it up again for transfers. So the maximum is the figure
-/// that matters.
+/// Idle cards slow their link down to save power, and speed it up for transfers. So the maximum is the figure that
+/// matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct PcieLink {
-    /// The maximum rate of the card, limited by every slot and switch on the way to it.
+    /// The maximum rate between the card and the host, through all slots and switches between them.
     pub max: PcieRate,
     /// The rate at the time of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,12 +51,12 @@ impl PcieLink {
     /// The link of the card at a PCI address, from `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
     /// `None` if the card reports none.
     ///
-    /// There may be bridges on the way to the card, and the card may contain a bridge itself. Each device reports its
-    /// own rate, and the lowest rate applies.
+    /// There may be bridges between the card and the host, and the card itself may contain a bridge. Each device
+    /// reports its own rate, and the lowest rate applies.
     pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
         // The entry is a symbolic link into the tree of bridges.
         let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
-        // A card that reports nothing has no known link, even if its bridges report theirs.
+        // The link of a card that reports nothing is unknown, even if the bridges report their links.
         PcieRate::of_device(&card, "max")?;
         let is_device = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -95,7 +95,7 @@ impl PcieRate {
         lane.saturating_mul(self.lanes as u64)
     }
 
-    /// The rate of two links in series: the lower generation and the fewer lanes.
+    /// The rate of two links in series: the lower generation, and the smaller number of lanes.
     fn least(self, other: Self) -> Self {
         Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
     }

@@ -2,14 +2,13 @@
 //! does not see, and bytes that the GPU takes from the host's memory when needed. In: Linux's report on an AMD GPU.
 //! Out: [`Pools`].
 //!
-//! Each backend uses the pools in its own way (docs/machines.md has the sources):
+//! Each backend uses the pools differently (docs/machines.md has the sources):
 //!
-//! - Vulkan sees the sum of both pools (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the
+//! - Vulkan reports the sum of both pools (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the
 //!   carve-out first.
-//! - ROCm uses one of the two pools: the carve-out, or the shared pool if this is larger (the kernel's
-//!   `apu_prefer_gtt`).
-//! - With Metal, with CUDA and on Intel's GPUs there is no carve-out that matters. Without pools, all bytes of a GPU
-//!   belong to the host.
+//! - ROCm uses one of the pools: the carve-out, or the shared pool if that is larger (the kernel's `apu_prefer_gtt`).
+//! - Metal, CUDA and Intel's GPUs have no relevant carve-out: if there are no pools, all of a GPU's bytes are the
+//!   host's.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +36,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool with these total and free bytes.
+    /// A pool with this many total and free bytes.
     pub const fn new(total: u64, free: u64) -> Self {
         Self { total, free }
     }
@@ -49,9 +48,9 @@ impl Pools {
         Self { own, shared }
     }
 
-    /// The pools of the GPU at this address that `backend` uses, from amdgpu's report (`mem_info_*`, kernel
-    /// documentation of amdgpu). `total` is the backend's total. `None` if amdgpu does not drive the GPU, or for an
-    /// unknown backend.
+    /// The pools of the GPU at this address, from amdgpu's report (`mem_info_*`, kernel documentation of amdgpu), as
+    /// `backend` uses them. `total` is the backend's total. `None` if amdgpu does not drive the GPU, or for an unknown
+    /// backend.
     pub(super) fn of_amdgpu(tree: Tree<'_>, id: PciId, backend: &str, total: u64, notes: &mut Notes) -> Option<Self> {
         let mut read = |what: &str| {
             let file = format!("/sys/bus/pci/devices/{id}/mem_info_{what}");
@@ -65,8 +64,8 @@ impl Pools {
         let (own, shared) = (pool("vram")?, pool("gtt")?);
         match backend {
             "Vulkan" => Some(Self::new(own, shared)),
-            // With kernels before 6.10, ROCm uses the carve-out whatever its size is. The backend's total then shows
-            // this.
+            // With kernels before 6.10, ROCm uses the carve-out whatever its size. The backend's total shows whether
+            // this is the case.
             "ROCm" if own.total >= shared.total || total <= own.total => Some(Self::new(own, Pool::default())),
             "ROCm" => Some(Self::new(Pool::default(), shared)),
             _ => None,

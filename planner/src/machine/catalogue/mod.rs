@@ -1,10 +1,10 @@
-//! The catalogue of common GPUs, computers and memories: sizes and speeds as the makers state them. They are used for
-//! hypothetical machines, and for properties that a driver does not report.
+//! The catalogue of common GPUs, computers and memories. Its sizes and speeds come from their makers, and are used for
+//! hypothetical machines and for properties that a driver does not report.
 //!
 //! A name flows in, as a person or a driver writes it. A hypothetical [`Gpu`] or [`Host`](super::Host), or the
 //! bandwidth of a detected card, flows out. A driver's name must match the card's whole name: `RTX 4090 Laptop GPU` is
-//! not an `RTX 4090`. A person may write only the distinctive words, `R9700`; for a card that is sold in two sizes, the
-//! name must state the size.
+//! not an `RTX 4090`. A person may write only the distinctive words, such as `R9700`. For a card that is sold with two
+//! sizes of memory, the name must include the size.
 
 mod hosts;
 mod name;
@@ -23,8 +23,8 @@ static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
     lines.filter(|line| !line.starts_with('#')).filter_map(Card::parse).collect()
 });
 
-/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB on a card of 24 GiB (Ollama #18201). This fraction of a
-/// hypothetical card counts as not free.
+/// NVIDIA's drivers keep 1 to 3 % of a card's memory: 638 MiB on a card of 24 GiB (Ollama #18201). This fraction (1/32)
+/// of a hypothetical card counts as not free.
 const DRIVERS_SHARE: u64 = 32;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) enum Generation {
     Amd(&'static str),
 }
 
-/// Who owns the memory, and which part of it is usable.
+/// The owner of the memory, and how much of it is usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Own,
@@ -146,7 +146,7 @@ fn near(asked: &str) -> Vec<String> {
     names
 }
 
-/// Every catalogue card with its own memory, with a name that [`Gpu::named`] resolves to exactly this card.
+/// Every card of the catalogue that has its own memory. [`Gpu::named`] resolves the name to exactly this card.
 pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
     CARDS.iter().flat_map(|card| {
         card.gib.iter().map(|&size| {
@@ -166,19 +166,21 @@ pub(super) fn another(gpu: &Gpu) -> Gpu {
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
-/// The peak bandwidth of a detected card and its number of resident threads, by the driver's name and the usable bytes.
+/// The peak bandwidth and the number of resident threads of a detected card, which is identified by the driver's name
+/// and the usable bytes.
 ///
 /// `None` if no card has this name and size, for example after somebody has soldered on more memory.
 pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, Option<u32>) {
     let name = Name::parse(description);
     let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
-    // If the rows differ, no bandwidth is returned. For the threads, the larger number is the safe one.
+    // If the rows differ, no bandwidth is returned. For the threads, the larger number is returned, because it is the
+    // safe one.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }
 
-/// The multiprocessors of a whole card, by its name; the smallest number if there are several cards with this name.
+/// The multiprocessors of a whole card, by its name. If cards of this name differ, the smallest number is returned.
 /// `None` for a card that is not listed, for a slice of a card, and for cards of makers other than NVIDIA and AMD.
 pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
     let key = Name::parse(&gpu.description).key;
@@ -255,8 +257,9 @@ impl Card {
     }
 
     /// Whether a device with `total` usable bytes can be this card. At most a tenth of a card's own memory is missing,
-    /// through error correction and the driver. An integrated GPU gets a part of the host's memory; the system and its
-    /// owner decide how much. A size in the name must match: half of an A100 80GB has the bytes of an A100 40GB.
+    /// because of error correction and the driver. An integrated GPU gets a part of the host's memory that the system
+    /// and its owner decide. A size in the name must match, because half of an A100 80GB has as many bytes as an A100
+    /// 40GB.
     fn may_have(&self, total: u64, named: Option<u64>) -> bool {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
@@ -369,7 +372,7 @@ mod tests {
             ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
             ("AMD Radeon RX 7600M XT", gib(8), None),
             ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16), None),
-            // Cards with memory soldered on afterwards.
+            // A card onto which more memory was soldered.
             ("NVIDIA GeForce RTX 4090", gib(48), None),
             ("NVIDIA GeForce RTX 2080 Ti", gib(22), None),
             ("NVIDIA A100 80GB PCIe", gib(39), None),
@@ -447,7 +450,7 @@ mod tests {
         ] {
             assert_eq!(named(words).unwrap().name, name, "{words}");
         }
-        // Each of these is a part of a word, or a word in the names of several cards.
+        // Each of these is only a part of a word, or a word that occurs in the names of several cards.
         for words in ["R970", "9700", "4090", "PRO 6000", "Ti", "A100", "Jetson"] {
             assert!(matches!(named(words), Err(CatalogueError::Unknown { .. })), "{words}");
         }

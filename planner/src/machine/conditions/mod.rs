@@ -1,9 +1,9 @@
 //! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
-//! In: counters of Linux (`/proc`, `/sys`), which are read before and after a measurement. Out: [`RateConditions`],
-//! which are stored with each figure. The averages of `/proc/pressure/cpu` cover ten seconds and change every two,
-//! which is too slow for a measurement of milliseconds. So counters that change at once are used: the time that this
-//! process's threads waited for a core, and the cores' time that other processes used.
+//! Counters of Linux (`/proc`, `/sys`) from before and after a measurement flow in. [`RateConditions`] flow out, and
+//! are stored with each figure. The averages of `/proc/pressure/cpu` cover ten seconds and change only every two
+//! seconds, which is too slow for a measurement of milliseconds. So the decision is made by counters that change at
+//! once: the time that this process's threads waited for a core, and the cores' time that other processes used.
 
 use std::fmt;
 use std::fs;
@@ -18,7 +18,7 @@ use super::throttle::ThrottleReason;
 use super::tree::{Notes, Tree, field};
 
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
-/// The percentage is below 1 on a quiet machine, and 30 to 50 if another thread is busy on a machine with two cores.
+/// The percentage is below 1 on a quiet machine, and 30 to 50 on two cores if another program keeps one thread busy.
 const MIN_WAITED: u32 = 8;
 /// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters may
 /// be wrong by 15 percentage points.
@@ -27,12 +27,12 @@ const MIN_OTHERS: u32 = 40;
 const MIN_STEAL: u32 = 5;
 /// The same limit for the percentage of time in which a CPU quota stopped this process.
 const MIN_THROTTLED: u32 = 10;
-/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Work that came
-/// then tends to come again during the measurement.
+/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Work that
+/// caused waiting before the measurement tends to come back during the measurement.
 const MIN_PRESSURE: u32 = 50;
-/// Ticks of `/proc/stat` per second (`USER_HZ`, which is 100 on every Linux architecture).
+/// The number of ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every Linux architecture).
 const TICKS_PER_SECOND: u64 = 100;
-/// The disturbance that is assumed for a figure whose conditions are unknown.
+/// The disturbance, in percent, that is assumed for a figure with unknown conditions.
 const UNKNOWN_DISTURBANCE: u32 = 50;
 
 /// The state of the machine during a measurement. Shares are percent. `None` means that the system does not report the
@@ -49,8 +49,8 @@ pub struct RateConditions {
     /// The number of threads of other work that ran or waited for a core just before the measurement (`/proc/loadavg`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_queue_before: Option<u32>,
-    /// The time that the threads of this process waited for a core (`schedstat`), summed up: 100 is one thread that
-    /// waited all the time.
+    /// The time that the threads of this process waited for a core (`schedstat`), added up over all threads: 100 is one
+    /// thread that waited all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<u32>,
     /// The cores' time that other processes used (`/proc/stat`): 100 is one core.
@@ -144,7 +144,7 @@ pub fn looks_quiet() -> bool {
         }
         run_queue(tree)
     });
-    // Work that runs only occasionally does not show in all three readings.
+    // Occasional work is rarely seen by all three looks, so the least of them counts.
     let Some(Some(least)) = looks.min() else { return true };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     least as usize <= cores / 16
@@ -162,8 +162,8 @@ impl fmt::Display for RateConditions {
     }
 }
 
-/// Whether a later figure was more disturbed than an earlier one, judged by their conditions. A figure without stored
-/// conditions may have been disturbed.
+/// Whether a later figure is more disturbed than an earlier one, judged by the conditions of both. A figure without
+/// stored conditions may have been disturbed.
 pub(super) fn is_worse(later: Option<&RateConditions>, earlier: Option<&RateConditions>) -> bool {
     let [later, earlier] =
         [later, earlier].map(|conditions| conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
@@ -208,7 +208,7 @@ impl ConditionsWatch {
         let tree = Tree(&self.root);
         let (first, last) = (&self.first, Counters::read(tree));
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Shares are percentages of the elapsed time.
+        // Returns the percentage of the elapsed time.
         let share = |micros_of: u64| u32::try_from(micros_of.saturating_mul(100) / micros).unwrap_or(u32::MAX);
         let gone = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
         let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND);
@@ -231,7 +231,7 @@ impl ConditionsWatch {
     }
 }
 
-/// Running totals, in the units of their files.
+/// Running totals, in the units of the files that they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
     /// Ticks that all processes used, and ticks that the hypervisor gave to other machines.
@@ -304,7 +304,8 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
             (_, true) => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
             _ => continue,
         };
-        // In a container, the listed path may be the path on the host, although the group is mounted as the root.
+        // In a container, the listed path may be the group's path on the host, although the group is mounted as the
+        // root.
         let groups = Path::new(group).ancestors().filter_map(Path::to_str);
         for (folder, group) in folders.iter().flat_map(|folder| groups.clone().map(move |group| (folder, group))) {
             let file = format!("{folder}/{}/cpu.stat", group.trim_matches('/'));

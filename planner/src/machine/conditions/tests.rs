@@ -7,7 +7,7 @@ use super::{ConditionsWatch, RateConditions};
 const QUARTER: Duration = Duration::from_millis(250);
 
 /// Writes the counters of a machine with two cores: the ticks of all processes and of this process, the nanoseconds
-/// that this process's two threads waited, the microseconds for which a quota stopped it, and the number of heat
+/// that the two threads of this process waited, the microseconds that its quota stopped it, and the number of heat
 /// events.
 fn write(root: &Path, [busy, steal, own]: [u64; 3], waited: [u64; 2], [quota, heat]: [u64; 2]) {
     let file = |path: &str, text: String| {
@@ -46,7 +46,7 @@ fn seen(ticks: [u64; 3], waited_ms: u64, [quota_ms, heat]: [u64; 2], pressure: f
 
 #[test]
 fn a_measurement_is_quiet_if_only_this_process_used_the_cores() {
-    // Two cores for a quarter of a second; one tick belongs to another process.
+    // A quarter of a second on two cores. One tick belongs to another process.
     let quiet = seen([51, 0, 50], 1, [0, 0], 3.0);
     assert_eq!((quiet.others, quiet.waited, quiet.steal, quiet.throttled), (Some(4), Some(0), Some(0), Some(0)));
     assert_eq!((quiet.run_queue_before, quiet.pressure_before), (Some(5), Some(3)));

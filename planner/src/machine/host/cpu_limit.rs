@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[error("processor time limited to {} by {file}", Cores(self.cpus()))]
 #[non_exhaustive]
 pub struct CpuLimit {
-    /// The file that holds the limit.
+    /// The file that contains the limit.
     pub file: String,
     /// Microseconds in each period, over all processors.
     pub quota_us: u64,
@@ -36,7 +36,7 @@ impl CpuLimit {
         u32::try_from(self.quota_us.div_ceil(self.period_us.max(1))).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether this limit allows at most as much time as another limit.
+    /// Whether this limit allows at most as much time as another.
     pub(super) fn is_at_most(&self, other: &Self) -> bool {
         let product = |one: u64, two: u64| u128::from(one) * u128::from(two);
         product(self.quota_us, other.period_us).cmp(&product(other.quota_us, self.period_us)) != Ordering::Greater

@@ -1,6 +1,6 @@
-//! Keeps NVIDIA's driver library open, for repeated queries about the same cards.
+//! NVIDIA's driver library, which stays open for repeated queries of the same cards.
 //!
-//! To open the library takes tens of milliseconds; a query takes tens of microseconds. No query opens a CUDA context or
+//! Opening the library takes tens of milliseconds; a query takes tens of microseconds. No query opens a CUDA context or
 //! waits for the card's computations.
 
 use std::fmt;
@@ -45,7 +45,7 @@ pub struct CardProcesses {
     /// Whether this process is among them. In a container the driver may list this process under an id that the process
     /// does not know.
     pub knows_us: bool,
-    /// The other programs, the largest holder first.
+    /// The other programs; the program with the most memory comes first.
     pub others: Vec<GpuProcess>,
 }
 
@@ -65,7 +65,7 @@ impl Driver {
         Some(Self { nvml, cards })
     }
 
-    /// The state of the card at this address; all fields are `None` if there is no such card.
+    /// The state of the card at this address. All fields are `None` if there is no such card.
     pub fn state(&self, card: PciId) -> CardState {
         let Some(device) = self.device(card) else {
             return CardState::default();

@@ -343,7 +343,7 @@ impl Buffers {
         }
     }
 
-    /// A cache that fits into the gap of a weight takes the gap; otherwise it lies above the weight.
+    /// Bytes of a weight and of a cache next to it, if the cache fits into the weight's gap; otherwise 0.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = u128_of(host.up.max(host.down));
         if cache < 2 * weight { weight + cache + base + self.stream } else { 0 }
