@@ -593,6 +593,7 @@ impl ModelBuilder {
     /// saved plan is the first attempt. The number of [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
+    ///
     /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. If only one
     /// attempt is allowed, its own error is returned: [`Error::OutOfMemory`] if another process has taken a GPU's
     /// memory since the plan was made, [`Error::Difference`] if the load took more than its plan had left free.

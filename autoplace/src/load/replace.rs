@@ -41,6 +41,7 @@ impl Model {
     /// machine was passed to the builder, no GPU counts more free bytes than that machine states.
     ///
     /// # Errors
+    ///
     /// The errors of [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of
     /// the file has changed since the load. For a model with [rpc-servers](super::ModelBuilder::rpc),
     /// [`worker::Error::Elsewhere`], because only the worker connects to the servers, and each server accepts one
