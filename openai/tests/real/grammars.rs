@@ -24,7 +24,7 @@ const N_CTX: u32 = 4096;
 const TEXTS: usize = 6;
 
 /// Maximum tokens of a sampled text. With most grammars, most texts end by themselves before this.
-const SAMPLED_TOKENS: usize = 160;
+const SAMPLED_TOKENS: usize = 96;
 
 /// Without the grammars, nothing is compared. Without llama-server, only llama.cpp's own parser is used.
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {

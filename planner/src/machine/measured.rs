@@ -280,6 +280,7 @@ pub struct AttentionRate {
     pub n_gqa: u32,
     /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
     /// closer together. 0 for a wide cache.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
@@ -373,6 +374,7 @@ pub struct PromptAttentionRate {
     pub n_gqa: u32,
     /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
     /// closer together. 0 for a wide cache.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// The number of tokens of one computation.
     pub n_tokens: u32,
