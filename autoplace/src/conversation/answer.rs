@@ -35,7 +35,7 @@ impl Chat {
     /// }
     /// ```
     ///
-    /// For a chat behind a lock, use [`ChatStream::say`]. Its stream keeps the lock.
+    /// If a lock protects the chat, use [`ChatStream::say`]. Its stream keeps the lock.
     ///
     /// # Errors
     ///

@@ -79,7 +79,7 @@ pub(crate) struct Step<'a> {
 
 #[derive(Debug, Default)]
 struct Computed {
-    /// Whether the time of this step is used to judge whether drafts pay.
+    /// Whether the time of this step is used to judge whether drafts are worthwhile.
     is_steady: bool,
     /// Number of tokens in the batch, if all of them are generated tokens.
     generated: Option<usize>,
@@ -482,7 +482,7 @@ impl Step<'_> {
 }
 
 /// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time is used to judge
-/// whether drafts pay. If a step computes a prompt, it gets no drafts, and its time is not used.
+/// whether drafts are worthwhile. If a step computes a prompt, it gets no drafts, and its time is not used.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {

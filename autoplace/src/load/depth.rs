@@ -30,14 +30,14 @@ pub struct DepthMove {
     pub time: Duration,
 }
 
-/// The two placements of a loaded model, and the time lost in the present one.
+/// The two placements of a loaded model, and the time that was lost in the present placement.
 #[derive(Debug, Default)]
 pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
     /// Duration of the last move. This duration is used instead of the predicted one.
     last_move: Option<Duration>,
-    /// The time of the last check of the page cache, and the time that the disk needs for the pages that were not in
-    /// it.
+    /// When the page cache was last checked, and the time that the disk needs for the pages that were not in the cache
+    /// then.
     cold: Option<(Instant, Duration)>,
     /// The times of the last load's stages.
     times: Option<LoadTimes>,

@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn rows_of_running_texts_count_among_those_that_are_kept() {
         let table = MediaTable::default();
-        // Running texts hold all of these media.
+        // Running texts use all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
         let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);
