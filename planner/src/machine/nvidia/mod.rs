@@ -192,8 +192,8 @@ fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
 ///
 /// Every kind of memory counts as two transfers per clock: NVML's clock is half of the data rate per pin, however the
 /// memory works internally. This matches the data sheets for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e within 2
-/// %. This was checked with the maximum clocks that `nvidia-smi -q` shows for six cards (for an H200, the 4.9 TB/s that
-/// result are 4.8 TB/s in the data sheet).
+/// %. This was checked with the maximum clocks that `nvidia-smi -q` shows for six cards (for an H200, the result is 4.9
+/// TB/s, which its data sheet rounds down to 4.8).
 fn bandwidth(device: &Device<'_>) -> Option<u64> {
     let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
     let width = answer("memory bus width", device.memory_bus_width())?;
