@@ -203,8 +203,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the rows of one picture or sound, if a text has reached one. If several texts have, the oldest of them
-    /// is served. The other texts wait meanwhile, but get their tokens in the same step.
+    /// Computes the rows of one picture or sound, if a text has reached one. If several texts have reached one, the
+    /// oldest text has its turn. The other texts wait meanwhile, but get their tokens in the same step.
     fn compute_media(&mut self) -> Result<(), Error> {
         self.work.media = None;
         let waiting = self.sequences.iter().enumerate().filter(|(_, sequence)| sequence.next_media().is_some());
