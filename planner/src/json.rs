@@ -1,4 +1,4 @@
-//! JSON files that people may have written, so errors name the position of the problem.
+//! JSON files that people may have written, so errors state where the problem is.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};

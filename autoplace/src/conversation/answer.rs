@@ -35,9 +35,10 @@ impl Chat {
     /// }
     /// ```
     ///
-    /// For a chat behind a lock, use [`ChatStream::say`]. Its stream keeps the lock.
+    /// If a lock protects the chat, use [`ChatStream::say`]. Its stream keeps the lock.
     ///
     /// # Errors
+    ///
     /// The errors of [`say`](Self::say), and [`Error::Thread`]. After an error, the chat is lost; keep a clone if you
     /// want to continue the conversation.
     #[cfg(feature = "async")]
@@ -60,6 +61,7 @@ impl Chat {
     /// Reasoning is turned off in templates that support it (`enable_thinking`).
     ///
     /// # Errors
+    ///
     /// The errors of [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). After
     /// an error, the message is removed from the history again.
     #[cfg(feature = "schemars")]

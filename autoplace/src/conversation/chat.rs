@@ -276,8 +276,8 @@ impl Chat {
     }
 
     /// The messages so far, for editing. After an edit, the chat decides again which messages a full context shows. The
-    /// context keeps the tokens before the first edit. Only the tokens of the last answer before it are not kept if the
-    /// text of this answer would be tokenized differently.
+    /// context keeps the tokens before the first edit. But if the text of the last answer before this edit would be
+    /// tokenized differently, the tokens of that answer are not kept.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         self.window.from = 0;
         &mut self.messages

@@ -185,7 +185,7 @@ fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
 /// The `n` highest logits with their tokens, in descending order. Among tokens with equal logits, the token with the
 /// lower number comes first.
 fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
-    // An insertion holds one more entry before it truncates.
+    // After an insertion, there is one more entry until the list is truncated.
     let mut top: Vec<(Token, f32)> = Vec::with_capacity(n.min(logits.len()) + 1);
     for (token, &logit) in logits.iter().enumerate() {
         let is_among = match top.last() {

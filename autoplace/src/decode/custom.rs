@@ -14,7 +14,7 @@ pub(crate) struct Custom<F: ?Sized>(Mutex<Box<F>>);
 /// A closure that chooses one of the candidates, given the tokens so far.
 pub(crate) type CustomSampler = Custom<dyn Choose>;
 
-/// A closure that pushes the tokens that it expects after the tokens so far.
+/// A closure that gets the tokens so far, and pushes the tokens that it expects to follow them.
 pub(crate) type CustomDrafter = Custom<dyn Draft>;
 
 impl<F: ?Sized> Custom<F> {

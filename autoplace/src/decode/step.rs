@@ -79,7 +79,7 @@ pub(crate) struct Step<'a> {
 
 #[derive(Debug, Default)]
 struct Computed {
-    /// Whether the time of this step is used to judge whether drafts pay.
+    /// Whether the time of this step is used to judge whether drafts are worthwhile.
     is_steady: bool,
     /// Number of tokens in the batch, if all of them are generated tokens.
     generated: Option<usize>,
@@ -203,8 +203,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Computes the rows of one picture or sound, if a text has reached one. If several texts have, the oldest of them
-    /// is served. The other texts wait meanwhile, but get their tokens in the same step.
+    /// Computes the rows of one picture or sound, if a text has reached one. If several texts have reached one, the
+    /// oldest text has its turn. The other texts wait meanwhile, but get their tokens in the same step.
     fn compute_media(&mut self) -> Result<(), Error> {
         self.work.media = None;
         let waiting = self.sequences.iter().enumerate().filter(|(_, sequence)| sequence.next_media().is_some());
@@ -482,7 +482,7 @@ impl Step<'_> {
 }
 
 /// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time is used to judge
-/// whether drafts pay. If a step computes a prompt, it gets no drafts, and its time is not used.
+/// whether drafts are worthwhile. If a step computes a prompt, it gets no drafts, and its time is not used.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {

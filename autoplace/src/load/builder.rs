@@ -273,7 +273,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or by its display name, or
+    /// Sets the device of the draft: the name of a GPU in ggml (`CUDA1`) or its display name, or
     /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: the device on which the draft
     /// slows the model down least.
     pub fn draft_device(mut self, device: impl Into<String>) -> Self {
@@ -502,8 +502,8 @@ impl ModelBuilder {
     }
 
     /// Lets [`rpc`](Self::rpc) connect to other machines. The protocol has neither authentication nor encryption:
-    /// anybody on the network can read the texts, and can run code on the servers. A server behind a tunnel
-    /// (docs/rpc.md) is local and does not need this setting.
+    /// anybody on the network can read the texts, and can run code on the servers. A server that is reached through a
+    /// tunnel (docs/rpc.md) is local and does not need this setting.
     pub fn rpc_trusted_network(mut self, trusted: bool) -> Self {
         self.options.servers.trusted = trusted;
         self
@@ -593,6 +593,7 @@ impl ModelBuilder {
     /// saved plan is the first attempt. The number of [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
+    ///
     /// The errors of [`plan`](Self::plan). If memory runs short, [`Error::AllAttempts`] lists the attempts. If only one
     /// attempt is allowed, its own error is returned: [`Error::OutOfMemory`] if another process has taken a GPU's
     /// memory since the plan was made, [`Error::Difference`] if the load took more than its plan had left free.

@@ -30,14 +30,14 @@ pub struct DepthMove {
     pub time: Duration,
 }
 
-/// The two placements of a loaded model, and the time lost in the present one.
+/// The two placements of a loaded model, and the time that was lost in the present placement.
 #[derive(Debug, Default)]
 pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
     /// Duration of the last move. This duration is used instead of the predicted one.
     last_move: Option<Duration>,
-    /// The time of the last check of the page cache, and the time that the disk needs for the pages that were not in
-    /// it.
+    /// When the page cache was last checked, and the time that the disk needs for the pages that were not in the cache
+    /// then.
     cold: Option<(Instant, Duration)>,
     /// The times of the last load's stages.
     times: Option<LoadTimes>,
@@ -53,6 +53,8 @@ pub(crate) struct PromptAhead {
 impl DepthFollower {
     /// Starts over with this plan's pair of placements. `load` is the time that the load by this plan took. Returns
     /// whether the plan has two placements.
+    ///
+    /// Until a move was measured, its expected time is the predicted time or the time of the load, whichever is
     /// shorter. A load reads the same file as a move does, but more slowly if the file was not in the page cache.
     pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration, times: Option<LoadTimes>) -> bool {
         self.times = times;

@@ -129,7 +129,7 @@ impl LoadOptions {
     }
 }
 
-/// A plan with a draft model of 1 GiB on a card that holds nothing else.
+/// A plan with a draft model of 1 GiB on a card that has nothing else.
 #[cfg(test)]
 pub(super) fn beside(device: &str) -> Plan {
     let mut bytes = crate::memory::CompanionBytes::default();

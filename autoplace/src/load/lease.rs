@@ -182,10 +182,11 @@ fn file_name(device: &str) -> String {
 
 const NAME: &str = "autoplace";
 
-/// The folder in the user's runtime directory, created if missing. There are three candidates, in a fixed order, so
-/// that a service without the session's environment finds the same folder: the session's runtime folder (XDG Base
-/// Directory Specification), systemd's runtime folder of the user, and the temporary folder, which other users may
-/// share.
+/// The folder in the user's runtime directory, created if missing.
+///
+/// There are three candidates, in a fixed order, so that a service without the session's environment finds the same
+/// folder: the session's runtime folder (XDG Base Directory Specification), systemd's runtime folder of the user, and
+/// the temporary folder, which other users may share.
 fn user_folder() -> io::Result<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     // On Windows each user has a separate temporary folder (`GetTempPath2`).

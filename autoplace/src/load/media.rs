@@ -93,7 +93,7 @@ impl Rows {
 
     /// Whether the fourth axis of the rows is the number of their image, as in HunyuanVL (mtmd.cpp,
     /// `mtmd_image_tokens_get_decoder_pos`). Such an image begins with a row that has the position that a token of text
-    /// would have. In other models, the rows of an image, or of a tile, do not differ in this way on that axis.
+    /// would have. In other models, all rows of an image, or of a tile, have the same kind of value on that axis.
     fn is_numbered(&self) -> bool {
         let is_with_axes = self.positions.len() == self.len * AXES;
         is_with_axes
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn rows_of_running_texts_count_among_those_that_are_kept() {
         let table = MediaTable::default();
-        // Running texts hold all of these media.
+        // Running texts use all of these media.
         let running: Vec<Arc<PreparedMedia>> = (0..8).map(|number| table.add(medium(number))).collect();
         let bytes = || running.iter().map(|medium| medium.bytes()).collect::<Vec<_>>();
         assert_eq!(bytes(), [800; 8]);

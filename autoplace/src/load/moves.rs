@@ -25,7 +25,7 @@ pub(super) struct LoadClock {
     weights: Option<Duration>,
 }
 
-/// The times that a load took for the weights and for the rest, and the conditions during the whole load.
+/// The times that a load took for the weights and for everything else, and the conditions during the whole load.
 #[derive(Debug, Clone)]
 pub(super) struct LoadTimes {
     weights: Duration,

@@ -41,6 +41,7 @@ impl Model {
     /// machine was passed to the builder, no GPU counts more free bytes than that machine states.
     ///
     /// # Errors
+    ///
     /// The errors of [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of
     /// the file has changed since the load. For a model with [rpc-servers](super::ModelBuilder::rpc),
     /// [`worker::Error::Elsewhere`], because only the worker connects to the servers, and each server accepts one
@@ -253,7 +254,7 @@ impl Model {
 
     /// Requests a re-placement before the next token. Streams in this process and sessions check for a request after
     /// each token. An [`Engine`](crate::generate::Engine) also checks while idle. If the model is in a worker, its
-    /// streams, engines and embedders check when they begin. A later request replaces an earlier one.
+    /// streams, engines and embedders check when they begin. A later request replaces an earlier request.
     ///
     /// A refused request leaves the generation unchanged.
     /// [`Session::last_replaced`](crate::generate::Session::last_replaced) has the reason. If the model is in a worker,

@@ -12,6 +12,7 @@ impl GenerateRequest {
     /// worker starts at once.
     ///
     /// # Errors
+    ///
     /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::CannotShift`],
     /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
     /// stream or session of this model exists; [`Error::Native`] for a sampling parameter out of range,

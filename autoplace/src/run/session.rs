@@ -59,6 +59,7 @@ impl Model {
     /// single text.
     ///
     /// # Errors
+    ///
     /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model exists;
     /// [`Error::Load`] for a model that is not loaded; [`Error::Worker`] when the model's worker process has died or
     /// cannot be started again.
@@ -79,6 +80,7 @@ impl Session {
     /// Begins a text. The next [`step`](Self::step) computes the first token.
     ///
     /// # Errors
+    ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`], [`Error::CannotShift`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`];
     /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed, and

@@ -36,6 +36,7 @@ impl GenerateRequest {
     /// must describe the value.
     ///
     /// # Errors
+    ///
     /// The errors of [`text`](Self::text). [`Error::Constraint`], before the generation starts, if the schema of the
     /// type has a keyword that cannot be enforced, such as `uniqueItems` for a `HashSet`. [`Error::Incomplete`] if a
     /// limit cuts the text off. [`Error::NotOfType`] if the schema allows the text, but the type's `Deserialize`

@@ -237,6 +237,7 @@ pub(super) const MAX_MESSAGE: usize = 64 << 20;
 /// Appends the message that `encode` writes to `buffer`. After an error, `buffer` is unchanged.
 ///
 /// # Errors
+///
 /// [`Error::TooLong`]; [`Error::Protocol`] if a value cannot be encoded, because it contains a path that is not UTF-8.
 fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard::Result<()>) -> Result<(), Error> {
     let start = buffer.len();

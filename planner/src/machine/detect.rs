@@ -1,4 +1,4 @@
-//! Detection of this computer, and the sources that detection reads. Tests substitute their own sources.
+//! Detection of this computer, and the sources that detection reads. Tests replace these sources by their own.
 
 use std::path::{Path, PathBuf};
 

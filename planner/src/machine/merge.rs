@@ -3,8 +3,8 @@
 //!
 //! ggml's devices (as plain data), NVIDIA's cards and the host flow in. A [`Machine`] flows out. These rules apply:
 //!
-//! - PCI addresses, in any notation, identify cards. A second backend on the same hardware is unused, as in llama.cpp
-//!   (src/llama.cpp, `llama_prepare_model_devices`).
+//! - PCI addresses, in any notation, identify cards. If a second backend lists the same hardware, it is not used, as in
+//!   llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
 //! - `total` is ggml's. NVML includes bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and counts the
 //!   whole card even if ggml's device is only a MIG slice of it.
 //! - `free` is the smaller of both. CUDA's value is read while its context (107 to 555 MiB) is open; NVML's value
@@ -14,7 +14,7 @@
 //!   (#29277).
 //! - An integrated GPU has no more free bytes than the host, apart from bytes that were set aside for the GPU
 //!   (`pools.rs`). For example, a carve-out of 96 GiB leaves 32 of 128 GiB to Linux, but all 96 GiB belong to the GPU.
-//! - A card that no backend lists is reported differently from a missing one.
+//! - A card that no backend lists is reported in another way than a missing card.
 //! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, which identify the slice if no other
 //!   slice has as many.
 //! - ggml's backend decides whether memory is the host's (CUDA's `integrated`, ggml-cuda.cu,
@@ -249,8 +249,8 @@ impl Merge<'_> {
         }
     }
 
-    /// How many devices of one backend share the card: ggml's virtual CUDA devices divide the free bytes among
-    /// themselves (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
+    /// How many devices of one backend share the card. ggml's virtual CUDA devices on a card divide its free bytes
+    /// among themselves (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let Some(id) = device.pci_id() else { return 1 };
         let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);

@@ -150,7 +150,7 @@ const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 impl Machine {
     /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name (`RTX
     /// 4090`), or else, for a GPU without ggml's name, the name of its backend followed by the GPU's number within that
-    /// backend. Upper and lower case are the same.
+    /// backend. The case of letters does not matter.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Why a GPU's clocks are held down.
+//! Why the clocks of a GPU are lowered.
 
 use serde::{Deserialize, Serialize};
 
-/// A reason that holds a GPU's clocks down.
+/// A reason why the clocks of a GPU are lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -79,9 +79,10 @@ pub struct ContextParams {
     /// for each of these tokens (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
-    /// Bytes of GPU memory, over all GPUs together, for recently used experts that lie on the host while their layers
-    /// are on GPUs; 0 for no such cache. llama.cpp divides the bytes among GPUs in the proportions of the layers, and
-    /// uses no more bytes than these experts have (llama-moe-cache.cpp, the constructor).
+    /// The size of the cache of experts, in bytes over all GPUs together; 0 for no cache. The cache keeps recently used
+    /// experts whose weights are on the host although their layers are on GPUs. llama.cpp divides the bytes among GPUs
+    /// in the proportions of the layers, and uses no more bytes than these experts have (llama-moe-cache.cpp, the
+    /// constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub moe_cache_size: u64,
     /// How positions are scaled.

@@ -13,8 +13,8 @@ macro_rules! kv_types {
     ($($(#[$default:meta])* $name:ident;)*) => {
         /// A type for keys or values in the cache.
         ///
-        /// llama.cpp writes the cache with `SET_ROWS`. The CPU writes every type that it can quantise to (ggml-cpu.cpp,
-        /// `ggml_backend_cpu_device_supports_op`). CUDA writes only these nine types (ggml-cuda.cu,
+        /// llama.cpp writes the cache with `SET_ROWS`. The CPU can write every type to which it can quantise
+        /// (ggml-cpu.cpp, `ggml_backend_cpu_device_supports_op`). CUDA can write only these nine types (ggml-cuda.cu,
         /// `ggml_backend_cuda_device_supports_op`), which are also the types that llama.cpp's programs accept
         /// (common/arg.cpp, `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

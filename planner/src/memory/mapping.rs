@@ -24,9 +24,9 @@ pub enum NotMapped {
     /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
-    /// Metal maps the whole range of the file from the first to the last of a GPU's weights, including the host's
-    /// weights in between (llama-model.cpp, `load_tensors`). A probe does not count the bytes of the host's weights in
-    /// this range.
+    /// Metal maps the whole range of the file from the first to the last weight of a GPU, including the host's weights
+    /// in between (llama-model.cpp, `load_tensors`). A probe does not count the bytes of the host's weights in this
+    /// range.
     #[error("the file is read, not mapped: Metal would map weights of the host for the GPU too")]
     Metal,
     /// An integrated GPU copies the mapped weights into the same memory (ggml-org/llama.cpp#26081).

@@ -71,7 +71,7 @@ pub enum Error {
     /// The model does not fit together with its companions.
     #[error("with {companions} beside it: {}", why(source.as_deref()))]
     Beside { companions: String, source: Option<Box<Error>> },
-    /// A companion file cannot be loaded beside the model.
+    /// A companion file cannot be loaded together with the model.
     #[error(transparent)]
     #[serde(skip)]
     Companion(#[from] memory::companion::Error),

@@ -11,8 +11,10 @@ use crate::memory::{ContextParams, FlashAttention, KvType};
 use crate::profile::ModelProfile;
 
 /// The types that the planner may choose for the keys and values.
-/// for a longer context, and slightly changes the model's answers ([`KvType::perplexity_cost`]). The planner chooses a
-/// smaller type if the gain in speed is worth that loss, and the notes of the plan state the gain.
+///
+/// A smaller type leaves memory for more layers on GPUs or for a longer context, and slightly changes the model's
+/// answers ([`KvType::perplexity_cost`]). The planner chooses a smaller type if the gain in speed is worth that loss,
+/// and the notes of the plan state the gain.
 ///
 /// ```
 /// use autoplace_planner::memory::KvType;

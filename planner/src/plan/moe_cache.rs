@@ -1,9 +1,9 @@
-//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in. A
-//! placement with a cache flows out if it is better, otherwise the same placement.
+//! The cache of experts on GPUs: whether a plan has one, and how large. In: a placement without a cache. Out: a
+//! placement with a cache if it is better, otherwise the same placement.
 //!
 //! Experts that stay on the host are computed there. With a cache, the GPU of the layer computes with all experts of
-//! the layer, and the host uploads the experts that the cache lacks (llama-moe-cache.cpp). This is faster if texts soon
-//! use the same experts again and the link is fast; otherwise it is much slower.
+//! the layer, and the experts that are not in the cache are uploaded (llama-moe-cache.cpp). This is faster if texts
+//! soon use the same experts again and the link is fast; otherwise it is much slower.
 
 use serde::{Deserialize, Serialize};
 
@@ -157,7 +157,8 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // Prompts copy the experts of the cache within the GPU's memory, so a smaller cache makes prompts faster.
+            // During prompts, the experts in the cache are copied within the GPU's memory, so a smaller cache makes
+            // prompts faster.
             most = share * NEXT_SHARE;
         }
         Ok(None)

@@ -12,10 +12,10 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 /// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
 /// is mapped: the system drops pages that do not fit, and reads them again when they are used.
 ///
-/// The order of use decides how much a token reads, because Linux drops the least recently used pages. Every token uses
-/// the dense weights in the same order. If they do not all fit, each is dropped before its next use, and every token
-/// reads all of them (benches/results: 400 MiB of a file in 360 MiB of memory are read whole in every pass). The use of
-/// experts is random: a token reads from disk only that share of its experts that does not fit.
+/// How much a token reads depends on the order of use, because Linux drops the least recently used pages. Every token
+/// uses the dense weights in the same order. If these do not all fit, each of them is dropped before its next use, and
+/// every token reads all of them (benches/results: with 360 MiB of memory, a file of 400 MiB is read completely in
+/// every pass). The use of experts is random: a token reads from disk only that share of its experts that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "{} of weights do not fit in memory and are read from disk again, {} for every token: {:.2} s with {disk}",

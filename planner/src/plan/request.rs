@@ -226,7 +226,7 @@ pub struct Request {
     /// beginning, in the middle, and at the end of the context.
     #[serde(default)]
     pub at: Vec<u32>,
-    /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
+    /// How many tokens each sequence may draft for speculative decoding. They are computed together with the sequence's
     /// last token. The context reserves an output for each of these tokens, and the logits of an output take memory. 0
     /// means no drafts; for a model [with a block that predicts further tokens](ModelProfile::with_mtp), 0 means 3
     /// drafts.

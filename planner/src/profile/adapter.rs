@@ -187,7 +187,7 @@ impl ModelProfile {
         self
     }
 
-    /// The blocks that hold a direction of the control vector, and the weight of one direction. llama.cpp allocates a
+    /// The blocks that have a direction of the control vector, and the weight of one direction. llama.cpp allocates a
     /// direction for every block but the first, even for a block without a direction in the file (llama-adapter.cpp,
     /// `llama_adapter_cvec::init`).
     pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {

@@ -65,7 +65,7 @@ pub(crate) enum Group {
     Output,
     /// The output layer's copy of the token embedding.
     Tied,
-    /// A copy on every device that holds a block.
+    /// A copy on every device that has a block.
     Rope,
 }
 

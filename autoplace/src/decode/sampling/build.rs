@@ -112,8 +112,9 @@ impl Sampling {
         Ok(())
     }
 
-    /// The biases to add before the chain. Tokens that the model's authors suppress get negative infinity. llama.cpp's
-    /// own sampler searches all biases for each candidate of a constrained text (llama-sampler.cpp,
+    /// The biases to add before the chain. Tokens that the model's authors suppress get negative infinity.
+    ///
+    /// llama.cpp's own sampler searches all biases for each candidate of a constrained text (llama-sampler.cpp,
     /// llama_sampler_logit_bias_apply). Here the biases are sorted by token, so each of them is visited once.
     pub(crate) fn biases(&self, model: &Model) -> Result<BTreeMap<Token, f32>, Error> {
         let vocab = model.vocab();

@@ -73,8 +73,8 @@ pub struct Sampling {
     pub adaptive_target: f32,
     /// Decay of adaptive-p's memory, 0.0 to 0.99. Default 0.9.
     pub adaptive_decay: f32,
-    /// Biases that are added to the logits of tokens: at most one per token, and at most a million in all. A bias of
-    /// -1000.0 forbids a token unless no other token is left.
+    /// Biases that are added to the logits of tokens: at most one for each token, and each at most a million in
+    /// absolute value. A bias of -1000.0 forbids a token unless no other token is left.
     pub logit_bias: Vec<(Token, f32)>,
     /// Biases for texts, each of which must be exactly one token. The text of a control token is read as the token.
     pub logit_bias_text: Vec<(String, f32)>,

@@ -138,7 +138,7 @@ mod tests {
         go(&mut gate, MAX_PAUSE + JUDGED, 100, 150, 3);
         let drafts = go(&mut gate, 1000, 100, 150, 3);
         assert!(drafts > 980, "{drafts}");
-        // Drafting pauses when it no longer pays.
+        // Drafting pauses when it is no longer worthwhile.
         go(&mut gate, 3 * JUDGED, 100, 150, 1);
         assert!(gate.is_losing());
     }

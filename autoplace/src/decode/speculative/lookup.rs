@@ -24,7 +24,7 @@ pub(super) fn draft(tokens: &[Token], ngram_max: u32, ngram_min: u32, most: usiz
         }
     }
     if longest >= ngram_min {
-        // A repetition that reaches the end of the text continues cyclically.
+        // If the repetition reaches the end of the text, the draft continues from the beginning of the repetition.
         draft.extend(tokens[begin..].iter().cycle().take(most));
     }
 }

@@ -1,9 +1,11 @@
 //! The prompt store of the drafters: the states of a text in the drafters' contexts are stored in addition to the state
 //! in the model's context.
-//! restored into that context, so that the first draft of a restored text does not wait for the whole prompt. A draft
-//! model can continue from any place; if it has windows or recurrent states, only from a place where a text has ended.
-//! A block for multi-token prediction can also continue only there, because it needs the model's hidden state of the
-//! last token, which is stored only at the end of a text.
+//!
+//! In: a drafter's context, and the tokens that it holds of each sequence. Out: the beginning of a text, restored into
+//! that context, so that the first draft of a restored text does not wait for the whole prompt. A draft model can
+//! continue from any place; if it has windows or recurrent states, only from a place where a text has ended. A block
+//! for multi-token prediction can also continue only there, because it needs the model's hidden state of the last
+//! token, which is stored only at the end of a text.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ const BELIEVED: Duration = Duration::from_secs(60);
 const WRONG: f64 = 0.15;
 
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and the assignment of its layers.
-/// `None` if a rate was neither measured nor published, so that it would be a guess.
+/// `None` if nothing is known about a device, so that its rate would be a guess.
 pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
     let rates = Rates::for_devices(&gpus?, &machine.host);

@@ -53,9 +53,11 @@ use crate::sync::lock;
 pub use self::breakdown::{Breakdown, BufferBytes};
 
 /// llama.cpp's own arithmetic for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): a `no_alloc` load of the
-/// model's skeleton. The GPUs of the machine must be devices of this process. While a probe runs, it really allocates
-/// the buffer of logits in host memory, and a control vector if there is one, but nothing else. Threads may share a
-/// probe; their calls run one after the other. llama.cpp's log of these calls is discarded.
+/// model's skeleton. The GPUs of the machine must be devices of this process.
+///
+/// While a probe runs, it really allocates the buffer of logits in host memory, and a control vector if there is one,
+/// but nothing else. Threads may share a probe; their calls run one after the other. llama.cpp's log of these calls is
+/// discarded.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {

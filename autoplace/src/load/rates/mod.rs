@@ -202,7 +202,7 @@ const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 /// Smallest model for which rates are measured, in bytes. A smaller model is fast in every placement.
 pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 
-/// No further case of a device begins after this time. A later load measures the rest.
+/// No further case of a device begins after this time. A later load measures the cases that are left.
 pub(super) const WITHIN: Duration = Duration::from_millis(1200);
 
 /// This limit in place of [`WITHIN`] for a remote device, which receives its data over the network first.

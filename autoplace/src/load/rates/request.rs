@@ -1,4 +1,4 @@
-//! The cases to measure: all common ones, or those that one model needs.
+//! The cases to measure: all common cases, or the cases that one model needs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

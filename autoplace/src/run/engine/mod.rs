@@ -1,7 +1,8 @@
 //! The engine: many requests on one model. The engine's thread computes them together, one in each sequence of the
-//! context. In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a
-//! bounded queue (`queue`), join and leave between two tokens (`driver`), and are admitted if the cache has room for
-//! them (`order`).
+//! context.
+//!
+//! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
+//! (`queue`), join and leave between two tokens (`driver`), and are admitted if the cache has room for them (`order`).
 
 mod driver;
 mod order;

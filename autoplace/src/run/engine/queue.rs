@@ -185,7 +185,7 @@ impl Queue {
         state.waiting.insert(at, waiting);
     }
 
-    /// Queues a checked text. `reuse` lets its prompt reuse tokens that the context holds.
+    /// Queues a checked text. With `reuse`, its prompt reuses tokens that the context already holds.
     pub(super) fn push(
         self: &Arc<Self>,
         mut sequence: Sequence,

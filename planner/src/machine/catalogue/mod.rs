@@ -257,9 +257,9 @@ impl Card {
     }
 
     /// Whether a device with `total` usable bytes can be this card. At most a tenth of a card's own memory is missing,
-    /// because of error correction and the driver. An integrated GPU gets a part of the host's memory that the system
-    /// and its owner decide. A size in the name must match, because half of an A100 80GB has as many bytes as an A100
-    /// 40GB.
+    /// because of error correction and the driver. An integrated GPU gets a part of the host's memory whose size the
+    /// system and its owner decide. A size in the name must match, because half of an A100 80GB has as many bytes as an
+    /// A100 40GB.
     fn may_have(&self, total: u64, named: Option<u64>) -> bool {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {

@@ -71,7 +71,7 @@ pub struct RateConditions {
     /// The temperature of the processor or GPU after the measurement, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<u32>,
-    /// The reasons that held a GPU's clocks down.
+    /// The reasons why a GPU's clocks were lowered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttle: Vec<ThrottleReason>,
 }

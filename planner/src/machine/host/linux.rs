@@ -154,7 +154,7 @@ fn is_listed(list: &str, number: u32) -> bool {
 ///
 /// Each (package, cluster, core) counts once, because threads share a core, and ARM's clusters number their cores from
 /// 0. A core for computing must be in the process's affinity and in the cpuset of every group around the process. On an
-/// Intel processor with two kinds of cores, only performance cores count, as in llama.cpp's tools
+/// Intel processor with two kinds of cores, only the performance cores are counted, as in llama.cpp's tools
 /// (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let status = tree.read(STATUS, notes).unwrap_or_default();

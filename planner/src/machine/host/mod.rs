@@ -49,7 +49,7 @@ pub struct Host {
     /// The number of physical cores for computing, if reported: the cores on which this process may run (`taskset`, a
     /// container's cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores,
     /// only performance cores count: all threads wait for each other after every operation, so one efficiency core
-    /// would delay the rest.
+    /// would delay the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// The limit on processor time, if a control group around this process has one (a container started with `--cpus`,
@@ -146,8 +146,8 @@ impl Host {
 
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on sources that could not be read.
     ///
-    /// The available memory is that of `/proc/meminfo`, limited by the memory limits of all control groups around the
-    /// process (both versions, from the process's own group to the top of the mounted hierarchy), by the process's
+    /// The available memory is the number in `/proc/meminfo`, limited by the memory limits of all control groups around
+    /// the process (both versions, from the process's own group to the top of the mounted hierarchy), by the process's
     /// memory nodes, and by its limits on address space and data segment. Page cache that can be dropped counts as free
     /// everywhere. The groups also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number
     /// (`cpuset`).

@@ -34,7 +34,7 @@ pub struct CardState {
     pub temperature: Option<u32>,
     /// Clock of the multiprocessors, in MHz.
     pub clock_mhz: Option<u32>,
-    /// The reasons that hold the clocks down; empty if there are none.
+    /// The reasons why the clocks are lowered; empty if there are none.
     pub throttle: Option<Vec<ThrottleReason>>,
 }
 

@@ -59,8 +59,9 @@ pub struct NvidiaGpu {
     pub hidden: bool,
 }
 
-/// Queries the NVML library at this path, or else the system's (`libnvidia-ml.so.1`, or `nvml.dll` in Windows' system
-/// folder). Returns the cards in NVML's order, which is by PCI address, and notes on skipped cards and missing figures.
+/// Queries the NVML library at this path, or else the system's library (`libnvidia-ml.so.1`, or `nvml.dll` in Windows'
+/// system folder). Returns the cards in NVML's order, which is by PCI address, and notes on skipped cards and missing
+/// figures.
 pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     let mut notes = Notes::default();
     let mut gpus = Vec::new();
@@ -191,7 +192,8 @@ fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
 ///
 /// Every kind of memory counts as two transfers per clock: NVML's clock is half of the data rate per pin, however the
 /// memory works internally. This matches the data sheets for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e within 2
-/// %, by the maximum clocks that `nvidia-smi -q` shows for six cards (an H200's 4.9 TB/s are rounded down to 4.8).
+/// %. This was checked with the maximum clocks that `nvidia-smi -q` shows for six cards (for an H200, the result is 4.9
+/// TB/s, which its data sheet rounds down to 4.8).
 fn bandwidth(device: &Device<'_>) -> Option<u64> {
     let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
     let width = answer("memory bus width", device.memory_bus_width())?;

@@ -14,8 +14,9 @@ use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 
 /// Image projectors whose encoder has blocks like those of `build_vit` (clip.cpp). The values come from clip.cpp's
-/// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
-/// patches per side of a token if the header states none, and whether the header's `image_max_pixels` applies.
+/// `load_hparams`: the tokens of the largest image (0 means a square of `image_size`, also for each tile of a larger
+/// image), the patches per side of a token if the header does not state them, and whether the header's
+/// `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),

@@ -1,5 +1,5 @@
-//! Companions: files loaded beside the main model. With a projector (*mmproj*) the main model sees or hears, and a
-//! small model drafts tokens for it.
+//! Companions: files that are loaded together with the main model. With a projector (*mmproj*) the main model sees or
+//! hears, and a small model drafts tokens for it.
 //!
 //! In: a header. Out: [`CompanionBytes`], for one GPU that takes the whole companion, or for the host alone. With these
 //! bytes, a plan can leave room for the companion. llama.cpp does not split companions by layers: an mmproj goes to one
@@ -104,8 +104,8 @@ impl Companion {
     }
 
     /// Sets the bytes that llama.cpp counts for an mmproj with this setting of flash attention. `device` is ggml's name
-    /// of the device; `None` is the host. [`bytes`](Self::bytes) then returns these bytes instead of a bound. They have
-    /// no effect on a draft.
+    /// of the device; `None` is the host. [`bytes`](Self::bytes) then returns these bytes instead of a bound. For a
+    /// draft, this has no effect.
     pub fn counted(mut self, device: Option<&str>, flash: FlashAttention, bytes: CompanionBytes) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.counted.push(Counted { device: device.map(str::to_owned), flash, bytes });

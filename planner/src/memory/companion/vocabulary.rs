@@ -12,7 +12,7 @@ const FIRST_COMPARED: usize = 5;
 
 /// Checks that both headers have the same tokenizer, vocabularies of similar size, the same texts for the tokens, and
 /// the same tokens that are added before and after a text. Facts that a header does not state are not compared.
-/// llama.cpp checks the same with its defaults for missing keys (common/speculative.cpp,
+/// llama.cpp checks the same, but uses its defaults for missing keys (common/speculative.cpp,
 /// `common_speculative_are_compatible`).
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let differs = |what: &str, of_draft: String, of_main: String| {

@@ -254,9 +254,9 @@ impl Estimate {
         self.known
     }
 
-    /// Whether weights and cache match llama.cpp to the byte: their layouts are known, and so are each GPU's layout
-    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, the estimate may
-    /// differ by about 32 bytes per GiB in either direction.
+    /// Whether weights and cache match llama.cpp to the byte. They do if their layouts and the layout rules of each GPU
+    /// are known. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, the estimate
+    /// may differ by about 32 bytes per GiB in either direction.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

@@ -1,7 +1,7 @@
-//! Headroom: bytes left free on purpose, in three named parts. llama.cpp's breakdown does not count the driver's own
-//! memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235
-//! and 7654). The values come from a table until measurements replace them. The table's values are rather too large
-//! than too small.
+//! Headroom: bytes that are left free on purpose, in three named parts. llama.cpp's breakdown does not count the
+//! driver's own memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama
+//! issues 13235 and 7654). The values come from a table until measurements replace them. The table's values are rather
+//! too large than too small.
 
 mod known;
 
@@ -95,8 +95,8 @@ impl HeadroomParts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Headroom {
-    /// Leaves memory for the driver, pools, and the possible error of the estimate, but none for other programs. Meant
-    /// for a card that only this program uses.
+    /// Leaves memory for the driver, pools, and the possible error of the estimate, but none for other programs. This
+    /// is meant for a card that only this program uses.
     Tight,
     /// Leaves memory for the driver and pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
     #[default]
@@ -134,7 +134,7 @@ impl Headroom {
     ///   whose first query opens the context, only half of the context's memory is still to be taken: kernels are
     ///   loaded on first use, and no figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the
     ///   pools of MMQ, MoE sorting and FA partials.
-    /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as CUDA.
+    /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as with CUDA.
     /// - Vulkan. Driver: 128 MiB. Growth: one decoded matrix + 2 x activations (prealloc_x, _y, split_k).
     /// - Metal. Driver: 0, because Metal's limit is only a recommendation, and the host's margin applies. Growth:
     ///   activations.

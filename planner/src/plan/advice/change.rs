@@ -83,7 +83,8 @@ pub enum ChangeKind {
         /// The card's name, for [`Gpu::named`](crate::machine::Gpu::named).
         name: String,
     },
-    /// Use another quantisation of the model: a smaller one, or a larger one that the host reads faster.
+    /// Use another quantisation of the model: a smaller quantisation, or a larger quantisation that the host reads
+    /// faster.
     #[error("{to} ({})", Bytes(*file_bytes))]
     Quantisation {
         /// The quantisation.

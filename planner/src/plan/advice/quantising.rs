@@ -97,7 +97,8 @@ pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
 
 impl Planner<'_> {
     /// Matrix types whose rates on the host must be measured before advice on quantisations: the types in this model
-    /// and in its other quantisations. The flag marks matrices of experts. The list is empty once all rates are known.
+    /// and in its other quantisations. The flag marks matrices of experts. The list is empty as soon as all rates are
+    /// known.
     pub fn unmeasured(&self) -> Vec<(TensorType, bool)> {
         let others = Quantisation::ALL.into_iter().map(|to| self.profile.quantised(to));
         let types: BTreeSet<_> = [self.profile.clone().into_owned()]

@@ -68,7 +68,7 @@ pub(super) struct Trials<'a> {
 }
 
 impl<'a> Trials<'a> {
-    /// The parameters of the plan without a change; without a plan, the requested ones.
+    /// The parameters of the plan without a change; without a plan, the requested parameters.
     pub(super) fn params(&self) -> &ContextParams {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
@@ -124,8 +124,9 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The smallest of ascending changes with which everything fits. If there is none, the first change that makes an
-    /// unloadable model loadable, or else the first worthwhile change, because each later change costs more quality.
+    /// The first of these changes, which are in ascending order, with which everything fits. If there is none, the
+    /// first change with which a model loads that did not load before, or else the first worthwhile change, because
+    /// each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);

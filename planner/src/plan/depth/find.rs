@@ -115,7 +115,7 @@ impl Planner<'_> {
     }
 
     /// A second placement for the chosen one, confirmed by the probe; `None` if a single placement is as good. If the
-    /// request allows only a single placement, adds a note with the depths at which another would be faster.
+    /// request allows only a single placement, adds a note with the depths at which another placement would be faster.
     pub(in crate::plan) fn by_depth(
         &self,
         chosen: &mut Chosen<'_>,

@@ -1,5 +1,5 @@
-//! Placements by depth: a plan may contain a second placement, which is faster above a certain depth, or below it. A
-//! chosen placement flows in; a [`ByDepth`] flows out, and a [`DepthRule`] decides when a running text moves.
+//! Placements by depth: a plan may contain a second placement, which is faster above a certain depth, or below it. In:
+//! a chosen placement. Out: a [`ByDepth`]. A [`DepthRule`] decides when a running text moves.
 //!
 //! A placement with whole layers on the host slows down with every token in the context, because the host attends to
 //! the cache of its layers. A placement with parts of blocks on the host keeps all caches on GPUs: at first it is

@@ -1,13 +1,13 @@
 //! The rule that decides when a running text moves. It is the rule of the ski rental problem. A text moves when the
 //! time that it has lost, compared with the other placement, equals the time of a move.
 //!
-//! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
-//! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
-//! move. In the first case this rule costs the time of two moves: the lost time, and its own move. For any series of
-//! short and deep texts, this rule costs at most four times as much as the best series of moves. The cost counts both
-//! moves and lost time. The reason is that before each of its moves, this rule has lost the time of one move. During
-//! any two successive moves of this rule, the best series also makes a move or loses the time of one. (Karlin, Manasse,
-//! Rudolph, Sleator: Competitive snoopy caching, 1988.)
+//! Under this rule a growing text of unknown length loses at most twice the time of the best decision. If the future
+//! were known, the best decision would be either to move at once, which costs the time of one move, or not to move,
+//! which loses less than the time of one move. In the first case this rule costs the time of two moves: the lost time,
+//! and its own move. For any series of short and deep texts, this rule costs at most four times as much as the best
+//! series of moves. The cost counts both moves and lost time. The reason is that before each of its moves, this rule
+//! has lost the time of one move. During any two successive moves of this rule, the best series also makes a move or
+//! loses the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching, 1988.)
 //!
 //! A prompt is known before it is computed. If, in the current placement, the prompt and a reply of usual length would
 //! lose more than the time of a move, the model moves before the prompt.

@@ -1,8 +1,8 @@
 //! Plans saved to files. A saved plan names its model and its request, so that a later load can follow it exactly or
 //! refuse it with a reason.
 //!
-//! A file may be edited, truncated or from a stranger. [`SavedPlan::check`] validates the content before a load uses
-//! any of it.
+//! A file may have been edited or truncated, or may come from a stranger. [`SavedPlan::check`] validates the content
+//! before a load uses any of it.
 
 mod change;
 mod check;

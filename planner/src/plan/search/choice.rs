@@ -136,7 +136,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// Notes on unused GPUs and on settings that differ from the preferred ones.
+    /// Notes on unused GPUs and on settings that differ from the preferred settings.
     fn notes(&self, path: &Path) -> Vec<String> {
         let mut notes = Vec::new();
         let used = self.room(path).gpus;

@@ -24,7 +24,7 @@ pub(super) struct CostToGo {
 
 impl CostToGo {
     /// `runs` caches the runs of each GPU, because several orders need the same runs. The key is the GPU, the first GPU
-    /// of the order, and whether the GPU is the last one in the order.
+    /// of the order, and whether the GPU is the last GPU in the order.
     pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;

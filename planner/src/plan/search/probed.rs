@@ -53,7 +53,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
         let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
         // The estimate gives the exact difference in bytes between settings with different caches, so such settings
-        // share the probes.
+        // share the allowed number of probes.
         let most = if matches!(self.placements.cache, SearchedCache::UpTo(_)) { each } else { each * chosen };
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;

@@ -274,8 +274,8 @@ fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams
     }?)
 }
 
-/// Sample placements: the numbers of layers on each of one or three GPUs. The samples have few and many layers, with
-/// and without layers on the host. There are also samples with single blocks, because some blocks may keep only a
+/// Sample placements: the numbers of layers on one GPU, or on each of three GPUs. The samples have few and many layers,
+/// with and without layers on the host. There are also samples with single blocks, because some blocks may keep only a
 /// window of the context, and others all of it.
 fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
     let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];

@@ -212,7 +212,7 @@ impl<'a> Table<'a> {
         table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
-    /// The most seconds that the run can save by keeping further parts on the host. Prompts gain if a faster GPU
+    /// How many seconds can be saved at most if further parts of the run stay on the host. Prompts gain if a faster GPU
     /// computes with these parts.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);

@@ -3,7 +3,7 @@
 //!
 //! A text tends to use an expert again soon. The curve describes this tendency by one parameter, the *locality* `a`: if
 //! a cache holds the share `x` of the experts, `(1 - x) / (1 + a * x)` of the uses miss it. Without locality (`a = 0`),
-//! experts would be used by chance, and `1 - x` of the uses would miss.
+//! experts would be used at random, and `1 - x` of the uses would miss.
 //!
 //! The following hits were published for these shares of the experts (docs/speed-model.md has the table). They
 //! correspond to these localities:

@@ -3,7 +3,7 @@
 //! the grammar allows them.
 //!
 //! JSON Schema itself allows other properties. Where several schemas name the properties of an object (`allOf`, `$ref`
-//! beside keywords, `anyOf` beside `properties`), the object is closed to all properties that none of these schemas
+//! next to keywords, `anyOf` next to `properties`), the object is closed to all properties that none of these schemas
 //! names.
 
 use std::collections::HashSet;

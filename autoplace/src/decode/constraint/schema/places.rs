@@ -1,6 +1,6 @@
 //! Counts the ways in which a value may begin, and the copies that llguidance makes to find these ways.
 //!
-//! llguidance merges the schemas that apply to one value (`allOf`, keywords beside `$ref` or `anyOf`) and copies them
+//! llguidance merges the schemas that apply to one value (`allOf`, keywords next to `$ref` or `anyOf`) and copies them
 //! for each alternative and property without a limit: a schema of 64 KiB took 2 GiB, and a schema of 256 KiB ended the
 //! process. The time of a step is cubic in the number of alternatives of a value: 5,000 alternatives took minutes. The
 //! copies and the alternatives are therefore counted first.

@@ -69,7 +69,7 @@ fn quota_of(
 }
 
 /// The lists in a cpuset file of every group that has one: `["0-3"]`. `v1` and `v2` are names of the file in the two
-/// versions. In each group, the first file that exists and is not empty counts. A process may use the intersection of
+/// versions. In each group, the first file that exists and is not empty is used. A process may use the intersection of
 /// all lists.
 pub(in super::super) fn sets(
     groups: &Groups,

@@ -26,8 +26,8 @@ pub(in super::super) fn bounds(groups: &Groups, tree: Tree<'_>, notes: &mut Note
 /// The limits of one group, with the bytes that each leaves.
 ///
 /// In version 2, the kernel kills processes of a group above `memory.max`, and above `memory.high` it slows the group
-/// down by constant reclaiming; both count as limits. Version 1 has one limit, and also reports the tightest limit of
-/// the invisible ancestors.
+/// down, because it reclaims memory all the time; both count as limits. Version 1 has one limit, and also reports the
+/// tightest limit of the invisible ancestors.
 fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
     let (files, usage): (&[_], _) = match version {
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
