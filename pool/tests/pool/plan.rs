@@ -394,7 +394,7 @@ fn nothing_is_loaded_in_advance_while_it_would_keep_somebody_waiting_or_is_not_a
     };
     assert_eq!(after(4), None);
     assert!(after(3).is_some());
-    // Nothing is known of what follows.
+    // It is not known which model usually follows.
     assert_eq!(without(|state| state.succession = Succession::default()), None);
     // A model that writes, or that is kept, stays loaded.
     for change in

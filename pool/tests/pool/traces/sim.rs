@@ -2,8 +2,8 @@
 //!
 //! Every rule runs on the same machine with the same placements and speeds, the planner's own:
 //!
-//! - loads and re-placements read the whole file, one after another: from the disk, or, with a [page
-//!   cache](Caching::Pages), what the host's memory still has of it from there;
+//! - loads and re-placements read whole files, one after another. A file is read from the disk; with a [page
+//!   cache](Caching::Pages), the part that the host's memory still holds is read from that memory;
 //! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
 //!   the machine evenly;
 //! - a text whose model is re-placed pauses.
