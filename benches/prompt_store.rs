@@ -26,8 +26,9 @@ use test_support::random_weights;
 
 /// Places of each engine. Eight other texts displace the least recently used text.
 const PLACES: u32 = 8;
-/// Tokens of an answer. The next constant is the tokens of the message after the answer.
+/// Tokens of an answer.
 const ANSWER: usize = 16;
+/// Tokens of the message after the answer.
 const MESSAGE: usize = 20;
 const MEMORY: u64 = 2 << 30;
 const FOLDER: u64 = 16 << 30;

@@ -37,8 +37,9 @@ pub(crate) struct Sweep {
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
     pub(crate) request: Request,
-    /// Tokens of each prompt. The next field is the number of tokens to generate after a prompt.
+    /// Tokens of each prompt.
     pub(crate) n_prompt: u32,
+    /// Tokens to generate after each prompt.
     pub(crate) n_gen: u32,
     /// Whether every number of layers is measured. Otherwise only the numbers around the edge are.
     pub(crate) is_full: bool,

@@ -50,9 +50,11 @@ pub(super) struct Found {
     pub(super) fresh_ms: Vec<f64>,
     /// The times of the later questions.
     pub(super) warm_ms: Vec<f64>,
-    /// Free memory of each card before the load. The next fields have it after the load and with a full context.
+    /// Free memory of each card before the load.
     pub(super) opened: Vec<Free>,
+    /// Free memory of each card after the load.
     pub(super) loaded: Vec<Free>,
+    /// Free memory of each card when the context is full.
     pub(super) full: Vec<Free>,
     /// Tokens in the context at the end.
     pub(super) depth: usize,
