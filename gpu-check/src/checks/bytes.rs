@@ -17,8 +17,9 @@ use crate::setting::{Setting, Size, Verdict, first};
 /// needs minutes for a long context.
 const MAX_FILL: u64 = (5 << 30) * 16384;
 
-/// The stages of a card before a load. At this stage no process has opened the card; at the next stage a process has.
+/// The stage of a card before any process has opened it.
 const UNOPENED: &str = "unopened";
+/// The stage of a card that a process has opened, before a load.
 const OPENED: &str = "opened";
 
 /// Tokens to generate after the first prompt.
