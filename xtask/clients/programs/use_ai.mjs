@@ -56,7 +56,7 @@ async function use(tries, provider, options, more = []) {
         const content = [{ type: "image", image: picture, mediaType: "image/png" }, { type: "text", text: question }];
         const messages = [{ role: "user", content }];
         const greedy = { model: provider(model), messages, maxOutputTokens: 12, temperature: 0, maxRetries: 0 };
-        // The model must get the same prompt through a request without this client.
+        // The answer about the same picture must be the same without this client.
         assert.equal((await generateText(greedy)).text, await seenInChat());
     });
 }

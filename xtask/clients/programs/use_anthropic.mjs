@@ -50,7 +50,7 @@ if (sees) {
         const content = [image, { type: "text", text: question }];
         const said = [{ role: "user", content }];
         const seen = await api.messages.create({ model, messages: said, max_tokens: 12, temperature: 0 });
-        // The model must get the same prompt through another API.
+        // Through another API, the answer about the same picture must be the same.
         assert.equal(seen.content[0].text, await seenInChat());
     });
 }

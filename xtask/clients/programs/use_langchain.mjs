@@ -43,7 +43,7 @@ for (const [surface, useResponsesApi] of [["chat completions", false], ["respons
     await tries("a picture", async () => {
         const greedy = new ChatOpenAI({ ...options, maxTokens: 12, temperature: 0 });
         const content = [{ type: "image_url", image_url: { url: pictureUrl } }, { type: "text", text: question }];
-        // The model must get the same prompt through a request without this client.
+        // The answer about the same picture must be the same without this client.
         assert.equal((await greedy.invoke([new HumanMessage({ content })])).text, await seenInChat());
     });
 }
