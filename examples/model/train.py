@@ -142,14 +142,14 @@ def encode(sp, passages):
 
 
 def sample_batch(tokens, args, step):
-    """Random windows. Seeded by the step alone, so that a resumed run draws the same ones."""
+    """Random windows. The seed is the step, so that a resumed run draws the same windows."""
     rng = np.random.default_rng([args.seed, step])
     starts = rng.integers(0, len(tokens) - ARCH.context, size=args.batch)
     return tokens[starts[:, None] + np.arange(ARCH.context + 1)]
 
 
 def whole_windows(tokens):
-    """All the tokens as consecutive windows, for the validation loss."""
+    """All tokens as consecutive windows, for the validation loss."""
     starts = np.arange(0, len(tokens) - ARCH.context, ARCH.context)
     return tokens[starts[:, None] + np.arange(ARCH.context + 1)]
 
@@ -158,7 +158,7 @@ def whole_windows(tokens):
 
 
 def tensor_shapes():
-    """Name and shape of every weight: GGUF's names, matrices as [out, in]."""
+    """The name and shape of every weight. Names are GGUF's, and matrices are [out, in]."""
     a = ARCH
     shapes = {"token_embd.weight": (a.vocab, a.embd)}
     for i in range(a.layers):
@@ -194,7 +194,7 @@ def rms_norm(x, weight):
 
 
 def rope(x):
-    """Rotate adjacent pairs (2i, 2i+1): what llama.cpp does for `llama`, with nothing permuted."""
+    """Rotate adjacent pairs (2i, 2i+1) as llama.cpp does for `llama`, so that nothing is permuted."""
     half = ARCH.head_dim // 2
     freq = ARCH.rope_base ** (-np.arange(half, dtype=np.float32) / half)
     angle = np.arange(x.shape[1], dtype=np.float32)[:, None, None] * freq

@@ -92,7 +92,7 @@ impl Source {
         }
     }
 
-    /// Fails if the file is not the one whose header was read. It is called before each later read.
+    /// Fails if the file is no longer the file whose header was read. It is called before each later read.
     pub(crate) fn check_unchanged(&self) -> Result<(), Error> {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());

@@ -163,7 +163,7 @@ impl Planner<'_> {
     }
 
     /// The placement, and the share of the host's experts that its cache holds. `None` if the share is 0, because the
-    /// CPU rearranges the experts or because all of them are elsewhere.
+    /// CPU rearranges the experts or because no experts are on the host.
     fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
         let share = self.share_held(&chosen)?;
         Ok((share > 0.0).then_some((chosen, share)))

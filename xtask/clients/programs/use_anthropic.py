@@ -21,7 +21,7 @@ one_call = {"type": "any", "disable_parallel_tool_use": True}
 
 
 def strict(kind, value):
-    """Checks a value against the SDK's type, which the client itself does not."""
+    """Checks a value against the SDK's type, because the client itself does not check it."""
     TypeAdapter(kind).validate_python(value.model_dump())
 
 

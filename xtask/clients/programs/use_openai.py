@@ -29,7 +29,7 @@ def parse(**more):
 
 
 def create(**more):
-    """For free text: `parse` raises where a text reaches the limit, and a random one may."""
+    """For free text. `parse` raises an error if a text reaches the limit, and a random text may reach it."""
     return client.chat.completions.create(**{"model": model, "messages": said, "max_tokens": tokens, **more}).choices[0].message
 
 

@@ -19,7 +19,7 @@ weather = {
 
 
 def strict(kind, value):
-    """Checks a value against the SDK's type, which the client itself does not."""
+    """Checks a value against the SDK's type, because the client itself does not check it."""
     TypeAdapter(kind).validate_python(value.model_dump(by_alias=True))
 
 
