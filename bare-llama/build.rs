@@ -10,7 +10,7 @@ fn main() {
     }
     println!("cargo:rerun-if-env-changed=DOCS_RS");
     if std::env::var_os("DOCS_RS").is_some() || std::env::var_os("CARGO_FEATURE_FIT").is_none() {
-        // With DOCS_RS nothing is linked.
+        // If DOCS_RS is set, nothing is linked.
         return;
     }
     let source = source::find();
@@ -27,7 +27,7 @@ fn main() {
         .include(source.join("include"))
         .include(source.join("ggml/include"))
         .include(&common)
-        // The fit needs nlohmann/json.hpp for its table of memory.
+        // The fit needs nlohmann/json.hpp to print its table of memory.
         .include(source.join("vendor"))
         .file(common.join("fit.cpp"))
         .file(common.join("json.cpp"))

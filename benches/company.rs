@@ -1,11 +1,11 @@
-//! The time of a text beside other programs, with different ways in which the CPU's threads wait for each other. Prints
-//! a table of seconds. They are the medians of rounds in which the ways take turns.
+//! Measures the time of a text while other programs run, with different ways in which the CPU's threads wait for each
+//! other. Prints a table of seconds. These are the medians of rounds in which the ways take turns.
 //!
 //!     cargo xtask company [MODEL|2GiB...]
 //!
-//! The command builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this benchmark. Each
-//! text runs in its own process, which loads the model beside the other programs. The time covers the prompt and the
-//! generation, but not the load.
+//! The command builds llama.cpp two more times, with OpenMP and with ggml's own threads, and then runs this benchmark.
+//! Each text runs in its own process, which loads the model while the other programs run. The time covers the prompt
+//! and the generation, but not the load.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,21 @@ use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 const PROMPT: &str = "Tell me a long story about the sea.";
-/// The role of a process of this program: `text MODEL TOKENS`; `texts MODEL`, without end; or `busy`.
+/// The role of a process of this program: `text MODEL TOKENS` generates one text, `texts MODEL` generates texts without
+/// end, and `busy` computes without end.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
-/// The folder of llama.cpp programs to compare with: `openmp/loop` and `pool/loop`. Without the variable they are not
-/// run.
+/// The folder of llama.cpp programs to compare with: `openmp/loop` and `pool/loop`. If the variable is not set, these
+/// programs are not run.
 const PEERS: &str = "AUTOPLACE_BENCH_PEERS";
 /// llama.cpp's source. A compiler that reads its headers is one of the other programs.
 const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
 /// The tokens of the texts and the number of rounds, such as `60,600` and `5`.
 const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
 const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
-/// Parts of the names of the ways to measure, such as `autoplace,passive,1 thread`. Without the variable, all ways are
-/// measured.
+/// Selects the ways to measure by parts of their names, such as `autoplace,passive,1 thread`. If the variable is not
+/// set, all ways are measured.
 const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
-/// Maximum time for each token of a text. A slower text is ended, and counts with the maximum.
+/// Maximum time for each token of a text. A slower text is ended, and counts as if it had taken the maximum.
 const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
 /// The argument that means the model of [`WIDE`], which is written to a temporary folder.
 const WIDE_MODEL: &str = "2GiB";
@@ -61,7 +62,7 @@ fn end_with_parent() {
     });
 }
 
-/// Computes without end, as one of the other programs.
+/// Computes without end. This is one of the other programs.
 fn compute_for_ever() -> ! {
     end_with_parent();
     let mut x = 1_u64;
@@ -70,7 +71,7 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// Generates one text after another, as one of the other programs.
+/// Generates one text after another. This is one of the other programs.
 fn generate_for_ever(path: &str) -> ! {
     end_with_parent();
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");

@@ -1,4 +1,4 @@
-//! The cost of an engine with eight texts on top of llama.cpp's own batched decoding. One side calls
+//! Measures what an engine with eight texts costs in addition to llama.cpp's own batched decoding. One side calls
 //! `engine.submit(..)` eight times. The other side is a loop over the C API whose batch has one token of each of eight
 //! sequences, as in llama.cpp's `examples/batched`. Model, prompts, sampler chains, threads and context are the same,
 //! and the sides take turns in one process. Prints the ratio of the medians of the paired rounds.
@@ -133,7 +133,7 @@ fn generate(bare: &mut Bare) -> Run {
 ///
 /// # Safety
 ///
-/// The batch has memory for another token, and for one sequence of each token.
+/// The batch has memory for another token, and for one sequence per token.
 unsafe fn add(
     batch: &mut raw::llama_batch,
     token: raw::llama_token,

@@ -4,8 +4,8 @@
 //!     cargo xtask fit-table [WORD...] [--host-parts=auto]
 //!     cargo xtask fit-table --caches
 //!
-//! With `--caches`, compares plans with a cache of experts with plans without one, and with the fit plus a cache of a
-//! tenth of the experts.
+//! With `--caches`, compares plans that have a cache of experts with two alternatives: with plans without a cache, and
+//! with llama.cpp's fit plus a cache of a tenth of the experts.
 //!
 //! In: optional words of model names. Out: tables in Markdown. The program fails if a plan is slower than the fit.
 //! Nothing is computed: the cards are simulated, and the models are headers only. Without `--bench`, as in `cargo
@@ -28,7 +28,7 @@ use autoplace::profile::ModelProfile;
 use bare_llama::FitRequest;
 use test_support::synthetic::{Sketch, at_size};
 
-/// Card names in the catalogue, which has their sizes and bandwidths.
+/// Machines, with the names of their cards in the catalogue, which has the sizes and bandwidths.
 const MACHINES: [(&str, &[&str]); 7] = [
     ("8 GiB", &["RTX 4060"]),
     ("12 GiB", &["RTX 3060 12GB"]),
@@ -41,11 +41,11 @@ const MACHINES: [(&str, &[&str]); 7] = [
 /// Context lengths in tokens.
 const CONTEXTS: [u32; 2] = [4096, 32768];
 /// The host: bytes, bandwidth, cores. Its memory is enough for the largest model, because the fit assumes unlimited
-/// host memory. Its bandwidth is the nominal one of dual-channel DDR5.
+/// host memory. The bandwidth is the nominal bandwidth of dual-channel DDR5.
 const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
 /// Live tokens at which generation is compared if a plan has two placements.
 const DEPTHS: [u32; 3] = [2_000, 8_000, 30_000];
-/// Smaller differences are within the error of the speed model.
+/// The lowest ratio that does not count as slower. Smaller differences are within the error of the speed model.
 const NOT_BEHIND: f64 = 0.99;
 
 /// The flag that lets parts of blocks stay on the host.
@@ -55,8 +55,7 @@ const AUTO_PARTS: &str = "--host-parts=auto";
 const CACHES: &str = "--caches";
 /// The models for the comparison of caches: one with 3 billion active parameters, and one with 5 billion.
 const CACHED: [&str; 2] = ["Qwen3 30B A3B", "gpt-oss 120B"];
-/// The number of machines for the comparison of caches: those with a single card of up to 24 GiB, all with PCIe 4.0
-/// x16.
+/// The number of machines for the comparison of caches. They have a single card of up to 24 GiB with PCIe 4.0 x16.
 const CACHED_ON: usize = 4;
 
 /// The models of `cargo test`: one that fits on most cards, and one that fits on few.
@@ -93,7 +92,7 @@ fn compare() -> Result<bool> {
         _ => bail!("{flags:?}: the options are {AUTO_PARTS} and {CACHES}"),
     };
     let folder = tempfile::tempdir()?;
-    // Opens the backends.
+    // This opens the backends.
     load::detect()?;
     let models = at_size();
     let models = models.iter().filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
@@ -117,7 +116,8 @@ fn compare() -> Result<bool> {
     Ok(rows.iter().all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
 }
 
-/// Prints the table of caches of experts. Returns whether no plan with a cache is slower than the plan without.
+/// Prints the table of caches of experts. Returns whether no plan with a cache is slower than the same plan without a
+/// cache.
 fn compare_caches() -> Result<bool> {
     let folder = tempfile::tempdir()?;
     load::detect()?;
@@ -143,7 +143,8 @@ fn compare_caches() -> Result<bool> {
     Ok(keeps_up)
 }
 
-/// A plan that may have a cache of experts, the plan without one, and the fit with a cache of a tenth of the experts.
+/// Three placements: a plan that may have a cache of experts, a plan without a cache, and the fit with a cache of a
+/// tenth of the experts.
 struct CacheRow {
     cache: Option<PlannedMoeCache>,
     with: Score,
@@ -184,8 +185,8 @@ fn print_ratios(rows: &[Row]) {
     }
 }
 
-/// Prints the ratio of the fit's time for a token to ours at each depth, for plans with two placements. A loaded model
-/// moves between these.
+/// Prints, for each plan with two placements, the fit's time for a token divided by ours at each depth. A loaded model
+/// moves between the two placements.
 fn print_depths(rows: &[Row]) {
     let names = DEPTHS.map(|depth| depth.to_string()).join(" | ");
     println!("\n| model | machine | cross at | {names} |");
@@ -255,7 +256,7 @@ struct Model {
 struct Cell {
     ours: Result<Score, String>,
     theirs: Result<Score, String>,
-    /// The crossing of our two placements, and the ratio of their time for a token to ours at each depth; `None` if our
+    /// The crossing of our two placements, and the fit's time for a token divided by ours at each depth; `None` if our
     /// plan has one placement.
     by_depth: Option<(u32, [f64; DEPTHS.len()])>,
     arithmetic_ms: f64,
@@ -288,8 +289,8 @@ impl Model {
         })
     }
 
-    /// Gives all sides the same tokens and the same free bytes. The fit does not know caches of experts, so its margin
-    /// includes the bytes of the cache.
+    /// Gives all sides the same tokens and the same free bytes. The fit does not plan for caches of experts, so its
+    /// margin includes the bytes of the cache.
     fn compare_cache(&self, cards: &[&str], n_ctx: u32) -> Result<CacheRow> {
         let link = PcieRate::new(4, 16).map(PcieLink::new);
         let (machine, _registered) = simulated(cards, link)?;
@@ -331,7 +332,7 @@ impl Model {
         Ok(Cell { ours, theirs, by_depth, arithmetic_ms, probed_ms, fit_ms })
     }
 
-    /// The crossing of a plan's two placements, and the ratio of the fit's time to theirs at each depth.
+    /// The crossing of a plan's two placements, and the fit's time for a token divided by the plan's at each depth.
     fn by_depth(&self, machine: &Machine, plan: &Plan, theirs: &Score) -> Result<Option<(u32, [f64; DEPTHS.len()])>> {
         let Some(by_depth) = &plan.by_depth else { return Ok(None) };
         let mut ratios = [0.0; DEPTHS.len()];
@@ -395,8 +396,8 @@ impl Model {
     }
 }
 
-/// A machine with simulated cards of these names. The cards exist as long as their handles. `link` replaces the cards'
-/// own links.
+/// A machine with simulated cards of these names. A card exists as long as its handle. `link` replaces the cards' own
+/// links.
 fn simulated(cards: &[&str], link: Option<PcieLink>) -> Result<(Machine, Vec<SimGpu>)> {
     let mut machine = Machine::new(host());
     let mut registered = Vec::new();
@@ -429,7 +430,7 @@ fn used<'m>(plan: &Plan, machine: &'m Machine) -> Result<Vec<&'m Gpu>> {
 }
 
 impl Cell {
-    /// Speed of our plan divided by that of the fit.
+    /// The speed of our plan divided by the speed of the fit.
     fn ratio(&self) -> Option<f64> {
         match (&self.ours, &self.theirs) {
             (Ok(ours), Ok(theirs)) => Some(theirs.seconds / ours.seconds),
@@ -440,7 +441,8 @@ impl Cell {
     fn is_behind(&self) -> bool {
         match self.ratio() {
             Some(ratio) => ratio < NOT_BEHIND,
-            // If the fit also finds nothing, our side must at least find the host.
+            // There is no ratio if a side found no placement. Even if the fit found none, our side must at least find
+            // the host.
             None => self.ours.is_err(),
         }
     }

@@ -1,5 +1,5 @@
-//! The cost of a worker process. A model in this process and the same model in a worker take turns, with the same
-//! prompt, seed, threads and context. Prints the ratio of the medians of the paired rounds.
+//! Measures the cost of a worker process. A model in this process and the same model in a worker take turns, with the
+//! same prompt, seed, threads and context. Prints the ratio of the medians of the paired rounds.
 //!
 //!     cargo bench -p autoplace-benches --bench isolation
 

@@ -1,4 +1,4 @@
-//! Generation speed per layer split: one group per device, one point per `n_gpu_layers`.
+//! Measures the generation speed of each layer split. There is one group per device, with one point per `n_gpu_layers`.
 //!
 //!     cargo bench -p autoplace-benches --bench layer_split
 //!     AUTOPLACE_BENCH_MODEL=model.gguf cargo bench -p autoplace-benches --bench layer_split
@@ -32,7 +32,7 @@ fn layer_split(c: &mut Criterion) {
     }
 }
 
-/// Measures every split of `splits` that fits, and returns the number of layers of the model.
+/// Measures those of the `splits` that fit, and returns the number of the model's layers.
 fn measure(
     c: &mut Criterion,
     device: &str,

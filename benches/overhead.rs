@@ -1,7 +1,7 @@
-//! The cost of the library on top of llama.cpp. `model.generate(..)` and the same loop over the C API take turns in one
-//! process, with the same model, sampler chain, threads and context. Prints the ratio and the difference of the medians
-//! of the paired rounds. The models are the demo model and the smallest model that llama.cpp loads, with which even a
-//! microsecond is visible.
+//! Measures what the library costs in addition to llama.cpp. `model.generate(..)` and the same loop over the C API take
+//! turns in one process, with the same model, sampler chain, threads and context. Prints the ratio and the difference
+//! of the medians of the paired rounds. The models are the demo model and the smallest model that llama.cpp loads, with
+//! which even a microsecond is visible.
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 

@@ -1,11 +1,12 @@
-//! Compares predicted speeds with those of llama.cpp's own loop, in one run. First the rates of this machine's
+//! Compares predicted speeds with the speeds of llama.cpp's own loop, in one run. First the rates of this machine's
 //! processor are measured. From these rates the speeds of three models on the host are predicted. Then the speeds are
 //! measured, for each model with two types of cache.
 //!
-//! The benchmark writes the model files itself: real widths, few blocks, random weights. `cargo bench -p
-//! autoplace-benches --bench prediction` prints the table of docs/speed-model.md. Without `--bench`, as in `cargo
-//! test`, the same is done once with models of some megabytes. With `-- MODEL.gguf...`, it compares the predictions of
-//! loads of these files, by the rates in the user's cache or those that the load measures.
+//! The benchmark writes the model files itself. The models have real widths, few blocks and random weights. `cargo
+//! bench -p autoplace-benches --bench prediction` prints the table of docs/speed-model.md. Without `--bench`, as in
+//! `cargo test`, the same is done once with models of some megabytes. With `-- MODEL.gguf...`, it loads these files and
+//! compares the predictions of the loads. The rates are those in the user's cache, or else those that the load
+//! measures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,11 +31,12 @@ use test_support::synthetic::{SMALL, Sketch};
 const PHI3_MINI: Dims =
     Dims { n_layer: 32, n_embd: 3072, n_ff: 8192, n_head: 32, n_head_kv: 32, head_dim: 96, n_vocab: 32064 };
 
-/// Blocks of each model. They are so few that a deep context takes minutes instead of hours.
+/// Blocks of each model. There are so few blocks that a deep context takes minutes instead of hours.
 const BLOCKS: u64 = 4;
 /// The number of tokens generated at each depth in each round. The median of their times is used.
 const TOKENS: usize = 9;
-/// The number of tokens at each depth under a limit on processor time. They last for several periods of the quota.
+/// The number of tokens at each depth if there is a limit on processor time. Generating this many takes several periods
+/// of the quota.
 const LIMITED_TOKENS: usize = 48;
 /// The number of rounds. Each round measures its own rates, and the medians over the rounds count.
 const ROUNDS: usize = 3;
@@ -45,7 +47,7 @@ struct Shape {
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
-    /// The time for each rate, and the maximum number of bytes.
+    /// The time for the measurement of each rate, and the maximum number of bytes.
     each: Duration,
     working_set: Option<u64>,
 }
@@ -211,7 +213,7 @@ fn load(path: &Path, params: &ContextParams, threads: u32) -> Bare {
     bare.expect("llama.cpp loads the model")
 }
 
-/// Seconds of a prompt with this many tokens. A prompt before it is not timed.
+/// Seconds of a prompt with this many tokens. Another prompt runs first and is not timed.
 fn prompt(bare: &mut Bare, tokens: usize) -> f64 {
     let mut timed = || {
         bare.go_to(0).expect("the memory can be emptied");

@@ -1,14 +1,14 @@
-//! The savings and the cost of a prompt store, on one model in one run. It measures the first token of a conversation
-//! that eight others have displaced, of one that was re-placed, and of one that goes on after a restart, and compares
-//! each with computing the prompt again. It measures tokens per second of texts that reuse nothing, compared with a
-//! model without a store. It measures the longest wait for a token of a running text while another text is stored.
-//! Prints rows of a Markdown table.
+//! Measures the savings and the cost of a prompt store, on one model in one run. It measures the first token of three
+//! conversations, and compares it with computing the prompt again: eight other conversations have displaced the first
+//! conversation, the model of the second one was re-placed, and the third one goes on after a restart. It measures the
+//! tokens per second of texts that reuse nothing, and compares them with a model without a store. It also measures the
+//! longest wait for a token of a running text while another text is being stored. Prints rows of a Markdown table.
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
-//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
-//! `... -- throughput memory full folder`, `... -- stall none memory folder`.
+//! Instead of a path, the model may be `windowed` or `hybrid`, which is a small model with random weights. The
+//! measurements can be chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of
+//! the latter two too: `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
 
@@ -26,8 +26,9 @@ use test_support::random_weights;
 
 /// Places of each engine. Eight other texts displace the least recently used text.
 const PLACES: u32 = 8;
-/// Tokens of an answer, and tokens of the message after the answer.
+/// Tokens of an answer.
 const ANSWER: usize = 16;
+/// Tokens of the message after the answer.
 const MESSAGE: usize = 20;
 const MEMORY: u64 = 2 << 30;
 const FOLDER: u64 = 16 << 30;
@@ -168,8 +169,8 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and
-/// in its folder: otherwise the next run would pay for them.
+/// Texts that share nothing, on eight places. The measured time ends when the `copied` bytes of the texts are in the
+/// store and in its folder. Otherwise the next run would pay for copying them.
 fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
     let before = store.map(|(store, _)| store.usage().copied_bytes);
@@ -202,7 +203,7 @@ fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -
         ("full", "memory, full", PromptStore::new(64 << 20)),
         ("folder", "memory and a folder", store(folder)),
     ];
-    // A model that tries other numbers of threads would differ from the other model for seconds.
+    // The number of threads is fixed. A model that tries other numbers would differ from the other model for seconds.
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u32);
     for (_, kind, store) in kinds.into_iter().filter(|kind| is_chosen(kind.0)) {
         let builder = || builder(path, PLACES, 512).n_threads(threads);
@@ -215,7 +216,7 @@ fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -
             seed
         };
         let mut runs = (next(), next(), Duration::ZERO);
-        // Each run copies as many bytes as the first one, after which the store is left alone for a moment.
+        // Each run copies as many bytes as this first run, after which the store is left alone for a moment.
         texts(&engines[1], &stored, 900, None);
         std::thread::sleep(Duration::from_millis(300));
         let before = store.usage();
@@ -272,7 +273,7 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
-        // A text may run ahead of its reader by only a few tokens, so the measured waits are those of the engine.
+        // The engine may run far ahead of the reader, so that the measured waits are waits for the engine.
         let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");
         let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
         let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };

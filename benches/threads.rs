@@ -1,10 +1,10 @@
-//! The speed of generation by the number of threads, on a machine with other programs. The ways are one thread, all
-//! threads, all threads with passive waits of OpenMP, and the library's own choice. Meanwhile none, one or two other
-//! programs compute. Prints a table of tokens per second, the medians of the rounds.
+//! Measures the speed of generation by the number of threads, on a machine with other programs. The ways to generate
+//! are one thread, all threads, all threads with passive waits of OpenMP, and the library's own choice. At the same
+//! time, none, one or two other programs compute. Prints a table of tokens per second, the medians of the rounds.
 //!
 //! Each way runs in its own process, because OpenMP reads its environment only once. The processes stay loaded and take
 //! turns. The library's own choice is measured twice: with a model that was loaded on the quiet machine, and with a
-//! model that was loaded beside the other programs.
+//! model that was loaded while the other programs ran.
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 
@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// Computes until its parent ends it or is gone, as one of the other programs.
+/// Computes until its parent ends it or is gone. This is one of the other programs.
 fn compute_for_ever() -> ! {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -48,8 +48,8 @@ fn compute_for_ever() -> ! {
     }
 }
 
-/// Runs one way. It loads the model. Each line of input is the number of milliseconds to generate, and the answer is
-/// the tokens per second and the threads.
+/// Runs one way: loads the model, and answers each line of input. A line has the number of milliseconds to generate.
+/// The answer has the tokens per second and the threads.
 fn serve(threads: &str) {
     let path = std::env::args().nth(1).expect("a model");
     let builder = Model::builder(path).n_ctx(512);

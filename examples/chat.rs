@@ -1,5 +1,6 @@
-//! Chats with a model: answers every line and keeps the history. Ctrl-C stops the answer; a second Ctrl-C, or the end
-//! of the input, ends the program. A model without a chat template needs `--template` with a family's name or a file.
+//! Chats with a model: it answers every line and keeps the history. Ctrl-C stops the answer; a second Ctrl-C, or the
+//! end of the input, ends the program. A model without a chat template needs `--template` with a family's name or a
+//! file.
 //!
 //!     cargo run --release --example chat -- -m model.gguf
 
@@ -109,6 +110,6 @@ fn answer(chat: &mut Chat, said: &str, answering: &Answering, stopped: &AtomicBo
     });
     running(None);
     writeln!(out)?;
-    // The part of a stopped answer stays in the history.
+    // If an answer is stopped, its part so far stays in the history.
     if stopped.load(Relaxed) { Ok(()) } else { outcome }
 }

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         let interrupted = Arc::new(AtomicBool::new(false));
         match run(args, &interrupted) {
             _ if interrupted.load(Relaxed) => Ok(ExitCode::from(130)),
-            // The reader of our output has closed it, which is not an error.
+            // It is not an error if the reader of our output has closed it.
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             outcome => outcome.map(|()| ExitCode::SUCCESS),
         }
@@ -68,7 +68,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let running: Arc<OnceLock<AbortHandle>> = Arc::default();
     let stop = Arc::clone(&running);
     let on_signal = move || match (flag.swap(true, Relaxed), stop.get()) {
-        // The first Ctrl-C ends the computation, the second the program.
+        // The first Ctrl-C ends the computation, and the second ends the program.
         (false, Some(computing)) => computing.abort(),
         (false, None) => {}
         (true, _) => std::process::exit(130),

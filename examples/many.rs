@@ -68,7 +68,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let flag = Arc::clone(interrupted);
     let running: Arc<OnceLock<Engine>> = Arc::default();
     let engine = Arc::clone(&running);
-    // The first Ctrl-C ends all texts, the second the program.
+    // The first Ctrl-C ends all texts, and the second ends the program.
     let on_signal = move || match (flag.swap(true, Relaxed), engine.get()) {
         (false, Some(engine)) => engine.close(Shutdown::Cancel),
         (false, None) => {}

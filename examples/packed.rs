@@ -1,4 +1,4 @@
-//! An application in the form for users: program, model and llama.cpp are in one folder. Nothing is compiled or
+//! An application in the form that users get: program, model and llama.cpp are in one folder. Nothing is compiled or
 //! installed on the user's machine. docs/runtime.md explains how to turn such a folder into an AppImage, a package or
 //! an image.
 //!

@@ -1,5 +1,5 @@
-//! Uses the devices of other machines too. If a machine is lost in the middle of the text, the text continues without
-//! it.
+//! Uses the devices of this machine and of other machines. If another machine is lost in the middle of the text, the
+//! text continues without it.
 //!
 //!     cargo run --release --features rpc --example remote -- -m model.gguf 127.0.0.1:50052 127.0.0.1:50053
 
@@ -33,7 +33,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    // A separate process is connected to the servers, because a lost connection ends it.
+    // A separate process is connected to the servers, because a lost connection ends the process.
     autoplace::worker_main();
     autoplace_examples::run(|args: Args| {
         let process = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });

@@ -1,5 +1,6 @@
-// llama.cpp's own fit (common/fit.cpp) behind a C function, and what it needs of common/log.cpp, whose thread, files and colours
-// would bring the rest of common along: warnings and errors go to stderr.
+// A C function that calls llama.cpp's own fit (common/fit.cpp). This file also defines the functions of common/log.cpp
+// that the fit needs; they print warnings and errors to stderr. common/log.cpp itself is not used, because its thread,
+// files and colours need the rest of common.
 
 #include "common.h"
 #include "fit.h"
@@ -32,7 +33,8 @@ void common_log_add(common_log *, ggml_log_level, const char * format, ...) {
 
 void common_log_add_json(common_log *, const char *, const common_json &) {}
 
-// `common_measure_memory` in fit.cpp, which nothing here calls, needs these of common/common.cpp.
+// These functions replace functions of common/common.cpp. Only `common_measure_memory` in fit.cpp needs them, and
+// nothing here calls it.
 llama_model_params common_model_params_to_llama(common_params &) {
     throw std::logic_error("bare-llama measures no memory");
 }
@@ -45,7 +47,7 @@ void common_fit_apply(common_params &, llama_model_params &, llama_context_param
     throw std::logic_error("bare-llama measures no memory");
 }
 
-// As `common_fit_params` (common/fit.h), for one model. What it lets escape is its hard error too.
+// Like `common_fit_params` (common/fit.h), for one model. An exception of `common_fit_params` counts as its hard error.
 extern "C" int bare_llama_fit(
         const char * path,
         llama_model_params * model,

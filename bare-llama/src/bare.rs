@@ -159,7 +159,8 @@ impl Bare {
     ///
     /// The text has more than 500 MiB.
     pub fn tokenize(&self, text: &str) -> Vec<raw::llama_token> {
-        // A text has at most one token for each byte and three for a space, plus the tokens around the text.
+        // A text has at most one token for each byte, a space counts as three bytes, and there may be tokens around the
+        // text.
         let mut tokens = vec![0; 3 * text.len() + 8];
         // SAFETY: the vocabulary lives; both buffers have the stated lengths.
         let count = unsafe {
@@ -188,7 +189,7 @@ impl Drop for Bare {
     }
 }
 
-/// llama.cpp prints dots if it gets no progress callback.
+/// A callback that does nothing: without a progress callback, llama.cpp prints dots.
 unsafe extern "C" fn no_dots(_: f32, _: *mut std::ffi::c_void) -> bool {
     true
 }

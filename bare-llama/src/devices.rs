@@ -11,7 +11,8 @@ use llama_sys::{Backend, raw};
 pub(super) const NO_OVERRIDE: raw::llama_model_tensor_buft_override =
     raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() };
 
-/// The devices with these names, and the null that ends the list. An empty list puts everything on the host.
+/// The devices with these names, followed by the null that ends the list. With an empty list, everything is on the
+/// host.
 pub(super) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>> {
     Backend::init()?;
     let mut list = Vec::new();

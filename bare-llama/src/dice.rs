@@ -18,7 +18,8 @@ impl Dice {
 
     /// Returns the next token. If `begins` is true, it is the token for the beginning of a text, if there is one.
     pub(super) fn roll(&mut self, begins: bool) -> raw::llama_token {
-        // Knuth's linear congruential generator (MMIX). Its upper bits are more random than the lower ones.
+        // Knuth's linear congruential generator (MMIX). The upper bits of its numbers are more random than the lower
+        // bits.
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = (self.state >> 33) % self.n_vocab;
         let first = self.first.filter(|_| begins);

@@ -25,7 +25,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The input of llama.cpp's fit, which can use only the listed devices.
+/// The input of llama.cpp's fit. The fit may use only the listed devices.
 #[derive(Debug)]
 pub struct FitRequest<'a> {
     /// The model.
@@ -106,7 +106,7 @@ impl FitRequest<'_> {
     ///
     /// # Errors
     ///
-    /// The result names the memory of an unlisted device, or the header of the file cannot be read.
+    /// The result uses memory of a device that is not listed, or the header of the file cannot be read.
     pub fn read(&self, fit: Fit) -> Result<Split> {
         // A negative number means all layers.
         let layers = match u32::try_from(fit.n_gpu_layers) {

@@ -1,6 +1,7 @@
 //! Speeds by the protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`).
-//! The packaged source does not include llama-bench. The protocol has random tokens in an empty memory, a prompt in
-//! batches, a generation of one token at a time without reading logits, and synchronization with the devices.
+//! The packaged source does not include llama-bench. The protocol is this: tokens are random, and the memory is empty
+//! at the start. A prompt is computed in batches. Tokens are generated one at a time, without reading logits. At the
+//! end, the devices are synchronized.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,7 @@ impl Bare {
         Ok(self.n_ctx)
     }
 
-    /// Sets the depth: removes later tokens, and computes missing ones.
+    /// Sets the depth: removes later tokens, and computes missing tokens.
     ///
     /// # Errors
     ///

@@ -8,8 +8,8 @@ pub(crate) const PROMPT: &str = "And it came to pass";
 #[allow(dead_code, reason = "each benchmark reports what it is about")]
 pub(crate) const SEED: u32 = 42;
 
-/// Minimum and maximum number of rounds, and the time after which no round begins. A difference of a microsecond needs
-/// many rounds. `AUTOPLACE_BENCH_ROUNDS` replaces the minimum, for models whose rounds take seconds.
+/// The minimum and maximum number of rounds, and the time after which no further round begins. A difference of a
+/// microsecond needs many rounds. `AUTOPLACE_BENCH_ROUNDS` replaces the minimum, for models whose rounds take seconds.
 const ROUNDS: (usize, usize, Duration) = (60, 2000, Duration::from_secs(30));
 
 /// Whether the bench measures. `cargo test` also runs each bench, for one round, to show that it works.
@@ -26,13 +26,13 @@ pub(crate) fn tokens() -> usize {
 /// A time, and the number of tokens that were generated in it.
 pub(crate) type Run = (Duration, usize);
 
-/// The model to measure with: the demo model, or the one in `AUTOPLACE_BENCH_MODEL`.
+/// The model to measure with: the demo model, or the model that `AUTOPLACE_BENCH_MODEL` names.
 pub(crate) fn model_path() -> String {
     std::env::var("AUTOPLACE_BENCH_MODEL").unwrap_or_else(|_| DEMO_MODEL.into())
 }
 
-/// Medians over pairs of runs: the microseconds per token of each way, the difference of the first way to the second,
-/// and the ratio of their speeds.
+/// Medians over pairs of runs: the microseconds per token of each way, the difference between the first way and the
+/// second, and the ratio of the two speeds.
 pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
@@ -43,8 +43,8 @@ pub(crate) struct Paired {
     /// The 95 % confidence interval of the ratio (Wilcoxon's signed ranks).
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) interval: (f64, f64),
-    /// The difference in microseconds between the fastest rounds of both ways; positive if the first way is slower.
-    /// Other work on the machine can only slow a round down.
+    /// Microseconds by which the fastest round of the first way is slower than the fastest round of the second. The
+    /// fastest rounds are compared, because other work of the machine can only slow a round down.
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }
@@ -98,8 +98,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The 95 % confidence interval of the centre of these values: the means of all pairs, without the most extreme ones,
-/// as many as Wilcoxon's signed ranks allow (normal approximation).
+/// The 95 % confidence interval of the centre of these values: the range of the means of all pairs, without as many of
+/// the most extreme means as Wilcoxon's signed ranks allow (normal approximation).
 fn interval(values: &[f64]) -> (f64, f64) {
     let mut means: Vec<f64> = Vec::new();
     for (at, one) in values.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A desktop application: the window does not wait for the model, and a button stops an answer. The state is what a
-//! Tauri application would `manage`; `Model`, `Engine` and `AbortHandle` are `Send` and `Sync`.
+//! A desktop application: the window does not wait for the model, and a button stops an answer. A Tauri application
+//! would `manage` this state; `Model`, `Engine` and `AbortHandle` are `Send` and `Sync`.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -16,7 +16,7 @@ struct State {
     stop: Mutex<Option<AbortHandle>>,
 }
 
-/// A command: returns at once. The text arrives as events.
+/// A command, which returns at once. The text arrives as events.
 fn ask(state: &Arc<State>, prompt: String, events: Sender<String>) {
     let state = Arc::clone(state);
     thread::spawn(move || -> Result<()> {

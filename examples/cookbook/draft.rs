@@ -1,5 +1,5 @@
-//! A draft model: a small model drafts tokens ahead, and the large model checks several at once. The text stays the
-//! same.
+//! A draft model: a small model drafts tokens ahead, and the large model checks several of them at once. The text is
+//! the same as without the draft.
 
 use std::path::Path;
 

@@ -68,8 +68,8 @@ fn with_pictures(model: &Path) -> anyhow::Result<()> {
     let projector = folder.path().join("mmproj.gguf");
     test_support::synthetic::mmproj::named("Small LLaVA").write_sparse(&projector)?;
     test_support::random_weights::fill(&projector);
-    // The folder also contains the projector, which is not a picture and is skipped. The picture has two pixels of 24
-    // bits.
+    // The folder contains a picture with two pixels of 24 bits. It also contains the projector, which is not a picture
+    // and is skipped.
     let mut picture = b"BM\x3e\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0\x18\0".to_vec();
     picture.resize(62, 0);
     fs::write(folder.path().join("dots.bmp"), picture)?;

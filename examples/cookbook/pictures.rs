@@ -1,4 +1,4 @@
-//! A folder of pictures: the model describes as many at a time as the engine has sequences.
+//! A folder of pictures: the model describes them, as many at a time as the engine has sequences.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Tools: the model sees functions, calls one, and continues with its result. If a template cannot show tools, there is
-//! an error, instead of a model that never calls one.
+//! Tools: the model sees functions, calls one, and continues with its result. If a template cannot show tools to the
+//! model, the request fails; otherwise the model would simply never call a tool.
 
 use std::path::Path;
 

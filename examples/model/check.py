@@ -36,7 +36,7 @@ class Model:
         self.eos = self.meta["tokenizer.ggml.eos_token_id"]
 
     def encode(self, text):
-        """Merge the adjacent pair that scores best, the leftmost of equals, until none is left."""
+        """Merge the adjacent pair with the best score (of equal ones the leftmost) until no pair is left."""
         symbols = list((" " + text).replace(" ", "\u2581"))
         scores = [self.merge_score(symbols, i) for i in range(len(symbols))]
         while (best := max(scores)) > -np.inf:
@@ -48,7 +48,7 @@ class Model:
         return [id for symbol in symbols for id in self.symbol_ids(symbol)]
 
     def merge_score(self, symbols, i):
-        """The score of symbol i joined to the next one; -inf where that makes no piece."""
+        """The score of symbol i joined to the next symbol; -inf if the result is not a piece."""
         id = self.ids.get("".join(symbols[i : i + 2])) if i + 1 < len(symbols) else None
         return -np.inf if id is None else self.scores[id]
 
@@ -72,7 +72,7 @@ class Model:
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * self.weights[name]
 
     def rope(self, x):
-        """Turn each adjacent pair as one complex number. x is [time, head, dim]."""
+        """Rotate each adjacent pair as one complex number. x is [time, head, dim]."""
         pairs = self.meta["llama.rope.dimension_count"] // 2
         freq = self.meta["llama.rope.freq_base"] ** (-np.arange(pairs) / pairs)
         turn = np.exp(1j * np.arange(len(x))[:, None, None] * freq)
@@ -123,7 +123,7 @@ def softmax(x):
 
 
 def chooser(temperature, seed):
-    """What picks the next token from the logits: the likeliest at 0, otherwise a draw."""
+    """The function that picks the next token from the logits: the likeliest token at 0, otherwise a random one."""
     if temperature == 0:
         return lambda logits: int(np.argmax(logits))
     rng = np.random.default_rng(seed)

@@ -142,14 +142,14 @@ def encode(sp, passages):
 
 
 def sample_batch(tokens, args, step):
-    """Random windows. Seeded by the step alone, so that a resumed run draws the same ones."""
+    """Random windows. The seed is the step, so that a resumed run draws the same windows."""
     rng = np.random.default_rng([args.seed, step])
     starts = rng.integers(0, len(tokens) - ARCH.context, size=args.batch)
     return tokens[starts[:, None] + np.arange(ARCH.context + 1)]
 
 
 def whole_windows(tokens):
-    """All the tokens as consecutive windows, for the validation loss."""
+    """All tokens as consecutive windows, for the validation loss."""
     starts = np.arange(0, len(tokens) - ARCH.context, ARCH.context)
     return tokens[starts[:, None] + np.arange(ARCH.context + 1)]
 
@@ -158,7 +158,7 @@ def whole_windows(tokens):
 
 
 def tensor_shapes():
-    """Name and shape of every weight: GGUF's names, matrices as [out, in]."""
+    """The name and shape of every weight. Names are GGUF's, and matrices are [out, in]."""
     a = ARCH
     shapes = {"token_embd.weight": (a.vocab, a.embd)}
     for i in range(a.layers):
@@ -181,7 +181,7 @@ def init_params(seed):
     rng = np.random.default_rng(seed)
     params = {}
     for name, shape in tensor_shapes().items():
-        # What a layer adds to the residual stream starts small, as in GPT-2.
+        # As in GPT-2, the matrices that write into the residual stream start with small numbers.
         into_residual = "attn_output" in name or "ffn_down" in name
         scale = 0.02 / np.sqrt(2 * ARCH.layers) if into_residual else 0.02
         value = rng.normal(0, scale, shape) if len(shape) == 2 else np.ones(shape)
@@ -194,7 +194,7 @@ def rms_norm(x, weight):
 
 
 def rope(x):
-    """Rotate adjacent pairs (2i, 2i+1): what llama.cpp does for `llama`, with nothing permuted."""
+    """Rotate adjacent pairs (2i, 2i+1) as llama.cpp does for `llama`, so that nothing is permuted."""
     half = ARCH.head_dim // 2
     freq = ARCH.rope_base ** (-np.arange(half, dtype=np.float32) / half)
     angle = np.arange(x.shape[1], dtype=np.float32)[:, None, None] * freq
@@ -209,7 +209,7 @@ def attention(x, weight):
         (x @ weight(f"attn_{n}").T).reshape(batch, time_, -1, ARCH.head_dim) for n in "qkv"
     )
     q, k = rope(q), rope(k)
-    # Head h reads key/value head h // (heads / kv_heads).
+    # Query head h reads key/value head h // (heads / kv_heads).
     k, v = (jnp.repeat(t, ARCH.heads // ARCH.kv_heads, axis=2) for t in (k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(ARCH.head_dim)
     causal = np.tril(np.ones((time_, time_), dtype=bool))
@@ -378,7 +378,7 @@ def export(path, params, sp, progress):
     add_tokenizer(writer, sp)
     for name, value in params.items():
         value = np.asarray(value)
-        # llama.cpp keeps the norms' vectors in F32 whatever the file type.
+        # llama.cpp keeps the vectors of norms in F32, whatever the type of the file is.
         kind = gguf.GGMLQuantizationType.Q8_0 if value.ndim == 2 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
     writer.write_header_to_file()

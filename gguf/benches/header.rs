@@ -1,4 +1,4 @@
-//! Time to read the header of a 70B model from a file. The goal is 5 ms.
+//! Measures the time to read the header of a 70B model from a file. The goal is 5 ms.
 
 use std::hint::black_box;
 

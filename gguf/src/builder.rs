@@ -1,5 +1,6 @@
-//! Writes GGUF files: metadata and tensors flow in, and a file flows out. Its tensor data is zeros or a hole. Such
-//! files serve as models that exist only as a header: the skeletons that llama.cpp is probed with, and tests.
+//! Writes GGUF files: metadata and tensors flow in, and a file flows out. The tensor data of the file is zeros or a
+//! hole. Such files stand for models of which only the header is needed: in tests, and in probes of llama.cpp
+//! (skeletons).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,7 +33,7 @@ use crate::value_type::ValueType;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    /// Keys with their encoded values: type, then value.
+    /// Keys with their encoded values. Each encoded value is the type followed by the value.
     metadata: Vec<(String, Vec<u8>)>,
     tensors: Vec<NewTensor>,
 }
@@ -44,7 +45,7 @@ struct NewTensor {
     shape: Vec<u64>,
 }
 
-/// For each number type, a method that sets a single value; for some types, also one that sets an array.
+/// Defines, for each number type, a method that sets a single value and, for some types, a method that sets an array.
 macro_rules! numbers {
     ($($ty:ident, $value:ident $(, $array:ident)?;)*) => {$(
         #[doc = concat!("Sets a key to a value of type `", stringify!($ty), "`.")]
@@ -160,7 +161,7 @@ impl Builder {
         self.write_sparse_into(&file, path)
     }
 
-    /// Like [`write_sparse`](Self::write_sparse), but writes into an empty open file. Errors call this file `path`.
+    /// Like [`write_sparse`](Self::write_sparse), but writes into an empty open file. Errors name this file `path`.
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
         let (bytes, file_bytes) = self.encoded()?;
         file.write_all(&bytes).and_then(|()| file.set_len(file_bytes)).map_err(|source| unwritten(path, source))
@@ -199,7 +200,7 @@ impl Builder {
         (out, end.saturating_add(begin))
     }
 
-    /// The value of `general.alignment`; 1 instead of 0, because the reader will reject 0.
+    /// The value of `general.alignment`. For 0, which the reader will reject, 1 is returned.
     fn data_alignment(&self) -> u64 {
         let set = self.metadata.iter().find(|(key, _)| key == "general.alignment");
         let value = set.and_then(|(_, value)| value.get(4..8)?.try_into().ok());
@@ -215,7 +216,7 @@ impl Builder {
         self
     }
 
-    /// Appends a new key with its encoded value: type, then value.
+    /// Appends a new key with its encoded value: the type followed by the value.
     pub(crate) fn push(&mut self, key: &str, encoded: Vec<u8>) {
         self.metadata.push((key.to_owned(), encoded));
     }
@@ -228,7 +229,7 @@ impl Builder {
     }
 }
 
-/// Encodes a value as in a file: type, then value.
+/// Encodes a value as in a file: the type followed by the value.
 pub(crate) fn bytes_of(value: Value<'_>) -> Result<Vec<u8>, Error> {
     let bytes = value.bytes()?;
     let mut out = value.ty().id().to_le_bytes().to_vec();
@@ -261,8 +262,8 @@ impl Header {
     /// The skeleton of this model: a header without vocabulary and tensor data. It is a single file even if the model
     /// has several shards.
     ///
-    /// Of the tokenizer, only the size of the vocabulary is kept, as `<architecture>.vocab_size` (llama-vocab.cpp,
-    /// `llama_vocab::impl::load`: for the tokenizer model `no_vocab` llama.cpp reads nothing else).
+    /// Only the size of the vocabulary is kept of the tokenizer, as `<architecture>.vocab_size` (llama-vocab.cpp,
+    /// `llama_vocab::impl::load`: if the tokenizer model is `no_vocab`, llama.cpp reads nothing else).
     ///
     /// # Errors
     ///
@@ -271,9 +272,9 @@ impl Header {
     pub fn skeleton(&self) -> Result<Builder, Error> {
         let mut skeleton = Builder::empty();
         for (key, value) in self.metadata() {
-            // llama.cpp reads this key before it looks at the vocabulary.
+            // `tokenizer.ggml.token_type_count` is kept, because llama.cpp reads it before the vocabulary.
             let left_out = (key.starts_with("tokenizer.") && key != "tokenizer.ggml.token_type_count")
-                // Several shards become one file.
+                // The keys of a split are left out, because several shards become one file.
                 || key.starts_with("split.");
             if !left_out {
                 // All keys are different, and there may be a million of them, so `push` does not search for an existing
@@ -361,8 +362,8 @@ mod tests {
         let keys = (0..1 << 17).map(|n| (format!("a.key.of.no.use.{n}"), bytes_of(Value::Str("")).unwrap()));
         model.metadata.extend(keys);
         let header = model.header().unwrap();
-        // The sum counts the keys, the architecture and the tokenizer. A comparison of each key with all others would
-        // take minutes.
+        // The sum counts the keys, the architecture and the tokenizer. If each key were compared with all others, this
+        // test would take minutes.
         assert_eq!(header.skeleton().unwrap().metadata.len(), (1 << 17) + 2);
     }
 }

@@ -8,7 +8,8 @@ use crate::value_type::ValueType;
 /// The reason why a GGUF file or a value in it could not be read.
 ///
 /// Every message begins with the file's path and, if it concerns a position in the file, its byte offset (`at`). The
-/// path of a header in memory is `<memory>`, and that of a [`Builder`](crate::Builder) is `<builder>`.
+/// path of a header in memory is `<memory>`, and the path of a header from a [`Builder`](crate::Builder) is
+/// `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.
@@ -16,7 +17,7 @@ pub enum Error {
     /// The file cannot be opened.
     #[error("{path}: cannot open: {source}")]
     Open { path: PathBuf, source: io::Error },
-    /// The path leads to a folder, a pipe or a device.
+    /// The path is that of a folder, a pipe or a device.
     #[error("{path}: not a regular file")]
     NotAFile { path: PathBuf },
     /// The system failed to read bytes that should exist.
@@ -60,7 +61,7 @@ pub enum Error {
     /// A required key is missing.
     #[error("{path}: the key '{key}' is missing")]
     MissingKey { path: PathBuf, key: String },
-    /// A key's value does not have the required type; like llama.cpp, we do not convert it.
+    /// A key's value does not have the required type. As in llama.cpp, the value is not converted.
     #[error("{path}: byte {at}: key '{key}' is of type {found}, not {wanted}")]
     WrongType { path: PathBuf, at: u64, key: String, wanted: ValueType, found: ValueType },
 }

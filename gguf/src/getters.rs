@@ -1,5 +1,6 @@
-//! Typed access to the metadata. A getter returns a key's value, `None` without the key, and an error for another type.
-//! Types must match exactly, as in llama.cpp (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
+//! Typed access to the metadata. A getter returns a key's value, `None` if there is no such key, and an error if the
+//! value has another type. Types must match exactly, as in llama.cpp (`src/llama-model-loader.cpp`,
+//! `GGUFMeta::GKV::get_kv`).
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use crate::header::Header;
 use crate::value::{Array, Number, Value};
 use crate::value_type::ValueType;
 
-/// A method for each type that converts a key's value from its bits.
+/// Defines a method for each type that converts a key's value from its bits.
 macro_rules! numbers {
     ($($ty:ident, $value:ident, $from_bits:expr;)*) => {$(
         #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]
@@ -28,7 +29,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKey`], [`Error::Malformed`] for a name with a control character, and those of
+    /// [`Error::MissingKey`], [`Error::Malformed`] for a name with a control character, and the errors of
     /// [`str`](Self::str).
     #[doc(alias = "general.architecture")]
     pub fn architecture(&self) -> Result<&str, Error> {
@@ -101,7 +102,7 @@ impl Header {
         })
     }
 
-    /// The architecture's key with this suffix: `llama.block_count` for `block_count`.
+    /// The full key for a suffix, with the architecture as prefix: `llama.block_count` for `block_count`.
     ///
     /// # Errors
     ///

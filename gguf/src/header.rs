@@ -13,8 +13,8 @@ use crate::tensor::{self, MIN_INFO, Tensor};
 use crate::value::Value;
 use crate::value_type::ValueType;
 
-/// Maximum number of keys, and of tensors, of an accepted model. The largest models have about 2000 tensors and 100
-/// keys; each takes about 100 bytes of memory.
+/// An accepted model has at most this many keys, and at most this many tensors. The largest models have about 2000
+/// tensors and 100 keys; each key or tensor takes about 100 bytes of memory.
 pub(crate) const MAX_COUNT: u64 = 1 << 20;
 
 /// The default alignment of the data, in bytes (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`).
@@ -41,7 +41,8 @@ pub(crate) struct Inner {
 impl Header {
     /// Reads the header of the model at `path`. If the file is the first of several shards, reads all shards.
     ///
-    /// The shards must lie beside the first and be named `NAME-00001-of-00003.gguf`, as llama.cpp requires.
+    /// As llama.cpp requires, the shards must be in the folder of the first shard and have names such as
+    /// `NAME-00001-of-00003.gguf`.
     ///
     /// # Errors
     ///
@@ -65,18 +66,19 @@ impl Header {
     }
 
     /// Reads the header of a model from its shards in order. A shard is given as the beginning of its file and the
-    /// length of the whole file. A length below that of the beginning is raised to it.
+    /// length of the whole file. If the stated length is less than the length of the beginning, the length of the
+    /// beginning is used.
     ///
     /// # Errors
     ///
     /// Those of [`open`](Self::open); [`Error::Truncated`] if a header is not completely in memory; [`Error::Shards`]
-    /// if the model has another number of shards.
+    /// if the number of shards is not that of the model.
     pub fn parse_shards(shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
         Self::in_memory("<memory>", &given)
     }
 
-    /// Reads the header of a model in memory. Errors call it `name`.
+    /// Reads the header of a model in memory. Errors name the model `name`.
     pub(crate) fn in_memory(name: &str, given: &[(Arc<[u8]>, u64)]) -> Result<Header, Error> {
         let source = |index: usize| {
             let name = match given.len() {
@@ -120,7 +122,7 @@ impl Header {
         self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The alignment of the tensors' data in bytes, a power of two; the smallest of all shards.
+    /// The alignment of the tensors' data in bytes, a power of two; of several shards, the smallest alignment.
     #[doc(alias = "general.alignment")]
     pub fn alignment(&self) -> u32 {
         self.inner.shards.iter().map(Shard::alignment).min().unwrap_or(DEFAULT_ALIGNMENT)
@@ -194,14 +196,15 @@ fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     }
     match version? {
         2 | 3 => Ok(()),
-        // llama.cpp makes the same test (`ggml/src/gguf.cpp`): a small number in the wrong byte order has a zero low
-        // half.
+        // llama.cpp makes the same test (`ggml/src/gguf.cpp`): the low half of a small number is zero if the byte order
+        // is wrong.
         version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
         version => Err(Error::Version { path, version }),
     }
 }
 
-/// Reads a count of items with at least `least` bytes each, and checks that the rest of the file can hold them.
+/// Reads a number of items, each of which takes at least `least` bytes, and checks that the rest of the file is long
+/// enough for them.
 fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, Error> {
     let at = cursor.at();
     let count = cursor.u64(format_args!("the number of {things}"))?;

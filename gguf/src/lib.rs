@@ -18,23 +18,23 @@
 //! # Ok::<(), autoplace_gguf::Error>(())
 //! ```
 //!
-//! Input: a path, or bytes in memory. For a split model, the path is that of its first shard. Output: a [`Header`] with
+//! Input: a path, or bytes in memory. For a split model, this is the path of the first shard. Output: a [`Header`] with
 //! the metadata, and with the types, shapes and positions of the tensors. No tensor data is read.
 //!
 //! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
-//! rejects others with an [`Error`] that names the file, the byte, the key or tensor, the required value and the actual
-//! one. It accepts fewer files than llama.cpp only where llama.cpp would abort or misread a name. It rejects `split.no` if
-//! its type is not `u16`; an inconsistent `split.count` in a later shard; keys longer than 65535 bytes; names that are
-//! not UTF-8 or contain a control character; tensors with a dimension of zero elements; more than 2^20 keys or tensors,
-//! or more than 64 MiB of keys and tensor names.
+//! rejects other files with an [`Error`] that names the file, the byte, the key or tensor, the required value and the
+//! actual value. It accepts fewer files than llama.cpp only where llama.cpp would abort or misread a name. It rejects
+//! `split.no` if its type is not `u16`; an inconsistent `split.count` in a later shard; keys longer than 65535 bytes;
+//! names that are not UTF-8 or contain a control character; tensors with a dimension of zero elements; more than 2^20
+//! keys or tensors, or more than 64 MiB of keys and tensor names.
 //!
 //! The reader uses a window of 256 KiB, not a memory map. So the code has no `unsafe`, and a file that shrinks during
-//! the read gives an error instead of a signal. Long arrays, such as a vocabulary, are walked once to check every
-//! length, and stay in the file; [`Array`] reads them on demand.
+//! the read gives an error instead of a signal. The reader goes through long arrays, such as a vocabulary, once to
+//! check every length, and leaves them in the file; [`Array`] reads them on demand.
 //!
-//! [`Builder`] writes GGUF files whose tensor data is zeros. [`Header::part`] writes some tensors of a model, with their data,
-//! to a separate file. [`Header::skeleton`] is a model without its vocabulary, and [`Header::vocabulary`] a vocabulary
-//! without its model. These small files suffice to ask llama.cpp about a large model.
+//! [`Builder`] writes GGUF files whose tensor data is zeros. [`Header::part`] writes some tensors of a model, with
+//! their data, to a separate file. [`Header::skeleton`] is a model without its vocabulary, and [`Header::vocabulary`] a
+//! vocabulary without its model. With such small files, llama.cpp can be probed for a large model.
 
 #![forbid(unsafe_code)]
 

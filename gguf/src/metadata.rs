@@ -120,7 +120,7 @@ impl Metadata {
 }
 
 /// Reads the name of a key or tensor of at most `limit` bytes. Control characters are rejected: llama.cpp would cut a
-/// name at a NUL, and terminals obey the others.
+/// name at a NUL, and terminals obey other control characters.
 pub(crate) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: fmt::Arguments<'_>) -> Result<Arc<str>, Error> {
     let source = cursor.source();
     let at = cursor.at();
@@ -165,7 +165,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, Error> {
     Ok(Stored::Text(text.into()))
 }
 
-/// Walks an array, checks that it lies inside the file, and records its position.
+/// Goes through an array, checks that it lies inside the file, and records its position.
 fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
     let source = cursor.source();
     let type_at = cursor.at();
@@ -190,8 +190,8 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
             let what = format_args!("string {index} of the array '{key}'");
             let length = cursor.string_len(what)?;
             cursor.skip(length, what)?;
-            // A vocabulary is most of a header. Skipping all strings within the window at once takes a quarter of the
-            // time of skipping them one by one.
+            // The vocabulary is the largest part of a header. To skip all strings within the window at once takes a
+            // quarter of the time of skipping them one by one.
             index += 1 + cursor.skip_strings(count - index - 1);
         }
     } else {

@@ -19,8 +19,8 @@ pub struct Part<'a> {
 }
 
 impl Header {
-    /// The part of this model with all metadata and with the tensors that `wanted` accepts, in their order. It is one
-    /// file, even if the model has several shards.
+    /// The part of this model with all metadata and with the tensors that `wanted` accepts, in the model's order. The
+    /// part is one file, even if the model has several shards.
     ///
     /// # Errors
     ///

@@ -57,7 +57,8 @@ impl Shard {
     }
 }
 
-/// Reads the first shard, and then the later ones. `open` returns a later shard by its index (from 1) and the count.
+/// Reads the first shard and then the later shards. `open` returns the later shard with this index (from 1), given the
+/// number of shards.
 pub(crate) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
     let mut shards = vec![Shard::new(&first, header::alignment(&metadata)?)];
@@ -102,7 +103,7 @@ pub(crate) fn check_one(source: &Source) -> Result<(), Error> {
     by_name(&[Shard::new(source, header::alignment(&metadata)?)], &tensors).map(drop)
 }
 
-/// Opens a later shard beside the first.
+/// Opens a later shard in the folder of the first.
 pub(crate) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
     let path = sibling(first, 0, index, count).ok_or_else(|| {
         let expected = shard_name("", 0, count);
@@ -115,7 +116,8 @@ pub(crate) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source
     })
 }
 
-/// The path of shard `to`, from that of shard `from` (`llama_split_prefix` and `llama_split_path`, src/llama.cpp).
+/// The path of shard `to`, made from the path of shard `from` (`llama_split_prefix` and `llama_split_path`,
+/// src/llama.cpp).
 fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let prefix = name.strip_suffix(&shard_name("", from, count))?;

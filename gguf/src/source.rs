@@ -13,13 +13,14 @@ use crate::error::Error;
 /// The longest accepted file, in bytes: its length must fit in an `off_t`.
 const MAX_FILE: u64 = i64::MAX as u64;
 
-/// Bytes of one read: large enough that a system call costs little per byte, small enough for a core's cache.
+/// Bytes of one read. They are so many that a system call costs little per byte, and so few that they fit into a core's
+/// cache.
 const WINDOW: u64 = 256 * 1024;
 
 /// The longest string that llama.cpp reads, in bytes (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp).
 const MAX_STRING: u64 = 1 << 30;
 
-/// One file's bytes. Clones are cheap; the file stays open as long as a clone lives.
+/// The bytes of one file. Clones are cheap; the file stays open as long as a clone exists.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) path: Arc<Path>,
@@ -39,7 +40,7 @@ enum Bytes {
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Source, Error> {
         let failed = |source| Error::Open { path: path.to_owned(), source };
-        // Checked before opening, because opening a pipe would wait for a writer.
+        // This is checked before the file is opened, because opening a pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(Error::NotAFile { path: path.to_owned() });
         }
@@ -91,7 +92,7 @@ impl Source {
         }
     }
 
-    /// Fails if the file is not the one whose header was read. It is called before each later read.
+    /// Fails if the file is no longer the file whose header was read. It is called before each later read.
     pub(crate) fn check_unchanged(&self) -> Result<(), Error> {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
@@ -123,7 +124,7 @@ impl Source {
     }
 }
 
-/// Fails unless both are the same file, unchanged in between.
+/// Fails unless `was` and `is` belong to the same unchanged file.
 pub(crate) fn check_unchanged(path: &Path, was: &Metadata, is: io::Result<Metadata>) -> Result<(), Error> {
     let is = is.map_err(|source| Error::Open { path: path.to_owned(), source })?;
     #[cfg(unix)]

@@ -25,8 +25,8 @@ pub struct Tensor {
     pub(crate) n_dims: u8,
     pub(crate) shard: u16,
     pub(crate) shape: [u64; 4],
-    /// Offset from the beginning of the file in bytes. While the header is read, it counts from the beginning of the
-    /// data section.
+    /// Offset from the beginning of the file in bytes. While the header is being read, the offset counts from the
+    /// beginning of the data section.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     /// File offset of the description.
@@ -123,8 +123,8 @@ impl Tensor {
 }
 
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous tensor), if its elements and its bytes both fit in 63
-/// bits. The limit on elements is that of `ggml_new_tensor_impl` (ggml/src/ggml.c), which aborts the process; it is
-/// slightly tighter than the check in llama.cpp's reader.
+/// bits. The limit on elements comes from `ggml_new_tensor_impl` (ggml/src/ggml.c), which aborts the process beyond it.
+/// This limit is slightly tighter than the check in llama.cpp's reader.
 pub(crate) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
@@ -140,10 +140,10 @@ pub(crate) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     (elements <= MAX && bytes <= MAX).then_some(bytes)
 }
 
-/// Makes the offsets absolute. Checks that each tensor's data begins at the end of the previous tensor's and lies
-/// inside the file.
+/// Makes the offsets absolute. Checks that each tensor's data begins where the previous tensor's data ends, and that it
+/// lies inside the file.
 ///
-/// llama.cpp requires exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section"). At the
+/// llama.cpp requires exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section"). During a
 /// load, it also requires that the data lies inside the file (`src/llama-model-loader.h`, `llama_tensor_weight`). The
 /// last tensor's padding may be missing.
 pub(crate) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, data_offset: u64) -> Result<(), Error> {

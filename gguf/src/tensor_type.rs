@@ -46,7 +46,7 @@ macro_rules! tensor_types {
                 match self { $(TensorType::$name => stringify!($name),)* }
             }
 
-            /// The type with this id, or `None` if llama.cpp does not know it or has removed it.
+            /// The type with this id, or `None` if llama.cpp does not know this id or has removed it.
             pub const fn from_id(id: u32) -> Option<TensorType> {
                 match id { $($id => Some(TensorType::$name),)* _ => None }
             }
@@ -105,7 +105,7 @@ impl TensorType {
         self.block_size() > 1
     }
 
-    /// The bytes of a row of `ne0` elements. A partial block counts as whole; an overflow gives `u64::MAX`.
+    /// The bytes of a row of `ne0` elements. A partial block counts as a whole block; an overflow gives `u64::MAX`.
     #[doc(alias = "ggml_row_size")]
     pub const fn row_bytes(self, ne0: u64) -> u64 {
         ne0.div_ceil(self.block_size()).saturating_mul(self.type_size())

@@ -12,7 +12,8 @@ use crate::value_type::ValueType;
 pub enum Value<'a> {
     /// A number or a boolean.
     Number(Number),
-    /// A string up to its first NUL byte. llama.cpp sees no more of it (`gguf_get_val_str` returns a C string).
+    /// A string up to its first NUL byte. llama.cpp reads strings in the same way (`gguf_get_val_str` returns a C
+    /// string).
     Str(&'a str),
     /// A string, up to its first NUL byte, that is not UTF-8. llama.cpp accepts such strings.
     Bytes(&'a [u8]),
@@ -63,8 +64,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value's bytes, little-endian as in the file: those of a number, of a string without its length, or of all
-    /// elements of an array.
+    /// The value's bytes, little-endian as in the file: the bytes of a number, of a string without its length, or of
+    /// all elements of an array.
     ///
     /// # Errors
     ///
@@ -153,8 +154,8 @@ impl<'a> Array<'a> {
         Ok(out)
     }
 
-    /// The elements of an array of strings, read one at a time until one cannot be read. They are bytes, because
-    /// llama.cpp does not require UTF-8 here, and tokens are often parts of characters.
+    /// The elements of an array of strings, read one at a time until an element cannot be read. The elements are bytes,
+    /// because llama.cpp does not require UTF-8 here, and tokens are often parts of characters.
     ///
     /// # Errors
     ///

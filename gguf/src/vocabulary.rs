@@ -1,5 +1,5 @@
 //! The vocabulary of a model, reduced for a probe of llama.cpp. A header flows in. A file flows out, without tensors
-//! and with only the beginning of each token list. Equal tokens beyond the beginning are checked separately.
+//! and with only the beginning of each token list. A separate function looks for equal tokens in the whole list.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ impl Header {
     /// This model's metadata without its tensors, and with at most `at_most` elements of each tokenizer list.
     ///
     /// llama.cpp checks which lists exist, and that no list is shorter than the token list (llama-vocab.cpp,
-    /// `llama_vocab::impl::load`). A list that is too short stays too short here. Byte arrays stay whole, because they
-    /// do not have one element per token.
+    /// `llama_vocab::impl::load`). A list that is too short stays too short here. Byte arrays stay complete, because
+    /// they do not have one element per token.
     ///
     /// # Errors
     ///

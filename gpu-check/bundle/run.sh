@@ -79,7 +79,8 @@ jobs=${jobs:-$(nproc)}
 
 # ---- what this machine has ----
 
-# Prints the path of nvcc, or nothing. An nvcc that the user has named takes precedence over those in the usual places.
+# Prints the path of nvcc, or nothing. An nvcc that the user has named takes precedence over an nvcc in the usual
+# places.
 find_nvcc() {
     local one
     for one in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" nvcc /usr/local/cuda/bin/nvcc; do
@@ -110,7 +111,7 @@ ask_cards() {
     slug=$(tr '[:upper:]' '[:lower:]' <<<"$first" | sed 's/[^a-z0-9]\{1,\}/-/g; s/^-//; s/-$//')
 }
 
-# Sets `nvcc` and `release` (such as 12.4), and checks that they suit the cards and the driver.
+# Sets `nvcc` and `release` (such as 12.4), and checks that this nvcc suits the cards and the driver.
 ask_nvcc() {
     local known capability driver
     nvcc=$(find_nvcc)
@@ -165,7 +166,8 @@ ask_build_tools() {
 
 # ---- the CUDA backend ----
 
-# Builds into `build`, unless that was done before, and puts the library beside the programs.
+# Builds the backend in the folder `build`, unless this was done before, and puts the library into the folder of the
+# programs.
 build_backend() {
     local architectures log seconds user system
     architectures=$(printf '%s-real;' "${capabilities[@]}")
@@ -209,8 +211,8 @@ compile() {
         cmake --build "$build" --target ggml-cuda --parallel "$jobs"
 }
 
-# Adds the toolkit's libraries to the search path, because the loader does not find those of a toolkit that was only
-# unpacked.
+# Adds the toolkit's libraries to the search path, because the loader does not find the libraries of a toolkit that was
+# only unpacked.
 add_toolkit_libraries() {
     local root dir
     root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
@@ -226,7 +228,7 @@ add_toolkit_libraries() {
 
 slug=cpu capabilities=() generator=() nvcc='' release='' build=''
 if $cpu; then
-    # With this, a backend that an earlier run has built is not used.
+    # With this setting, a backend that an earlier run has built is not used.
     export CUDA_VISIBLE_DEVICES=
 else
     ask_cards
@@ -250,7 +252,7 @@ if [ -z "$out" ]; then
     done
 fi
 mkdir -p "$out"
-# Joins both into one JSON object.
+# Joins both descriptions into one JSON object.
 if $cpu; then
     cp "$here/BUILD.json" "$out/build.json"
 else

@@ -1,5 +1,6 @@
-/* For libggml-cuda.so of a runtime (`cargo xtask runtime --cuda`): what this machine's libstdc++.a asks of a glibc that is
- * newer than 2.28, by what that one has. The CUDA backend's own code asks for nothing of the kind. */
+/* For libggml-cuda.so of a runtime (`cargo xtask runtime --cuda`). This machine's libstdc++.a needs functions of a
+ * glibc that is newer than 2.28. They are defined here by functions of glibc 2.28. The CUDA backend's own code needs
+ * none of them. */
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,10 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* 2.32. A process with CUDA has threads. */
+/* New in glibc 2.32. 0 means that the process has several threads, as every process with CUDA has. */
 char __libc_single_threaded = 0;
 
-/* 2.36: of std::random_device. */
+/* New in glibc 2.36. std::random_device uses it. */
 uint32_t arc4random(void) {
     uint32_t number;
     if (getrandom(&number, sizeof number, 0) != sizeof number) {
@@ -22,10 +23,10 @@ uint32_t arc4random(void) {
     return number;
 }
 
-/* 2.33: a macro before. */
+/* New in glibc 2.33; a macro in earlier versions. */
 int fstat64(int file, struct stat64 *status) { return syscall(SYS_fstat, file, status); }
 
-/* 2.34 has them in libc. The linker is asked to `--wrap` each. */
+/* glibc 2.34 moved these functions to libc. The linker gets a `--wrap` for each of them. */
 #define OLD(name) __asm__(".symver old_" #name ", pthread_" #name "@GLIBC_2.2.5")
 
 int old_once(pthread_once_t *, void (*)(void));

@@ -33,7 +33,7 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// The reason of a failure; `None` without a failure. A refusal is not a failure, because nothing was promised.
+    /// The reason for a failure; `None` without a failure. A refusal is not a failure, because nothing was promised.
     pub(crate) fn failure(&self) -> Option<&str> {
         match self {
             Self::OutOfMemory(why) | Self::Failed(why) => Some(why),
@@ -82,8 +82,8 @@ pub(crate) fn sweep(asked: &sweep::Sweep, cache: &Path) -> Result<(Vec<sweep::St
     Ok((stages, died.unwrap_or(End::Completed)))
 }
 
-/// Starts a process, sends it a request and reads its answers. The second value of the result is the cause of death, if
-/// the process did not end by itself.
+/// Starts a process, sends it a request and reads its answers. The second value of the result is set if the process did
+/// not end by itself: it is the cause of its death.
 fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,
@@ -92,7 +92,7 @@ fn converse<Said: DeserializeOwned>(
     let mut child = spawn(verb, cache)?;
     let stderr = listen(&mut child)?;
     let mut stdin = child.stdin.take().context("it was piped")?;
-    // If the process dies before it reads, its status shows that.
+    // An error is ignored: if the process dies before it reads, its exit status shows this.
     let _ = stdin.write_all(&serde_json::to_vec(asked)?);
     drop(stdin);
     let mut stages = Vec::new();
@@ -115,7 +115,7 @@ fn died(status: &str, said: &str) -> End {
     if memory.iter().any(|words| said.contains(words)) { End::OutOfMemory(reason) } else { End::Failed(reason) }
 }
 
-/// Memory of every GPU that another process takes as long as this value lives.
+/// Another process that takes memory of every GPU as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Ballast {
     child: Child,

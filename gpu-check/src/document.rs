@@ -1,4 +1,5 @@
-//! Makes `docs/hardware.md` from the stored results. It has one section for each machine, the newest first.
+//! Makes `docs/hardware.md` from the stored results. The document has one section for each machine; the newest results
+//! come first.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ impl Results {
             _ if machine["simulated"] != false => {
                 lines.push(format!("simulated cards with CUDA's rules of allocation; they compute {says_nothing}"));
             }
-            // The first line contains the names of the columns.
+            // The first line is left out, because it contains the names of the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
             None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
             None => {

@@ -10,7 +10,7 @@ use bare_llama::Bare;
 use crate::job::{Job, Stage, Step, say};
 use crate::rig::Opened;
 
-/// Tokens to generate at the end of a text that fills its context.
+/// The number of tokens to generate at the end of a text that fills its context.
 const LAST: usize = 8;
 
 /// Reads a job from stdin and writes its stages to stdout. A failure is also a stage.
@@ -110,7 +110,7 @@ impl<'a> Driver<'a> {
             Step::Beside { prompt, generated, rounds } => {
                 let mut bare = self.bare()?;
                 for round in 0..=rounds {
-                    // The sides alternate in going first.
+                    // From round to round, the other side goes first.
                     let (ours, theirs) = if round % 2 == 0 {
                         let ours = self.bench(prompt, generated)?;
                         (ours, bench(&mut bare, prompt, generated)?)
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
             self.end_of(generate.max_tokens(tokens))
         };
         let of_prompt = run(prompt, 1)?.statistics.prompt_tokens_per_second();
-        // The first token comes with the prompt, so it does not count.
+        // The first token is computed with the prompt, so it does not count.
         let of_text = run(1, generated + 1)?.statistics.tokens_per_second();
         Ok((of_prompt, of_text))
     }
@@ -155,7 +155,8 @@ impl<'a> Driver<'a> {
     /// A prompt with this many tokens. All prompts are different.
     fn prompt(&self, tokens: usize) -> generate::Prompt {
         let words = &self.words;
-        // The tokens are a prime number apart, so that the router of a mixture of experts gets all kinds of tokens.
+        // The step between the tokens is a prime number, so that the router of a mixture of experts gets all kinds of
+        // tokens.
         let tokens = (0..tokens).map(|n| words[(n * 7919 + 13) % words.len()]);
         generate::Prompt::tokens(tokens.collect::<Vec<_>>())
     }
@@ -164,7 +165,7 @@ impl<'a> Driver<'a> {
         self.finish(self.model.generate(prompt), tokens)
     }
 
-    /// Generates one text, from an empty context to its end.
+    /// Generates one text in an empty context, up to the end of the text.
     fn finish(&mut self, generate: generate::GenerateRequest, tokens: usize) -> Result<Text> {
         let mut generate = greedy(generate).max_tokens(tokens);
         for &end in &self.ends {

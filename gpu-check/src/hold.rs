@@ -10,7 +10,7 @@ use crate::rig::{Opened, Rig};
 /// The line that the process prints after it has taken the memory.
 pub(crate) const HELD: &str = "held";
 
-/// The largest piece to allocate at once. If the maximum buffer of a backend is smaller, the pieces have that size.
+/// The largest piece to allocate at once. If a backend's maximum buffer is smaller, that size is used.
 const PIECE: u64 = 4 << 30;
 /// The smallest piece: CUDA's allocation granularity (`cuMemGetAllocationGranularity`).
 const GRAIN: u64 = 2 << 20;

@@ -1,5 +1,5 @@
-//! The work of a child process on a model, and its reports. Each stage is a line of JSON, so a crash does not lose
-//! earlier stages.
+//! The work that a child process does with a model, and the reports of the process. Each stage is a line of JSON, so a
+//! crash does not lose earlier stages.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,8 +40,8 @@ pub(crate) enum Step {
     /// A prompt that fills the context except for a few tokens, and the generation of those tokens.
     ToTheEnd,
     /// Measures prompts and generations of these lengths in this many rounds, after one unmeasured round. Each round
-    /// has a prompt in an empty context and a generation in an empty context. This side and llama.cpp's own loop take
-    /// turns on the same split. The weights are loaded a second time.
+    /// has a prompt in an empty context and a generation in an empty context. The library and llama.cpp's own loop take
+    /// turns on the same split, for which the weights are loaded a second time.
     Beside { prompt: usize, generated: usize, rounds: usize },
     /// The greedy text of this many tokens after a prompt.
     Greedy { prompt: String, tokens: usize },

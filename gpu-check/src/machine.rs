@@ -1,4 +1,4 @@
-//! A record of the measured machine: the library's report of it, its drivers, and the build.
+//! A record of the measured machine: the library's report on the machine, the drivers, and the build.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::setting::{Setting, Size};
 
-/// Writes `machine.json`. A backend that reports a card's memory opens a context on the card. If the context itself is
-/// to be measured, another process must open it. So this function asks NVIDIA's driver first, and asks a backend only
-/// for cards of other vendors.
+/// Writes `machine.json`. A backend that reports a card's memory opens a context on the card. If the memory of the
+/// context itself is to be measured, another process must open the card. So this function asks NVIDIA's driver first,
+/// and asks a backend only for cards of other vendors.
 pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     let mut machine = autoplace::machine::Machine::detect();
     if !setting.simulated && machine.gpus.is_empty() {

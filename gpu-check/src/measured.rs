@@ -9,7 +9,7 @@ use crate::setting::{Setting, Size, Verdict};
 /// Models of real size, the preferred one first.
 const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
 
-/// The approximate bytes on a card besides the weights: a context and its buffers.
+/// The approximate bytes that a card needs in addition to the weights: for a context and its buffers.
 const BESIDE: u64 = gib(3);
 
 /// Writes the first preferred model that fits on the disk and whose `copies` fit on the emptiest card.

@@ -18,7 +18,7 @@ const TINY: Dims = Dims { n_layer: 8, n_embd: 768, n_ff: 2048, n_head: 12, n_hea
 /// Llama 3.2.
 const LLAMA_3B: Dims = Dims { n_layer: 28, n_embd: 3072, n_ff: 8192, n_head: 24, ..dims::LLAMA_8B };
 
-/// Models from 0.1 to 60 GB, dense ones and mixtures of experts, the smallest first.
+/// Dense models and mixtures of experts from 0.1 to 60 GB, the smallest first.
 fn of_real_size() -> Vec<Sketch> {
     vec![
         dense("0.1 GB Q8_0", TINY, T::Q8_0),
@@ -32,7 +32,8 @@ fn of_real_size() -> Vec<Sketch> {
     ]
 }
 
-/// 32 blocks with Llama's attention and 128 experts as wide as gpt-oss-120b's: 60 GB at 4.8 bits.
+/// A model of 60 GB at 4.8 bits. It has 32 blocks with Llama's attention and 128 experts as wide as those of
+/// gpt-oss-120b.
 const LARGE: Mixture = Mixture {
     dims: Dims { n_layer: 32, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
     experts: dims::Experts { n: 128, used: 4, ff: 2816 },
@@ -46,7 +47,7 @@ pub(crate) fn of_size(size: Size) -> Vec<Sketch> {
     }
 }
 
-/// Writes a model. If there is no time or space for it, adds the reason to `skipped`.
+/// Writes a model. If there is no time or no space to write it, adds the reason to `skipped`.
 pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped: &mut Vec<String>) -> Option<Written> {
     let why = match setting.ends(cases) {
         Some(why) => why.to_owned(),

@@ -1,5 +1,5 @@
 //! A process that determines a split, with the library or with llama.cpp's own fit, and computes with the split through
-//! llama.cpp's own functions. The same code thus times, loads and measures both sides.
+//! llama.cpp's own functions. So the same code times, loads and measures both sides.
 //!
 //! In: a question on stdin. Out: a line of JSON for each stage.
 
@@ -31,10 +31,10 @@ pub(crate) struct Question {
     pub(crate) side: Side,
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
-    /// The request. Our side plans by it, and their side gets its parameters.
+    /// The request. Our side plans for this request, and llama.cpp's fit gets the request's parameters.
     pub(crate) request: Request,
     pub(crate) n_ctx: u32,
-    /// Bytes that their side should leave free on each device. Our side uses its headroom instead.
+    /// Bytes that llama.cpp's fit should leave free on each device. Our side uses its own headroom.
     pub(crate) margin: u64,
     pub(crate) threads: u32,
     /// Number of repetitions in the same process.

@@ -1,4 +1,4 @@
-//! The GPUs of a check: this machine's, or simulated ones.
+//! The GPUs of a check: the GPUs of this machine, or simulated cards.
 //!
 //! In: a description, which can be sent to another process. Out: the devices, open in this process, and their free
 //! bytes. Processes share simulated cards like real cards: memory that one process takes is missing for the others.
@@ -26,7 +26,7 @@ pub(crate) enum Rig {
 pub(crate) struct SimCard {
     pub(crate) name: String,
     pub(crate) total: u64,
-    /// Memory that the first computation takes besides all buffers, like a driver's pools.
+    /// Memory that the first computation takes in addition to all buffers, like a driver's pools.
     pub(crate) growth: u64,
     /// The file in which all processes count the used memory.
     pub(crate) file: PathBuf,
@@ -43,9 +43,9 @@ pub(crate) struct Opened {
 /// The free memory of a GPU in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Free {
-    /// The free memory by the backend (`cudaMemGetInfo`).
+    /// The free memory that the backend reports (`cudaMemGetInfo`).
     pub(crate) ggml: Option<u64>,
-    /// The free memory by NVIDIA's driver, which also counts this process's own context as used.
+    /// The free memory that NVIDIA's driver reports. The driver also counts this process's own context as used.
     pub(crate) nvml: Option<u64>,
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
 }
 
 impl Setting {
-    /// The GPUs of a case: the machine's GPUs, or one simulated card of this size only for this case.
+    /// The GPUs of a case: the machine's GPUs, or one simulated card of this size that exists only for this case.
     pub(crate) fn rig(&self, case: &str, total: u64) -> Rig {
         if !self.simulated {
             return Rig::Real;

@@ -20,7 +20,8 @@ use crate::rig::{Opened, Rig};
 /// The variable that contains the simulated cards of the parent process, for a worker.
 const CARDS: &str = "GPU_CHECK_CARDS";
 
-/// The texts at each placement. They are computed in this order, and each is repeated or cut to the prompt's length.
+/// The texts at each placement. They are computed in this order. Each text is repeated or cut so that it has the
+/// prompt's length.
 const TEXTS: [&str; 3] = [
     "The placement of a model decides how fast it answers, and a layer too many on the host costs most.",
     "Once upon a time a card had room for all layers but one, and nobody knew why the model was slow.",
@@ -36,10 +37,11 @@ pub(crate) struct Sweep {
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
     pub(crate) request: Request,
-    /// Tokens of each prompt, and tokens to generate after it.
+    /// Tokens of each prompt.
     pub(crate) n_prompt: u32,
+    /// Tokens to generate after each prompt.
     pub(crate) n_gen: u32,
-    /// Whether every number of layers is measured; otherwise only those around the edge.
+    /// Whether every number of layers is measured. Otherwise only the numbers around the edge are.
     pub(crate) is_full: bool,
     pub(crate) threads: Option<u32>,
     /// Seconds after which no further placement begins. Two placements are always measured.
@@ -72,7 +74,7 @@ pub(crate) fn main() -> Result<()> {
     }
 }
 
-/// In a worker, adds the simulated cards of the parent process. They stay as long as the returned value.
+/// In a worker, adds the simulated cards of the parent process. The cards exist as long as the returned value.
 pub(crate) fn cards_of_worker() -> Result<Option<Opened>> {
     let Some(cards) = std::env::var_os(CARDS) else { return Ok(None) };
     let rig: Rig = serde_json::from_str(&cards.to_string_lossy()).context(CARDS)?;
@@ -114,7 +116,7 @@ fn measured(sweep: &Sweep) -> Result<Stage> {
     Ok(Stage::Measured { measurement, tried })
 }
 
-/// Gives simulated cards the read speed of the host, which computes for them.
+/// Gives simulated cards the read speed of the host, because the host computes for them.
 fn as_fast_as_the_host(machine: &mut Machine) {
     machine.host = machine.host.clone().bandwidth(SIMULATED);
     for gpu in &mut machine.gpus {

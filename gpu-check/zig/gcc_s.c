@@ -1,6 +1,7 @@
-// The C side of libgcc_s.so.1, by name alone: what the bundle is linked against, so that exceptions are unwound by the one unwinder
-// that the target machine's own C++ code uses. Nothing here is ever run: every machine with a C++ program has the real one.
-// The names and their versions are those of gcc's libgcc-std.ver and config/i386/libgcc-glibc.ver.
+// A stub of libgcc_s.so.1 with only the names of its C functions. The bundle is linked against this stub, so that
+// exceptions are unwound by the same unwinder that the target machine's own C++ code uses. The code of the stub never
+// runs, because every machine with a C++ program has the real library. The names and their versions are those of gcc's
+// libgcc-std.ver and config/i386/libgcc-glibc.ver.
 
 #define NAMED(name) void name(void) {}
 

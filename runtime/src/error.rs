@@ -39,7 +39,7 @@ pub enum Error {
     #[error("no runtime of {wanted}: {}", .looked.join("; "))]
     None { wanted: String, looked: Vec<String> },
 
-    /// The source of an installation is not the expected archive.
+    /// The source of an installation is not an archive of a runtime, or not the expected one.
     #[error("{what}: {problem}; nothing was installed")]
     Source { what: String, problem: String },
 

@@ -12,14 +12,15 @@ use crate::set::Set;
 /// The environment variable that names a runtime's folder. If set, no other folder is searched.
 pub const VARIABLE: &str = "AUTOPLACE_RUNTIME";
 
-/// The name of the folder that an application ships beside its program. If it exists, no other folder is searched.
+/// The name of the folder with a runtime that an application ships together with its program. If the folder exists,
+/// only [`VARIABLE`] takes precedence over it.
 pub const FOLDER: &str = "autoplace-runtime";
 
 /// The set to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
-    /// A set that is complete, of this build, and usable on this machine.
+    /// A set that is complete, belongs to this build, and is usable on this machine.
     pub set: Set,
     /// The errors of better sets that were skipped.
     pub passed_over: Vec<Error>,
@@ -31,15 +32,15 @@ pub fn user_folder() -> Option<PathBuf> {
     Some(strategy.data_dir().join("autoplace").join("runtimes"))
 }
 
-/// Searches for the best set that fits this program, is complete, and passes `usable`. The folder is `named` (by
-/// default the one in [`VARIABLE`]); without it [`FOLDER`], beside the program or in `../lib` from there; without
-/// either, the user's folder. `usable` may open the set's requirements, and returns the reason if it refuses the set.
+/// Searches for the best set that fits this program, is complete, and passes `usable`. The search uses only one folder:
+/// `named` (by default the value of [`VARIABLE`]), else [`FOLDER`] in the program's folder or in `../lib` relative to
+/// it, else the user's folder. `usable` may open the set's requirements, and returns the reason if it refuses the set.
 /// CUDA, ROCm and Metal are better than Vulkan, and Vulkan is better than the CPU alone.
 ///
 /// # Errors
 ///
-/// The error of the only set in the first existing folder. [`Error::None`] if there are no sets or several; it contains
-/// the error of each.
+/// If the folder has a single set, the error of this set. If it has none or several, [`Error::None`] with the errors of
+/// all of them.
 pub fn find(
     named: Option<&Path>,
     build: &str,

@@ -1,8 +1,8 @@
 //! Installs a runtime from a file, a folder or an address into the user's folder. The runtime is checked against its
 //! manifest, and is installed completely or not at all.
 //!
-//! The work happens in a separate folder beside the installed runtimes. A single rename installs the result, so no
-//! program ever finds an incomplete runtime. The next installation removes the remains of an interrupted one.
+//! The work happens in a separate folder next to those of the installed runtimes. A single rename installs the result,
+//! so no program ever finds an incomplete runtime. The next installation removes the remains of an interrupted one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use crate::set::Set;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// A `.tar.gz` archive that contains the set's folder or its files.
+    /// A `.tar.gz` archive that contains the set's folder, or directly the set's files.
     File(PathBuf),
     /// A folder with a set.
     Folder(PathBuf),
@@ -61,9 +61,9 @@ pub struct Progress {
 /// Maximum unpacked size of a set. A CUDA backend for every card takes some 600 MB.
 const MAX_BYTES: u64 = 8 << 30;
 
-/// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. A
-/// complete runtime of that name stays unchanged, and a damaged one is replaced. `sha256` (64 hexadecimal digits) is
-/// the hash of the archive; it is required for an address. `progress` returns whether to continue.
+/// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. If a
+/// complete runtime of this name exists, it stays unchanged; a damaged one is replaced. `sha256` (64 hexadecimal
+/// digits) is the hash of the archive; it is required for an address. `progress` returns whether to continue.
 ///
 /// # Errors
 ///
@@ -145,7 +145,7 @@ fn bring(
         return Err(Error::Cancelled { what: source.name(), done: reader.done });
     }
     let found: String = reader.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // A wrong hash takes precedence over faults in the content.
+    // If the hash is wrong, this is reported, and not a fault in the content.
     match (&wanted, rest) {
         (Some(wanted), Ok(())) if *wanted != found => {
             return Err(refuse(format!("its SHA-256 is {found}, and {wanted} was said")));
@@ -153,7 +153,7 @@ fn bring(
         (_, Err(error)) => return Err(refuse(error.to_string())),
         (_, Ok(())) => unpacked.map_err(&refuse)?,
     }
-    // The archive has the set's folder, or directly its files.
+    // The archive contains the set's folder, or directly the set's files.
     if new.join(MANIFEST).exists() {
         return Ok(new.to_owned());
     }
@@ -179,7 +179,8 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
     Ok(new.to_owned())
 }
 
-/// Unpacks an archive. It may contain only files and folders below `folder`, and no other kinds of entries.
+/// Unpacks an archive. The archive may contain only files and folders that stay below `folder`, and no other kinds of
+/// entries.
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     let no_archive = |error: io::Error| format!("it is not a complete .tar.gz archive: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));

@@ -1,6 +1,6 @@
 //! A *runtime* is a complete set of shared libraries in one folder: libllama, ggml, its backends, and autoplace's
-//! interface to them. A program opens it instead of linking llama.cpp. `runtime.json` beside the libraries describes
-//! them.
+//! interface to them. A program opens it instead of linking llama.cpp. `runtime.json` in the same folder describes the
+//! libraries.
 //!
 //! ```no_run
 //! use autoplace_runtime::{installed, user_folder};
@@ -13,10 +13,10 @@
 //! # Ok::<(), autoplace_runtime::Error>(())
 //! ```
 //!
-//! A folder flows in; a [`Set`] flows out. [`Set::check`] verifies that every byte is as in its [`Manifest`], and that
-//! the set was built for this program. [`find`] chooses the best set in the folders that a program searches. `install`
-//! (the feature of that name) copies a set into the user's folder. This crate loads no library, and fetches nothing
-//! without a request.
+//! A folder flows in; a [`Set`] flows out. [`Set::check`] verifies that every file is as its [`Manifest`] states, and
+//! [`Set::fits`] that the set was built for this program. [`find`] chooses the best set in the folders that a program
+//! searches. `install` (the feature of that name) copies a set into the user's folder. This crate loads no library, and
+//! fetches nothing without a request.
 
 #![forbid(unsafe_code)]
 

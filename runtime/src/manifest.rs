@@ -13,7 +13,7 @@ use crate::error::{Error, io};
 /// The manifest's name in the folder of its set.
 pub const MANIFEST: &str = "runtime.json";
 
-/// A set's description, requirements and files.
+/// The description, the requirements and the files of a set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
@@ -34,11 +34,11 @@ pub struct Manifest {
     /// Whether a thread that waits for other threads of its graph sleeps after some microseconds.
     #[serde(default)]
     pub threads_sleep: bool,
-    /// Required CPU features, by Rust's names; empty if backends are loadable.
+    /// The CPU features that the set requires, by Rust's names; empty if backends are loadable.
     pub instructions: Vec<String>,
     /// The libraries to open, in the order of their dependencies. ggml opens the backends.
     pub libraries: Vec<String>,
-    /// Required libraries outside of the set that some systems lack.
+    /// Libraries that the set requires, does not contain, and that some systems lack.
     pub requires: Vec<Requirement>,
     /// Every file of the set except the manifest, by its path in the folder with `/` as separator.
     #[serde(default)]
@@ -54,7 +54,7 @@ pub struct Requirement {
     pub library: String,
     /// A source of the library: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
     pub source: String,
-    /// For NVIDIA's driver: the oldest supported CUDA version in CUDA's own form, 13000 for 13.0.
+    /// For NVIDIA's driver: the oldest CUDA version that the driver must support, in CUDA's own form: 13000 for 13.0.
     #[serde(default)]
     pub cuda: Option<u32>,
 }
@@ -99,7 +99,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Lists the files of a folder and writes the manifest beside them.
+    /// Lists the files of a folder, and writes the manifest into the same folder.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// Every file below a folder, by its path in the folder with `/` as separator. Links count as their targets.
+/// Every file below a folder, by its path in the folder with `/` as separator. A link counts as its target.
 pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     let mut all = Vec::new();
     let mut left = vec![String::new()];

@@ -11,7 +11,7 @@ use crate::manifest::{Entry, Manifest, files};
 pub struct Set {
     /// The folder.
     pub folder: PathBuf,
-    /// Its description.
+    /// The description of the runtime.
     pub manifest: Manifest,
 }
 
@@ -45,7 +45,7 @@ impl Set {
     /// Checks that every file is complete and that no other library is in the folder.
     ///
     /// Reads all files. The check detects damage and partial copies. It does not protect against somebody who can write
-    /// to the folder, and thus to the manifest.
+    /// to the folder, and who can thus also change the manifest.
     ///
     /// # Errors
     ///
@@ -79,8 +79,8 @@ impl Set {
         self.manifest.files.values().map(|entry| entry.bytes).sum()
     }
 
-    /// The rank of the best backend. Those of NVIDIA, AMD and Apple come before Vulkan, and Vulkan before the CPU
-    /// alone.
+    /// The rank of the best backend. The backends of NVIDIA, AMD and Apple rank before Vulkan, and Vulkan ranks before
+    /// the CPU alone.
     pub(crate) fn rank(&self) -> usize {
         let ranks = [("CUDA", 3), ("ROCm", 3), ("Metal", 3), ("Vulkan", 2)];
         let has = |name: &str| self.manifest.backends.iter().any(|backend| backend == name);

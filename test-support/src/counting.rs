@@ -4,14 +4,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An allocator that counts and passes every call to the system's. A test binary that counts begins with
+/// An allocator that counts every call and passes it to the system's allocator. A test binary that counts begins with
 /// [`count_allocations!`](crate::count_allocations).
 pub struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed, and their maximum so far.
+    /// Bytes that this thread has allocated and not yet freed, and the maximum of this number so far.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
     /// The sum of the bytes that this thread has allocated so far, and the number of allocations.
@@ -33,7 +33,8 @@ pub fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// Runs `work`. Returns its result, and the bytes by which the peak of this thread's heap exceeds its level before.
+/// Runs `work`. Returns its result, and the bytes by which the peak of this thread's heap exceeds the heap before the
+/// work.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -41,11 +42,10 @@ pub fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK.get() - before)
 }
 
-/// The heap use of some work on one thread. It is the same on every machine, so a test can use it as a bound on the
-/// work.
+/// The heap use of some work on one thread. The use is the same on every machine, so a test can bound the work by it.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
-    /// Bytes by which the peak of the thread's heap exceeds its level before the work.
+    /// Bytes by which the peak of the thread's heap exceeds the heap before the work.
     pub peak: usize,
     /// Bytes of all allocations together.
     pub bytes: usize,
@@ -53,7 +53,7 @@ pub struct Work {
     pub allocations: usize,
 }
 
-/// Runs `work`. Returns its result, and its use of this thread's heap.
+/// Runs `work`. Returns its result, and how it used this thread's heap.
 pub fn work<T>(work: impl FnOnce() -> T) -> (T, Work) {
     let before = TAKEN.get();
     let (result, peak) = peak(work);

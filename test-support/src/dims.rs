@@ -19,12 +19,12 @@ impl Dims {
         Self { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab }
     }
 
-    /// Elements of all queries of a token.
+    /// The number of elements in all queries of a token.
     pub fn q(&self) -> u64 {
         self.n_head * self.head_dim
     }
 
-    /// Elements of all keys of a token.
+    /// The number of elements in all keys of a token.
     pub fn kv(&self) -> u64 {
         self.n_head_kv * self.head_dim
     }
@@ -34,7 +34,7 @@ impl Dims {
 #[derive(Clone, Copy, Debug)]
 pub struct Experts {
     pub n: u64,
-    /// Experts that each token uses.
+    /// The number of experts that each token uses.
     pub used: u64,
     /// The width of each expert.
     pub ff: u64,

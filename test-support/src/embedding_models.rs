@@ -7,7 +7,7 @@ use crate::synthetic::{Dims, Sketch};
 /// The sizes are small enough for a computation in milliseconds.
 const DIMS: Dims = Dims { n_layer: 3, n_embd: 256, n_ff: 512, n_head: 4, n_head_kv: 4, head_dim: 64, n_vocab: 512 };
 
-/// Training context, and number of learned positions.
+/// The training context in tokens, which is also the number of learned positions.
 pub const MAX_LENGTH: u64 = 192;
 
 /// Words of the models' vocabulary, which consists of word pieces.
@@ -19,7 +19,8 @@ const MEAN: u64 = 1;
 const CLS: u64 = 2;
 const RANK: u64 = 4;
 
-/// The encoders, each with the pooling of its header. Their matrices have this type; with 32 bits they hardly round.
+/// The encoders, each with the pooling of its header. The matrices of all encoders have this type. With a type of 32
+/// bits, rounding hardly matters.
 pub fn encoders(ty: T) -> Vec<Sketch> {
     vec![bert(ty), nomic_bert(ty), jina_bert(ty)]
 }
@@ -122,7 +123,7 @@ pub fn llama_embed(ty: T) -> Sketch {
     sketch
 }
 
-/// The encoder of a T5. llama.cpp gives it a cache that it does not use.
+/// The encoder of a T5. llama.cpp creates a cache for it, which the encoder does not use.
 pub fn t5_encoder(ty: T) -> Sketch {
     const BUCKETS: u64 = 32;
     let mut sketch = Sketch::new("t5encoder", "alone", DIMS);

@@ -10,8 +10,8 @@ pub const TOKENS: usize = 128_256;
 pub const MERGES: usize = 280_147;
 pub const TENSORS: usize = 723;
 
-/// A header like that of Llama 3.3 70B in Q4_K_M: the same shapes and counts, and invented tokens of about the same
-/// length.
+/// A header like the one of Llama 3.3 70B in Q4_K_M. It has the same shapes and counts, and invented tokens of about
+/// the same length.
 pub fn llama_70b() -> Builder {
     let token = |i: usize| format!("Ġt{i:05x}");
     let merge = |i: usize| format!("Ġ{:03x} {i:04x}", i % 4096);
@@ -169,7 +169,7 @@ pub fn says(error: &Error, words: &[&str]) {
     }
 }
 
-/// Reads everything that a header offers, and ignores errors.
+/// Calls everything that reads from a header, and ignores errors.
 pub fn read_everything(header: &Header) {
     let _ = (header.architecture(), header.file_bytes());
     let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);

@@ -20,7 +20,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub struct Content {
     head: Vec<u8>,
     bytes: u64,
-    /// The hub's hash: sha256 for a file in the large file storage, git's sha1 for any other.
+    /// The hash that the hub announces: sha256 for a file in the large file storage, git's sha1 for any other file.
     pub etag: String,
 }
 
@@ -82,14 +82,14 @@ pub struct Seen {
     pub path: String,
     pub range: Option<Range<u64>>,
     pub authorization: Option<String>,
-    /// Whether the request went to the storage's address instead of the hub's.
+    /// Whether the request went to the address of the storage, and not to the address of the hub.
     pub at_storage: bool,
 }
 
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, Content>,
-    /// A listing in place of that of `files`.
+    /// A listing that is sent in place of the listing of `files`.
     listing: Mutex<Option<String>>,
     /// Pending faults, each with the part of a path that triggers it.
     faults: Mutex<Vec<(String, Fault)>>,
@@ -124,7 +124,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Makes the next requests fail whose path contains `path`: `/api/`, `/resolve/`, `/storage/`, or a file name.
+    /// Makes the next requests fail if their path contains `path`: `/api/`, `/resolve/`, `/storage/`, or a file name.
     pub fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
         self.state.faults.lock().unwrap().extend(faults.into_iter().map(|fault| (path.to_owned(), fault)));
     }
@@ -166,7 +166,7 @@ impl State {
         let mut answer = Reply { state: self, stream, is_head, range, fault };
         match answer.fault {
             Some(Fault::Status(status, header)) => return answer.body(status, header, b""),
-            // No client waits as long as this.
+            // The time is longer than any client waits.
             Some(Fault::Silence) => sleep(Duration::from_secs(3600)),
             _ => {}
         }

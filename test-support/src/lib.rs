@@ -7,8 +7,9 @@
 //! - Other programs: an [`http`] server, a [`hub_server`], an example as a [`program`], and llama-server.
 //! - The process of a test: [`mod@own_process`], [`counting`].
 //!
-//! Its only dependency in the workspace is `autoplace-gguf`, so that the unit tests of every other crate can use it.
-//! Cargo compiles a crate a second time for its unit tests, and the types of the two compilations differ.
+//! This crate depends on only one crate of the workspace, `autoplace-gguf`, so that the unit tests of all other crates
+//! can use it. The reason is that cargo compiles a crate a second time for its unit tests, and the types of the two
+//! compilations differ.
 
 #![allow(missing_docs, reason = "the helpers and fields of tests are named for what they are")]
 

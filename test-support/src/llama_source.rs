@@ -1,4 +1,4 @@
-//! The source of the llama.cpp that was built, found in the same way as by the build script.
+//! The source of the llama.cpp that was built. It is found in the same way as in the build script.
 
 // The build script of a published crate cannot depend on this crate. `#[path]` shares a file of that build script.
 #[path = "../../llama-sys/build/source.rs"]

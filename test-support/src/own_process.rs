@@ -1,11 +1,11 @@
 //! Runs a test in its own process if it reads or changes the state of the whole process: registered devices, counted
-//! allocations, open files. All other tests run side by side.
+//! allocations, open files. All other tests run at the same time in one process.
 
 use std::env;
 use std::process::Command;
 use std::thread;
 
-/// The variable that is set in the test's own process.
+/// The environment variable that is set in the test's own process.
 const CHILD: &str = "AUTOPLACE_TEST_PROCESS";
 
 /// The first statement of a test that needs its own process.
@@ -18,8 +18,8 @@ macro_rules! own_process {
     };
 }
 
-/// Runs the calling test in another process, unless this is that process. Returns whether the test ran there, and
-/// panics if it failed there.
+/// Runs the calling test in another process, unless this process is already the other one. Returns whether the test ran
+/// in another process, and panics if it failed there.
 pub fn ran() -> bool {
     ran_with(&[])
 }

@@ -1,11 +1,12 @@
 //! Plans for tests, written by hand.
 //!
-//! The functions return any type that reads a plan's JSON: the `Plan` of the calling crate's own compilation.
+//! The functions return any type that can be read from a plan's JSON, so that a caller gets the `Plan` of its own
+//! compilation.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A plan with 20 of 33 layers on a card and the others on the host.
+/// A plan with 20 of 33 layers on a card and the other layers on the host.
 pub fn plan<Plan: DeserializeOwned>() -> Plan {
     read(json())
 }

@@ -1,5 +1,5 @@
-//! Models with a block for multi-token prediction. One has random weights, and its drafts are useless. The drafts of
-//! the other are all accepted, but only if each is computed from the right hidden state.
+//! Models with a block for multi-token prediction. One model has random weights, and its drafts are useless. The drafts
+//! of the other model are all accepted, but only if each draft is computed from the right hidden state.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -16,8 +16,8 @@ pub fn random(folder: &Path) -> PathBuf {
 }
 
 /// A model whose blocks add nothing. Each token determines the next one, and the hidden state identifies its token. The
-/// prediction block uses only the hidden state of the previous token: it makes the step from there to its own token,
-/// and the output makes the next step.
+/// prediction block uses only the hidden state of the previous token. The block goes from the previous token to its own
+/// token, and the output goes to the next token.
 pub fn steps(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("glm4moe"), folder)
 }
@@ -33,7 +33,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     let path = random_weights::write(&sketch, folder);
     // The vocabulary has one token for each element of a hidden state.
     let n = usize::try_from(sketch.dims.n_embd).unwrap();
-    // A matrix with one row for each output. A row has at least `n` numbers.
+    // Makes a matrix with one row for each output. A row has at least `n` numbers.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
         let mut numbers = vec![0.0; width * n];
         (0..n).for_each(|from| numbers[to(from) * width + begin + from] = 1.0);
@@ -58,7 +58,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     path
 }
 
-/// The token after `token`. It is a word, and after a word it is the next word in a long cycle.
+/// The token after `token`, which is always a word. After a word, it is the next word in a long cycle.
 fn next(token: usize) -> usize {
     const FIRST_WORD: usize = 259;
     const WORDS: usize = 512 - FIRST_WORD;

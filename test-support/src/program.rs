@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 pub struct Program(pub &'static str);
 
 impl Program {
-    /// The executable: cargo builds a package's examples along with its tests.
+    /// The path of the executable. Cargo builds a package's examples together with its tests.
     pub fn executable(&self) -> PathBuf {
         let test = std::env::current_exe().expect("a test has a path");
         let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");

@@ -1,4 +1,5 @@
-//! One answer in every format (`replies.txt`), written as the format's templates do: reasoning, content and two calls.
+//! The same answer in every format (`replies.txt`), as the format's templates write it. The answer consists of
+//! reasoning, content and two calls.
 
 use std::sync::LazyLock;
 

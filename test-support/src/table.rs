@@ -17,7 +17,7 @@ pub fn parts(column: &'static str) -> impl Iterator<Item = &'static str> {
     column.split(';').map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// The section under a heading, in a file of several tables.
+/// The section under a heading, in a file with several tables.
 pub fn under(file: &'static str, heading: &str) -> &'static str {
     let found = file.split("\n## ").find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
     found.expect(heading)

@@ -34,15 +34,18 @@ const OF_JAVASCRIPT: [&str; 4] = ["openai", "anthropic", "langchain", "ai"];
 /// Programs that drive coding agents. Two of the agents are packages of npm.
 const CODERS: (&str, &[&str]) = ("xtask/clients/coders/requirements.txt", &["aider", "codex", "claude_code"]);
 
-/// Tokens of context for a client. The next constant is for a coding agent, which begins with a long prompt.
+/// Tokens of context for a client.
 const CONTEXT: u32 = 4096;
+/// Tokens of context for a coding agent, which begins with a long prompt.
 const CONTEXT_OF_CODERS: u32 = 65_536;
 
-/// The environment variables for the test. They contain the list of programs, the model's file, the file for the
-/// report, and the packages of the coding agents.
+/// The environment variable that gives the test the list of programs.
 pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
+/// The environment variable that gives the test the model's file.
 pub(crate) const MODEL: &str = "AUTOPLACE_CLIENT_MODEL";
+/// The environment variable that gives the test the file for its report.
 const REPORT: &str = "AUTOPLACE_CLIENTS_REPORT";
+/// The environment variable that gives the test the packages of the coding agents.
 const PACKAGES: &str = "AUTOPLACE_CODERS";
 
 const DOCUMENT: &str = "docs/clients.md";

@@ -27,8 +27,9 @@ const TOKENS_EACH: usize = 4096;
 const ANSWER: usize = 24;
 /// The average number of turns of a conversation.
 const TURNS: usize = 4;
-/// Words of the system message. The next constant is the number of words of each other message.
+/// Words of the system message.
 const SYSTEM: usize = 300;
+/// Words of each other message.
 const MESSAGE: usize = 120;
 
 /// One request of the trace.

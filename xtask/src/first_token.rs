@@ -13,11 +13,13 @@ use anyhow::Result;
 use crate::servers::{Arguments, Kind, Server, Timed, servers};
 use crate::workspace::Workspace;
 
-/// The number of sequences of each server. The next constant is the context that the sequences share.
+/// The number of sequences of each server.
 const SEQUENCES: usize = 8;
+/// Tokens of the context that the sequences share.
 const N_CTX: usize = 8 * 4096;
-/// Tokens of each answer. The next constant is for the answer that is already running when the prompts arrive.
+/// Tokens of each answer.
 const ANSWER: usize = 64;
+/// Tokens of the answer that is already running when the prompts arrive.
 const RUNNING: usize = 400;
 
 /// Prompts that arrive at once, while one other text may be running.

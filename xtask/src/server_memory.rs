@@ -23,16 +23,17 @@ const PLACES: usize = 8;
 const TOKENS_EACH: usize = 2048;
 /// Tokens of each answer.
 const ANSWER: usize = 16;
-/// Tokens of an answer that the client does not read to its end. The next constant is the maximum number of events that
-/// the client reads of such an answer.
+/// Tokens of an answer that the client does not read to its end.
 const LEFT_ANSWER: usize = 160;
+/// The maximum number of events that the client reads of such an answer.
 const EVENTS: usize = 40;
 /// Words of the shortest and of the longest prompt.
 const WORDS: (usize, usize) = (20, 120);
-/// The number of clients that come and go together. The next constants are the number of requests of each client, and
-/// how many times all clients come.
+/// The number of clients that come and go together.
 const CLIENTS: usize = 64;
+/// The number of requests of each client.
 const VISITS: usize = 4;
+/// How many times all clients come.
 const WAVES: usize = 3;
 /// The time that a server has to notice that its clients have left.
 const REST: Duration = Duration::from_secs(3);

@@ -108,7 +108,8 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a command that runs `autoplace serve`. Returns it with its address, `127.0.0.1:8080`.
+    /// Starts a command that runs `autoplace serve`. Returns the running program and the server's address, such as
+    /// `127.0.0.1:8080`.
     pub(crate) fn server(command: &mut Command) -> Result<(Self, String)> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut process = Self(child.with_context(|| format!("cannot start `{}`", line(command)))?);

@@ -12,7 +12,7 @@ from transformers.utils import chat_template_utils
 
 
 class Clock(datetime.datetime):
-    """A clock that shows what the request says."""
+    """A clock that shows the time that the request states."""
 
     shown = (2025, 7, 4, 16, 5, 9)
 
@@ -25,7 +25,7 @@ chat_template_utils.datetime = Clock
 
 
 class Tokenizer(PreTrainedTokenizerBase):
-    """A tokenizer that knows its special tokens and a template: all that `apply_chat_template` asks for."""
+    """A tokenizer with special tokens and a template, which is all that `apply_chat_template` needs."""
 
 
 def render(request):

@@ -1,14 +1,16 @@
-// What clip.cpp reserves for an image of any size: its own loader, which keeps that to itself, is compiled in here.
+// Returns the bytes that clip.cpp reserves for an image of any size. clip.cpp is included here, because its loader does
+// not publish these bytes.
 #include "clip.cpp"
 
-// All bytes. `width` of an image in pixels, of sound in frames.
+// Sizes are in bytes. `width` is in pixels for an image, and in frames for sound.
 struct reserved {
     uint64_t weights;
     uint64_t device;
     uint64_t host;
 };
 
-// A load that allocates no more than addresses, on a device or (null) on the CPU. Returns 0, or 1 after an exception.
+// Loads the file without allocating memory, on a device or, if `device` is null, on the CPU. Returns 0, or 1 after an
+// exception.
 extern "C" int clip_reserve(const char * path, ggml_backend_dev_t device, bool sound, bool fused, int width, int height, int images, reserved * out) {
     try {
         clip_context_params params{};

@@ -1,5 +1,5 @@
 //! Compares the bound of an mmproj's compute buffer with the buffer that clip.cpp reserves. The encoders have published
-//! sizes, and the images have from 4 tokens to the maximum. The devices are the CPU and simulated cards of three
+//! sizes. The images have from 4 tokens up to the maximum. The devices are the CPU and simulated cards of three
 //! families, with and without fused attention. The program prints the lowest and the highest ratio for each encoder. It
 //! fails if a bound is too low or if the bytes of the weights differ.
 
@@ -36,7 +36,7 @@ unsafe extern "C" {
     fn ggml_backend_dev_by_name(name: *const c_char) -> *mut c_void;
 }
 
-/// Images of equal size, their number, and the limit of tokens that makes this size the largest.
+/// Images of equal size: the size, the number of images, and the limit of tokens for which this size is the largest.
 struct Input {
     width: c_int,
     height: c_int,
@@ -44,7 +44,7 @@ struct Input {
     max_tokens: u32,
 }
 
-/// The input for an encoder with a single image size.
+/// The input for an encoder that accepts only one image size.
 fn only(width: c_int, height: c_int, images: c_int) -> Vec<Input> {
     vec![Input { width, height, images, max_tokens: 0 }]
 }

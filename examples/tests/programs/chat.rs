@@ -35,7 +35,7 @@ fn a_template_can_be_a_file() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_stops_the_answer_and_not_the_program() {
-    // The text is longer than a pipe holds, so the program still runs when the signal comes.
+    // The text is longer than the buffer of a pipe, so the program is still running when the signal comes.
     let mut child = CHAT.start(&["--template", "chatml", "-n", "1000000", "--ctx", "65536", "--seed", "1"]);
     let mut input = child.stdin.take().expect("a pipe");
     let mut output = child.stdout.take().expect("a pipe");
@@ -51,6 +51,6 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     let status = child.wait().expect("it ends");
     assert!(status.success(), "{status}");
     let rest = text(&rest);
-    // The rest contains the end of the first answer, perhaps only its line end, and the second answer.
+    // The rest contains the end of the first answer (perhaps only a newline) and the second answer.
     assert!(rest.lines().count() >= 2, "{rest:?}");
 }

@@ -64,10 +64,10 @@ fn a_saved_plan_is_followed_or_refused() {
 fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
-    // The text is longer than a pipe holds, so the program still runs when the signal comes.
+    // The text is longer than the buffer of a pipe, so the program is still running when the signal comes.
     let mut child = GENERATE.start(&["-n", "100000", "--ctx", "65536", "--temp", "0"]);
     let mut out = child.stdout.take().unwrap();
-    // The text comes after the placement, so the handler is installed when it appears.
+    // The text comes after the placement, so the handler is installed when the text appears.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
     test_support::program::interrupt(&child);

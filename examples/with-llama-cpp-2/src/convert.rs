@@ -96,10 +96,10 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
 
 /// The default request, adapted to llama-cpp-2.
 ///
-/// llama-cpp-2 leaves `n_outputs_max` at 0, so llama.cpp allocates logits for every token of a batch instead of one.
-/// With a vocabulary of 128k, these logits take 256 MiB on the output layer's device for an `n_ubatch` of 512, and the
-/// same on the host for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller `n_ubatch` leaves
-/// more memory of a card for layers. llama-cpp-2 also has no setter for a cache of experts.
+/// llama-cpp-2 leaves `n_outputs_max` at 0, so llama.cpp allocates logits for every token of a batch and not only for
+/// one. With a vocabulary of 128k tokens, these logits take 256 MiB on the output layer's device if `n_ubatch` is 512,
+/// and 256 MiB on the host for each 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller
+/// `n_ubatch` leaves more memory of a card for layers. llama-cpp-2 also has no setter for a cache of experts.
 #[must_use]
 pub fn request() -> Request {
     Request::new().n_outputs_max(0).n_batch(512).moe_cache(MoeCache::Off)
@@ -110,7 +110,8 @@ pub fn request() -> Request {
 ///
 /// # Errors
 ///
-/// The errors of [`Planner::plan`]. If the model fits neither a GPU nor the host, it is the error for the first GPU.
+/// The errors of [`Planner::plan`]. If the model fits neither on a GPU nor on the host, the error for the first GPU is
+/// returned.
 pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, plan::Error> {
     let plan_on = |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
     let alone = |gpu: &Gpu| {
@@ -149,7 +150,7 @@ fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
 #[derive(Debug)]
 pub struct ModelParams {
     params: Pin<Box<LlamaModelParams>>,
-    /// llama-cpp-2 stores only the addresses of the patterns.
+    /// The patterns must be kept here, because llama-cpp-2 stores only their addresses.
     _patterns: Vec<CString>,
 }
 
@@ -190,8 +191,8 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
         // An empty list means no device. Without a list, llama.cpp uses all devices, and even a model on the host takes
         // a context and buffers on each GPU.
         .with_devices(&used)?;
-    // The default maps the file only if every device supports it. `with_use_mmap(true)` would map it in any case. Metal
-    // maps more of a file than the GPU's weights (llama-model.cpp, `load_tensors`), which no plan counts.
+    // The default maps the file only if every device supports it. `with_use_mmap(true)` would always map the file.
+    // Metal maps more of a file than the GPU's weights (llama-model.cpp, `load_tensors`), which no plan counts.
     if !plan.context.mmap || gpus.iter().any(|gpu| gpu.backend == "MTL") {
         params = params.with_use_mmap(false);
     }
@@ -255,7 +256,8 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
     };
     let is_it = |device: &&LlamaBackendDevice| match &gpu.device {
         Some(name) => device.name == *name,
-        // The plan's card was not found by ggml: the plan was made for `Machine::detect`, or for a card's name.
+        // The plan has no device name of ggml, because it was made for the result of `Machine::detect` or for a card's
+        // name.
         None => device.backend == gpu.backend && is_gpu(device) && Gpu::new(&device.description).name == gpu.name,
     };
     let names = |devices: Vec<&LlamaBackendDevice>| {

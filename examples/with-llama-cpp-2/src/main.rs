@@ -64,7 +64,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let params = convert::model_params(&plan, &devices)?;
     let model = LlamaModel::load_from_file(&backend, &args.model, &params)
         .context("llama.cpp does not load the model; --verbose shows why")?;
-    // There is one thread for each physical core. A second thread on a core would only wait for the same memory.
+    // There is one thread for each physical core. A second thread on a core would only wait for the memory that both
+    // threads read.
     let cores = machine.host.usable_cores.or(machine.host.physical_cores);
     let threads = cores.map_or(4, |cores| i32::try_from(cores).unwrap_or(i32::MAX));
     let params = convert::context_params(&plan)?.with_n_threads(threads).with_n_threads_batch(threads);

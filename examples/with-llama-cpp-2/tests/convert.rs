@@ -45,7 +45,7 @@ fn gpu_plan(card: Gpu) -> Plan {
     plan_on(&host().with_gpu(card), convert::request())
 }
 
-/// A card in llama-cpp-2's list. The index is that of the CPU, the only device that surely exists.
+/// A card in llama-cpp-2's list. The index is the CPU's, because the CPU is the only device that always exists.
 fn listed(name: &str, description: &str) -> LlamaBackendDevice {
     LlamaBackendDevice {
         index: cpu().index,
@@ -271,7 +271,7 @@ fn the_machine_has_the_gpus_of_the_list_and_nothing_else() {
 #[test]
 fn a_converted_plan_loads_as_it_says() {
     let mut plan = host_plan();
-    // Patterns are read during the load, so they must still exist then.
+    // llama.cpp reads the patterns during the load, so they must still exist at that time.
     plan.overrides = vec![TensorOverride::new(r"blk\.1\.ffn", Place::Host)];
     let mut backend = LlamaBackend::init().unwrap();
     backend.void_logs();

@@ -1,4 +1,4 @@
-//! Every malformed header is a typed error that names the file, the byte and the fault.
+//! Every malformed header gives a typed error that names the file, the byte and the fault.
 
 use autoplace_gguf::{Builder, Error, Header, TensorType};
 use test_support::headers::{Raw, read_everything, says, small};
@@ -49,7 +49,7 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
 #[test]
 fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
     // llama.cpp's reader accepts a product of almost 2^63, and `ggml_new_tensor_impl` then ends the process. The type
-    // has less than a byte per element, so that the file is not rejected for its number of bytes.
+    // takes less than a byte per element, so that the number of bytes is not the reason for the rejection.
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0);

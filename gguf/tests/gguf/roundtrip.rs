@@ -116,7 +116,7 @@ fn getters_return_existing_values_and_none_for_missing_keys() {
     assert_eq!(header.uint("t.u8").unwrap(), Some(200));
     assert_eq!(header.uint("t.u64").unwrap(), Some(1 << 60));
     assert_eq!(header.uint("absent").unwrap(), None);
-    // An array with a number for each layer, or one number for all layers.
+    // The value is an array with a number for each layer, or one number for all layers.
     let per_layer = |suffix: &str, n| header.u32_per_layer(&format!("llama.{suffix}"), n).unwrap();
     assert_eq!(per_layer("attention.head_count_kv", 2), Some(vec![8, 4]));
     assert_eq!(per_layer("attention.sliding_window_pattern", 2), Some(vec![1, 0]));

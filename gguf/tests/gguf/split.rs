@@ -152,7 +152,7 @@ fn a_split_count_of_1_means_a_single_file() {
 #[cfg(unix)]
 #[test]
 fn the_shards_beside_a_link_are_found() {
-    // In the Hugging Face cache, the names are links to files that are named after their hashes.
+    // In the Hugging Face cache, the names are links to files whose names are hashes.
     let dir = tempfile::tempdir().unwrap();
     for (index, shard) in shards().iter().enumerate() {
         let blob = dir.path().join(format!("blob{index}"));

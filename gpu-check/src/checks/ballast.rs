@@ -14,7 +14,7 @@ use crate::models::{self, Written};
 use crate::rig::Rig;
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// Free memory to leave on each card, in GiB; on a simulated card in MiB.
+/// Free memory to leave on each card: in GiB on a real card, in MiB on a simulated card.
 const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
 
 /// Maximum number of additional layers.
@@ -32,12 +32,12 @@ pub(crate) struct Row {
     pub(crate) layers: u32,
     /// Free memory that the plan left on its first card.
     pub(crate) headroom: u64,
-    /// The smallest free memory that this card reported at any stage.
+    /// The smallest free memory that the first card reported at any stage.
     pub(crate) least_free: Option<u64>,
     /// Number of load attempts that failed for lack of memory.
     pub(crate) failed_attempts: usize,
     pub(crate) end: End,
-    /// Number of additional whole layers, without any headroom, with which the end of the context was still reached.
+    /// The number of additional whole layers with which the end of the context was still reached, without any headroom.
     pub(crate) also_safe: u32,
     /// Outcome of the first additional layer that failed.
     pub(crate) one_more: Option<End>,
@@ -82,8 +82,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// The sizes to leave free: all of [`LEFT`]. With limited time on a real card, only two: the largest size with which
-/// the whole model cannot fit, and the smallest with which it may fit.
+/// The sizes to leave free: all sizes of [`LEFT`]. On a real card with limited time, only two sizes: the largest size
+/// with which the whole model cannot fit, and the smallest size with which it may fit.
 fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     let all = LEFT.map(|left| left * unit);
     if setting.size == Size::Small || setting.until.is_none() {
@@ -102,7 +102,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     if row.end != End::Completed {
         return Ok(row);
     }
-    // Adds layers beyond the plan's until one is too many.
+    // Layers are added to the plan's layers until one is too many.
     while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MAX_MORE && setting.ends(0).is_none() {
         let more = row.n_gpu_layers + row.also_safe + 1;
         let end = child::drive(&bare(&job, more), &setting.cache())?.end;

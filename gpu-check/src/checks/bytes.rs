@@ -13,11 +13,13 @@ use crate::models::{self, Written};
 use crate::rig::{Free, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// Maximum product of weights and tokens for filling a context. A large model needs minutes for a long context.
+/// A context is filled only if the product of weight bytes and tokens is at most this number, because a large model
+/// needs minutes for a long context.
 const MAX_FILL: u64 = (5 << 30) * 16384;
 
-/// Stages of a card before a load: either no process has opened the card, or a process has.
+/// The stage of a card before any process has opened it.
 const UNOPENED: &str = "unopened";
+/// The stage of a card that a process has opened, before a load.
 const OPENED: &str = "opened";
 
 /// Tokens to generate after the first prompt.
@@ -69,8 +71,9 @@ impl Card {
         Some(at(UNOPENED)?.saturating_sub(at(OPENED)?))
     }
 
-    /// Bytes that disappeared since the devices were opened, apart from the buffers that llama.cpp counts: after the
-    /// load, and at the last stage. `None` if the card does not report free memory.
+    /// Bytes that disappeared since the devices were opened, without the buffers that llama.cpp counts. The first
+    /// number is for the time after the load, and the second for the last stage. `None` if the card does not report
+    /// free memory.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
         let opened = self.stages.iter().position(|reading| reading.stage == OPENED)?;
@@ -110,8 +113,8 @@ struct Shape {
     flash: bool,
 }
 
-/// The context shapes for the model with this number. With limited time on a real card, these are two shapes, which
-/// differ from model to model.
+/// The context shapes for the model with this number. On a real card with limited time, there are only two shapes,
+/// which differ from model to model.
 fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
     let all = match setting.size {
@@ -151,7 +154,7 @@ fn of_model(
     skipped: &mut Vec<String>,
 ) -> Result<()> {
     for (kind, shape) in shapes(setting, number).iter().enumerate() {
-        // The splits are as many layers as fit, half of them, and the output layer alone.
+        // The splits are: as many layers as fit, half as many, and only the output layer.
         let mut asked = vec![GpuLayers::Auto];
         let mut next = 0;
         while let Some(&layers) = asked.get(next) {
@@ -230,7 +233,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                         stages: Vec::new(),
                     })
                     .collect();
-                // The readings can be compared only if both lists have the same cards.
+                // The readings can be compared only if both lists contain the same cards.
                 if unopened.len() == opened.len() {
                     read(&mut row, UNOPENED, 0, unopened);
                 }

@@ -16,7 +16,7 @@ use crate::models::Written;
 use crate::setting::{Setting, Size, Verdict, first};
 use crate::sweep::{Stage, Sweep};
 
-/// The work at each point, and its context.
+/// The work at each point, and the context for this work.
 struct Shape {
     n_ctx: u32,
     n_prompt: u32,
@@ -102,7 +102,7 @@ impl Cliff {
         Some(at(self.layers())? / at(self.layers().checked_sub(fewer)?)?)
     }
 
-    /// Points that failed after a plan had promised a load.
+    /// The points that failed although a plan had promised that the load fits.
     fn failed(&self) -> Vec<String> {
         let failed = self.measurement.points.iter().filter(|point| self.tried.contains(&point.name));
         failed.filter_map(|point| Some(format!("{}: {}", point.name, point.failure.as_ref()?))).collect()
@@ -159,7 +159,7 @@ impl Cliff {
     }
 }
 
-/// Measured generation speed divided by predicted.
+/// The measured generation speed divided by the predicted speed.
 fn ratio(point: &Point) -> Option<f64> {
     let row = point.generation()?;
     Some(row.speed.median / row.predicted?)

@@ -29,7 +29,7 @@ pub(crate) struct Row {
     pub(crate) end: End,
     /// Number of generated tokens.
     pub(crate) tokens: usize,
-    /// Number of tokens before the first difference from the CPU's text; `None` if there is none.
+    /// The number of tokens before the first difference from the CPU's text; `None` if there is no difference.
     pub(crate) differs_at: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         let mut of_cpu = Vec::new();
         let (mut n_gpu_layers, mut layers) = (0, 0);
         while n_gpu_layers <= layers {
-            // The CPU and one split always run.
+            // The CPU and one split are always measured.
             if let Some(why) = setting.ends(rows.len()).filter(|_| rows.len() > 1) {
                 skipped.push(format!("{n_gpu_layers} layers and more, flash attention {flash}: {why}"));
                 break;

@@ -65,7 +65,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     assert_eq!(json(&out.join("machine.json"))["simulated"], true);
 
-    // The cases are not trivial: some rows of every kind are split between card and host.
+    // The cases are not trivial, because some rows of every kind are split between card and host.
     let is_split = |row: &Value| {
         let on_card = row["n_gpu_layers"].as_u64().unwrap();
         on_card > 0 && on_card < row["layers"].as_u64().unwrap()
@@ -105,7 +105,7 @@ fn every_split_is_measured_beside_a_prediction(out: &Path) {
     let table = fs::read_to_string(out.join("cliff.csv")).unwrap();
     assert_eq!(table.lines().count(), points.len() + 1);
     let picture = fs::read_to_string(out.join("cliff.svg")).unwrap();
-    // The picture shows each point, and shows it again as a share of the fastest.
+    // The picture shows each point twice: as a speed, and as a share of the highest speed.
     assert!(picture.matches("<circle").count() >= 2 * points.len());
 }
 

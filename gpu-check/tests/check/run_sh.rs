@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// The lock is taken while a program is written and while one is started. A starting process inherits its parent's open
-/// files, and a program that is open for writing cannot be started.
+/// The lock is taken while a program is being written and while a program is being started. A starting process inherits
+/// its parent's open files, and a program that is open for writing cannot be started.
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// The programs of any Linux that `run.sh` uses. PATH contains only these.
@@ -116,7 +116,7 @@ impl Bundle {
         said
     }
 
-    /// The calls of cmake, without those that ask for its version.
+    /// The calls of cmake, except for calls that ask for cmake's version.
     fn builds(&self) -> Vec<String> {
         let calls = self.read("cmake.calls");
         calls.lines().filter(|call| *call != "--version").map(str::to_owned).collect()
@@ -229,7 +229,7 @@ fn options_and_exit_code_are_passed_on_and_the_toolkit_is_the_users() {
 #[test]
 fn without_a_card_nothing_is_built_and_no_card_is_visible() {
     let bundle = Bundle::new();
-    // The file is a remain of an earlier run with a card.
+    // An earlier run with a card has left this file.
     bundle.write("bin/libggml-cuda.so", "a library");
     for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();

@@ -1,4 +1,5 @@
-// Stands for the CUDA backend: compiled by the other machine's own compiler, with something to tidy up when it is unwound.
+// Stands for the CUDA backend. The other machine's own compiler compiles this file. When an exception passes through
+// it, an object is destroyed.
 
 #include <string>
 

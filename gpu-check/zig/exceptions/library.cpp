@@ -1,4 +1,4 @@
-// Stands for llama.cpp's libraries: throws, and catches what the program throws through it.
+// Stands for llama.cpp's libraries. It throws exceptions, and catches exceptions that the program throws through it.
 
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-// Stands for the programs with their shim. The exit code is the number of the first thing that went wrong.
+// Stands for the programs with their shim. The exit code is the number of the first step that failed.
 
 #include <cstring>
 #include <exception>
@@ -9,7 +9,7 @@ extern "C" bool library_catches(void (*throws)(), const char * words);
 extern "C" int  backend_passes(void (*throws)());
 extern "C" int  backend_tidied();
 
-// As the shim's, for a failed assertion.
+// The type of a failed assertion, as in the shim.
 struct own : std::exception {
     const char * what() const noexcept override { return "thrown by the program"; }
 };

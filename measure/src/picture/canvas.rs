@@ -20,10 +20,12 @@ pub(super) const WIDTH: u32 = 440;
 pub(super) const MARGIN: i32 = 12;
 /// Height of a line of text.
 pub(super) const LINE: i32 = 19;
-/// The height of letters that the library gets. The next constant is the factor to the font size that the SVG backend
-/// writes: 12.9 units, which are nearly 12 pixels in a picture of 400 pixels.
+/// The height of letters, as it is passed to the library.
 const LETTERS: u32 = 16;
+/// The height of letters in a heading, as it is passed to the library.
 const HEADING: u32 = 19;
+/// The factor from a passed height to the font size that the SVG backend writes. For [`LETTERS`] this gives 12.9 units,
+/// which are nearly 12 pixels in a picture of 400 pixels.
 const WRITTEN: f64 = 1.0 / 1.24;
 /// The width of a letter relative to its height, for the wide letters of common sans-serif fonts.
 const LETTER_WIDTH: f64 = 0.6;

@@ -11,8 +11,9 @@ use super::series::{Series, published};
 use crate::measurement::{MeasuredDevice, Measurement, Point, Row};
 
 const HEAD: i32 = 2 * LINE + 16;
-/// The height of a bar. The next constant is the height of a bar with its line of text.
+/// The height of a bar.
 const BAR: i32 = 14;
+/// The height of a bar with its line of text.
 const DEVICE: i32 = LINE + BAR + 10;
 /// Colours for the curves of other files. If there are more curves than colours, the colours repeat.
 const OTHERS: [Ink; 3] = [BESIDE, COMPUTE, HEADROOM];

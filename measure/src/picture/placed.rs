@@ -9,8 +9,9 @@ use super::canvas::{
     TAKEN, TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
 };
 
-/// The height of a bar. The next constant is the height of a device with its lines of text.
+/// The height of a bar.
 const BAR: i32 = 20;
+/// The height of a device's bar with its lines of text.
 const DEVICE: i32 = 2 * LINE + BAR + 12;
 /// The height of the lines above the bars.
 const HEAD: i32 = 2 * LINE + 22;

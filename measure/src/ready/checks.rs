@@ -16,8 +16,9 @@ const MAX_WAITED: u32 = 8;
 const MAX_OTHERS: u32 = 40;
 /// The percentage of the cores' time that the hypervisor may give to other machines.
 const MAX_STEAL: u32 = 5;
-/// The percentage of ten seconds in which some thread may wait for a core; the next constant is the limit for memory.
+/// The percentage of ten seconds in which some thread may wait for a core.
 const MAX_CPU_PRESSURE: f32 = 25.0;
+/// The percentage of ten seconds in which some thread may wait for memory.
 const MAX_MEMORY_PRESSURE: f32 = 5.0;
 /// The percentage of the time in which a quota may stop this process.
 const MAX_THROTTLED: u32 = 10;

@@ -67,8 +67,8 @@ impl Machine {
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
-    /// Checks that the figures are consistent. Those of a detected machine always are; a machine built by hand should
-    /// be checked before a plan is made for it.
+    /// Checks that the figures are consistent. The figures of a detected machine always are; a machine built by hand
+    /// should be checked before a plan is made for it.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }

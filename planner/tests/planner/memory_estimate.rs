@@ -132,8 +132,8 @@ fn keys_on_another_gpu_are_copied_once_for_all_blocks_that_read_them() {
         .header()
         .unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
-    // Keys of 32 elements in 512 cells, 2 bytes each; keys and index keys of 48 elements together; two states of
-    // floats.
+    // The window has 512 cells with keys of 32 elements of 2 bytes. Keys and index keys together have 48 elements. The
+    // two states consist of floats.
     let window = 32 * 2 * 512;
     let (halves, ones) = (48 * 2 * 256, 48 * 2 * 512);
     let (pending_halves, pending_ones) = (2 * 4 * 32 * 2, 2 * 4 * 32);

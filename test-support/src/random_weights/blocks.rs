@@ -49,7 +49,7 @@ impl Random {
         data
     }
 
-    /// One block (ggml-common.h), with random bits for the quants, and scales at their offsets in the struct.
+    /// One block (ggml-common.h). The quants are random bits, and the scales are at their offsets in the struct.
     fn block(&mut self, ty: T) -> Vec<u8> {
         let bytes = usize::try_from(ty.type_size()).unwrap();
         let mut block: Vec<u8> = (0..bytes).map(|_| (self.bits() >> 32) as u8).collect();
@@ -64,8 +64,8 @@ impl Random {
             }
             other => panic!("no random {other}"),
         };
-        // The K-quants multiply this scale by another one of 6 to 8 bits. The other types multiply it only by the
-        // quant.
+        // The K-quants multiply this scale by another scale of 6 to 8 bits and by the quant. The other types multiply
+        // this scale only by the quant.
         let size = match ty {
             T::Q4_K | T::Q5_K | T::Q6_K | T::IQ4_XS => 0.000_1,
             _ => 0.001,
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// The centre and the spread of a tensor's numbers.
+/// The centre and the spread of the numbers of the tensor with this name.
 fn range(name: &str) -> (f32, f32) {
     if name.contains("norm") && !name.ends_with("bias") {
         (1.0, 0.1)

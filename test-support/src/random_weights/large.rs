@@ -68,7 +68,7 @@ pub fn fill(first: &Path) -> Result<()> {
     })
 }
 
-/// Writes one tensor: its own numbers, or a tile repeatedly.
+/// Writes one tensor, with numbers of its own or with repetitions of a tile.
 fn write(slot: &Slot, tile: Option<&[u8]>) -> Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(slot.path)?;
     file.seek(SeekFrom::Start(slot.offset))?;
@@ -96,7 +96,7 @@ mod tests {
     fn a_tensor_larger_than_a_tile_is_filled_to_its_last_byte() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large.gguf");
-        // The length is not a multiple of the tile's.
+        // The tensor's length is not a multiple of the tile's length.
         let rows = 2 * TILE / 256 + 3;
         Builder::new("llama")
             .tensor("token_embd.weight", TensorType::Q4_K, &[256, rows])

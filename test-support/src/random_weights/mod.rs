@@ -26,7 +26,8 @@ pub fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
     path
 }
 
-/// Writes random values into every tensor of a model's files. They stay finite through the model's blocks.
+/// Writes random values into every tensor of a model's files. With these weights, the model computes only finite
+/// values.
 pub fn fill(path: &Path) {
     let header = Header::open(path).unwrap();
     let mut random = Random::new(1);

@@ -13,7 +13,7 @@ pub struct Block {
     pub fine: T,
     /// The blocks in which these matrices have the type `fine`. In the other blocks they have the type `ty`.
     pub better: Better,
-    /// Vectors as wide as the stream.
+    /// Norms, which are vectors as wide as the stream.
     pub norms: &'static [&'static str],
     pub qk_norms: QkNorms,
     /// The projections that have a bias.
@@ -72,7 +72,7 @@ pub enum QkNorms {
 /// The feed-forward step of a block.
 #[derive(Clone, Copy)]
 pub enum Feed {
-    /// Three matrices of the width in the model's sizes.
+    /// Three matrices, whose width is in the model's sizes.
     Dense,
     /// A router, and `n` experts of width `ff` and type `ty`.
     Experts { n: u64, ff: u64, ty: T },
@@ -122,7 +122,7 @@ impl Sketch {
         if block.sinks {
             self.vector(il, "attn_sinks.weight", dims.n_head);
         }
-        // Experts keep a type that differs from that of the block.
+        // If the type of the experts differs from the type of the block, it stays unchanged.
         let down_of_experts = |ty: T| if block.better == Better::Half && ty == block.ty { down } else { ty };
         match block.feed {
             Feed::Dense => self.feed_forward(il, block.ty, down),

@@ -8,7 +8,8 @@ pub fn named(name: &str) -> Builder {
     filled(name, 896, 2560)
 }
 
-/// The projector of Gemma 3 4B, 12B or 27B, which differ in the width of their embedding, for images of 896 pixels.
+/// The projector of Gemma 3 4B, 12B or 27B, which differ in the width of their embedding, for images with sides of 896
+/// pixels.
 pub fn gemma3(width: u64) -> Builder {
     gemma3_at(896, width)
 }

@@ -1,4 +1,4 @@
-//! Models that nobody trained: short descriptions become GGUF files with a hole for the data.
+//! Models that nobody trained. Short descriptions become GGUF files with a hole for the data.
 //!
 //! Each model has the tensors and keys that llama.cpp's loader requires of its architecture (models/*.cpp). It has no
 //! vocabulary, so that a load without allocation (`no_alloc`) takes milliseconds.
@@ -68,7 +68,7 @@ impl Sketch {
         sketch
     }
 
-    /// The same model with all weights in 32 bits, so that they hardly round.
+    /// The same model with all weights in 32 bits, so that rounding hardly matters.
     pub fn in_floats(mut self) -> Self {
         for (_, ty, _) in &mut self.tensors {
             *ty = T::F32;
@@ -240,8 +240,8 @@ impl Sketch {
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
     }
 
-    /// Marks these weights as multiplied by signs and by Hadamard matrices of this size. llama.cpp makes such matrices
-    /// for their inputs. `widths` are the widths of the weights' rows.
+    /// Marks these weights as already multiplied by signs and by Hadamard matrices of this size. llama.cpp then makes
+    /// such matrices for the inputs of these weights. `widths` are the widths of the weights' rows.
     pub fn folded(&mut self, size: u32, widths: &[i32], weights: &[String]) {
         let n_signs = widths.iter().sum::<i32>();
         let signs: Vec<i32> = (0..n_signs).map(|n| if n % 3 == 0 { -1 } else { 1 }).collect();

@@ -45,8 +45,9 @@ pub fn with_tokens(tokens: &[&str]) -> Sketch {
     sketch
 }
 
-/// A model of this architecture that computes with 32 bits throughout. The number of tokens computed together does not
-/// affect its choices. If activations were rounded to 8 bits, the last bit of a sum could change a choice.
+/// A model of this architecture that computes with 32 bits throughout. So its choices do not depend on the number of
+/// tokens that are computed together. If activations were rounded to 8 bits, the last bit of a sum could change a
+/// choice.
 pub fn in_32_bits(arch: &str) -> Sketch {
     let mut all = models("32 bits").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
@@ -96,7 +97,7 @@ struct Line {
     arch: &'static str,
     name: &'static str,
     dims: Dims,
-    /// The type of the embedding, and that of the output.
+    /// The type of the embedding, and the type of the output.
     ends: (T, Option<T>),
     block: Block,
     /// The parts of the blocks: words, some of them with a value.
@@ -216,7 +217,7 @@ impl Line {
         }
     }
 
-    /// A list over the blocks, with `n` for blocks for which `is` is true, and 0 for the others.
+    /// A list with a number for each block: `n` if `is` returns true for the block, otherwise 0.
     fn where_it(&self, n: u64, is: impl Fn(u64) -> bool) -> Vec<u32> {
         let n = u32::try_from(n).unwrap();
         (0..self.dims.n_layer).map(|il| if is(il) { n } else { 0 }).collect()
@@ -387,7 +388,8 @@ impl Line {
         }
     }
 
-    /// Whether a condition holds for block `il`. A word without a rule here holds if the model's line states it.
+    /// Whether a condition holds for block `il`. A condition without a rule in this function holds if the model's line
+    /// states it.
     fn is_so(&self, condition: &str, il: u64) -> bool {
         match condition {
             "" => true,

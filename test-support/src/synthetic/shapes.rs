@@ -82,7 +82,7 @@ pub const TINY: Shape = Shape {
 };
 
 impl Shape {
-    /// A shape of these sizes; its other properties are those of Llama 3.
+    /// A shape with these sizes, and with the other properties of Llama 3.
     #[allow(clippy::cast_possible_truncation, reason = "models have few blocks")]
     const fn new(name: &'static str, dims: Dims) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Shape {
         }
     }
 
-    /// The file of this shape, without data. Of its vocabulary it has only the size.
+    /// The file of this shape, without data. The file does not contain the vocabulary, only the vocabulary's size.
     pub fn builder(&self) -> Builder {
         let dims = Dims {
             n_layer: self.n_layer.into(),

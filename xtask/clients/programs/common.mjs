@@ -1,5 +1,5 @@
-// What all programs of this folder share: `program URL MODEL`. Each trial becomes a line of JSON on stdout, which
-// `cli/tests/program/serve_client.rs` reads.
+// Code that all programs of this folder share. Their usage is `program URL MODEL`. Each trial is a line of JSON on
+// stdout, which `cli/tests/program/serve_client.rs` reads.
 
 import { readFileSync } from "node:fs";
 

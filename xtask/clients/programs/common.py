@@ -24,7 +24,7 @@ question = "What is this?"
 
 
 def plainly(path, body):
-    """The answer to a request that no client has touched."""
+    """The server's answer to a request that is sent without a client library."""
     head = {"content-type": "application/json"}
     request = urllib.request.Request(url + path, json.dumps({"model": model, "temperature": 0, **body}).encode(), head)
     with urllib.request.urlopen(request) as answer:
@@ -32,21 +32,21 @@ def plainly(path, body):
 
 
 def seen_in_chat():
-    """What the model says of the picture over chat completions."""
+    """The model's words about the picture, requested through chat completions."""
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
     said = [{"role": "user", "content": [image, {"type": "text", "text": question}]}]
     return plainly("/chat/completions", {"messages": said, "max_tokens": 12})["choices"][0]["message"]["content"]
 
 
 def seen_in_messages():
-    """What the model says of the picture over Anthropic's messages."""
+    """The model's words about the picture, requested through Anthropic's messages."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}
     said = [{"role": "user", "content": [image, {"type": "text", "text": question}]}]
     return plainly("/messages", {"messages": said, "max_tokens": 12})["content"][0]["text"]
 
 
 class Client:
-    """A client, by its package, on one of the server's APIs."""
+    """A client, named by its package, that uses one of the server's APIs."""
 
     def __init__(self, package, surface, name=None, version=None):
         self.client = name or package
@@ -55,7 +55,7 @@ class Client:
 
     @contextlib.contextmanager
     def tries(self, what):
-        """Reports what goes wrong inside, and goes on."""
+        """Reports an error that is raised inside, and continues."""
         error = None
         try:
             yield

@@ -10,7 +10,7 @@ import urllib.parse
 
 
 def literal(value):
-    """A schema, or a grammar, of this value alone."""
+    """A schema or a grammar that allows only this value."""
     if isinstance(value, str):
         return f"root ::= {json.dumps(value)}"
     properties = {name: {"const": it} for name, it in value.items()}
@@ -18,7 +18,7 @@ def literal(value):
 
 
 def results(request):
-    """How many calls of the conversation have their results."""
+    """The number of calls in the conversation that have results."""
     items = list(request.get("input") or [])
     for message in request.get("messages") or []:
         content = message.get("content")
@@ -50,7 +50,7 @@ def direct(request, turns):
 
 @contextlib.contextmanager
 def scripted(server, turns):
-    """The address of the proxy, and a list that holds the status of each answer."""
+    """The address of the proxy, and a list to which the status of each answer is added."""
     host = urllib.parse.urlsplit(server).netloc
     answered = []
 

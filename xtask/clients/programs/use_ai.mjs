@@ -1,5 +1,6 @@
-// The AI SDK with three providers: OpenAI's (responses), Anthropic's (messages), and the one for compatible servers (chat
-// completions). Text, a stream, a typed answer, a forced tool, a tool whose result goes back, and a picture.
+// The AI SDK with three providers: OpenAI's (responses), Anthropic's (messages), and the provider for compatible
+// servers (chat completions). It tries text, a stream, a typed answer, a forced tool, a tool whose result is sent back,
+// and a picture.
 
 import assert from "node:assert";
 import { createAnthropic } from "@ai-sdk/anthropic";
@@ -55,14 +56,14 @@ async function use(tries, provider, options, more = []) {
         const content = [{ type: "image", image: picture, mediaType: "image/png" }, { type: "text", text: question }];
         const messages = [{ role: "user", content }];
         const greedy = { model: provider(model), messages, maxOutputTokens: 12, temperature: 0, maxRetries: 0 };
-        // A request without a client shows the model the same.
+        // The answer about the same picture must be the same without this client.
         assert.equal((await generateText(greedy)).text, await seenInChat());
     });
 }
 
 const compatible = createOpenAICompatible({ name: "served", baseURL, apiKey, supportsStructuredOutputs: true });
 await use(client("@ai-sdk/openai-compatible", "chat completions"), compatible, {});
-// The result goes back with the call itself, or by a reference to the stored call.
+// The result is sent back with the call itself, or with a reference to the stored call.
 const [unstored, stored] = [false, true].map((store) => ({ openai: { parallelToolCalls: false, store } }));
 await use(client("@ai-sdk/openai", "responses"), createOpenAI({ baseURL, apiKey }), stored, [unstored]);
 const one = { anthropic: { disableParallelToolUse: true } };

@@ -1,4 +1,5 @@
-// Anthropic's client for JavaScript: text, a stream, a typed answer by Zod, a forced tool and its result, a count, and a picture.
+// Anthropic's client for JavaScript: text, a stream, a typed answer by Zod, a forced tool and its result, a count, and
+// a picture.
 
 import assert from "node:assert";
 import Anthropic from "@anthropic-ai/sdk";
@@ -49,7 +50,7 @@ if (sees) {
         const content = [image, { type: "text", text: question }];
         const said = [{ role: "user", content }];
         const seen = await api.messages.create({ model, messages: said, max_tokens: 12, temperature: 0 });
-        // Another surface shows the model the same.
+        // Through another API, the answer about the same picture must be the same.
         assert.equal(seen.content[0].text, await seenInChat());
     });
 }

@@ -21,7 +21,7 @@ one_call = {"type": "any", "disable_parallel_tool_use": True}
 
 
 def strict(kind, value):
-    """Checks a value against the SDK's type, which the client itself does not."""
+    """Checks a value against the SDK's type, because the client itself does not check it."""
     TypeAdapter(kind).validate_python(value.model_dump())
 
 
@@ -99,5 +99,5 @@ if sees:
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}
         parts = [image, {"type": "text", "text": question}]
         seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, extra_body=greedy).content[0].text
-        # The model must get the same prompt through another API.
+        # Through another API, the answer about the same picture must be the same.
         assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

@@ -1,4 +1,5 @@
-// LangChain for JavaScript on both of OpenAI's APIs: text, a stream, typed answers, a forced tool and its result, a picture.
+// LangChain for JavaScript on both of OpenAI's APIs: text, a stream, typed answers, a forced tool and its result, a
+// picture.
 
 import assert from "node:assert";
 import { HumanMessage, ToolMessage } from "@langchain/core/messages";
@@ -30,7 +31,7 @@ for (const [surface, useResponsesApi] of [["chat completions", false], ["respons
     });
     let called;
     await tries("call", async () => {
-        // On responses, this client forces a tool by its name only: it leaves "any" and "required" out of the request.
+        // On responses, this client can force a tool only by name: it leaves "any" and "required" out of the request.
         called = await chat.bindTools([weather], { tool_choice: "weather", parallel_tool_calls: false }).invoke(prompt);
         assert(called.tool_calls[0].args.days <= 9);
     });
@@ -42,7 +43,7 @@ for (const [surface, useResponsesApi] of [["chat completions", false], ["respons
     await tries("a picture", async () => {
         const greedy = new ChatOpenAI({ ...options, maxTokens: 12, temperature: 0 });
         const content = [{ type: "image_url", image_url: { url: pictureUrl } }, { type: "text", text: question }];
-        // A request without a client shows the model the same.
+        // The answer about the same picture must be the same without this client.
         assert.equal((await greedy.invoke([new HumanMessage({ content })])).text, await seenInChat());
     });
 }

@@ -1,4 +1,4 @@
-"""LlamaIndex by OpenAILike: text, a stream, a forced tool and its result."""
+"""LlamaIndex with OpenAILike: text, a stream, a forced tool and its result."""
 
 from common import Client, key, model, prompt, tokens, url
 from llama_index.core.llms import ChatMessage

@@ -44,7 +44,7 @@ if (sees) {
         const content = [{ type: "image_url", image_url: { url: pictureUrl } }, { type: "text", text: question }];
         const messages = [{ role: "user", content }];
         const seen = await api.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0 });
-        // Another surface shows the model the same.
+        // Through another API, the answer about the same picture must be the same.
         assert.equal(seen.choices[0].message.content, await seenInMessages());
     });
 }
@@ -79,7 +79,7 @@ if (sees) {
         const image = { type: "input_image", detail: "auto", image_url: pictureUrl };
         const input = [{ role: "user", content: [image, { type: "input_text", text: question }] }];
         const seen = await api.responses.create({ model, input, max_output_tokens: 12, temperature: 0 });
-        // Another surface shows the model the same.
+        // Through another API, the answer about the same picture must be the same.
         assert.equal(seen.output_text, await seenInChat());
     });
 }

@@ -29,7 +29,7 @@ def parse(**more):
 
 
 def create(**more):
-    """For free text: `parse` raises where a text reaches the limit, and a random one may."""
+    """For free text. `parse` raises an error if a text reaches the limit, and a random text may reach it."""
     return client.chat.completions.create(**{"model": model, "messages": said, "max_tokens": tokens, **more}).choices[0].message
 
 
@@ -62,5 +62,5 @@ if sees:
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
         parts = [image, {"type": "text", "text": question}]
         seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, temperature=0).content
-        # The model must get the same prompt through another API.
+        # Through another API, the answer about the same picture must be the same.
         assert seen and seen == seen_in_messages(), (seen, seen_in_messages())

@@ -19,7 +19,7 @@ weather = {
 
 
 def strict(kind, value):
-    """Checks a value against the SDK's type, which the client itself does not."""
+    """Checks a value against the SDK's type, because the client itself does not check it."""
     TypeAdapter(kind).validate_python(value.model_dump(by_alias=True))
 
 
@@ -103,5 +103,5 @@ if sees:
         image = {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{picture}"}
         parts = [image, {"type": "input_text", "text": question}]
         seen = create(input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0).output_text
-        # The model must get the same prompt through another API.
+        # Through another API, the answer about the same picture must be the same.
         assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

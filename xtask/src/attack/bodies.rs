@@ -41,7 +41,7 @@ pub(super) fn text(part: &str, bytes: usize) -> String {
     format!("\"{}\"", part.repeat((bytes - 100) / part.len()))
 }
 
-/// A conversation of one message with this content.
+/// A conversation with a single message, which has this content.
 pub(super) fn messages(content: &str) -> String {
     format!(r#""messages": [{{"role": "user", "content": {content}}}]"#)
 }

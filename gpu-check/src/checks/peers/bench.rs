@@ -13,7 +13,7 @@ use crate::models::{self, Written};
 use crate::peer::Work;
 use crate::setting::Setting;
 
-/// The explanation of the numbers.
+/// The explanation of the numbers in the result.
 pub(super) const LOOP: &str = "llama.cpp's packaged source has no llama-bench: its protocol (test_prompt, test_gen, a warm-up, an empty memory for \
 each) is carried out by the same library calls, in the same process, in turns with the session, on the same split, threads, batches and \
 types. It chooses no tokens; the session looks for the likeliest. \
@@ -32,7 +32,7 @@ pub(super) struct Loop {
     /// The speeds of each round, first of the prompt, then of the generation.
     pub(super) ours: Vec<(f64, f64)>,
     pub(super) theirs: Vec<(f64, f64)>,
-    /// The medians of our speed divided by theirs, first for the prompt, then for the generation.
+    /// The medians of our speed divided by llama.cpp's, first for the prompt, then for the generation.
     pub(super) ours_by_theirs: Option<(f64, f64)>,
 }
 
@@ -72,7 +72,7 @@ impl Loop {
     }
 }
 
-/// Our speed divided by theirs, for each round.
+/// Our speed divided by llama.cpp's, for each round.
 fn by_pairs(ours: &[(f64, f64)], theirs: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pairs = ours.iter().zip(theirs);
     pairs.map(|(ours, theirs)| (ours.0 / theirs.0, ours.1 / theirs.1)).collect()

@@ -16,12 +16,12 @@ use crate::setting::{SIM_HEADROOM, Setting};
 /// The memory that llama.cpp's fit leaves free on each device by default (common/common.h, `fit_params_target`).
 pub(super) const MARGIN: u64 = mib(1024);
 
-/// Number of processes of each side that only determine a split.
+/// For each side, the number of processes that only determine a split.
 const ASKED: usize = 3;
 /// Repetitions in each of these processes.
 const AGAIN: usize = 3;
 
-/// The explanation of the numbers.
+/// The explanation of the numbers in the result.
 pub(super) const FIT: &str = "llama.cpp's fit is common/fit.cpp of the same source, asked for the same context and one row of logits, with its own \
 default margin on a real card and our headroom on a simulated one. Both splits are loaded and computed with by llama.cpp's own calls. Times \
 to a split begin when the devices are open.";
@@ -38,8 +38,8 @@ pub(super) struct Fit {
     pub(super) theirs: Found,
 }
 
-/// The results of a side. Times are in milliseconds from the question to the split, with open devices. Sizes are in
-/// bytes.
+/// The results of a side. Times are in milliseconds, from the question to the split; the devices are already open.
+/// Sizes are in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Found {
     pub(super) end: End,
@@ -50,9 +50,11 @@ pub(super) struct Found {
     pub(super) fresh_ms: Vec<f64>,
     /// The times of the later questions.
     pub(super) warm_ms: Vec<f64>,
-    /// Free memory of each card before the load, after it, and with a full context.
+    /// Free memory of each card before the load.
     pub(super) opened: Vec<Free>,
+    /// Free memory of each card after the load.
     pub(super) loaded: Vec<Free>,
+    /// Free memory of each card when the context is full.
     pub(super) full: Vec<Free>,
     /// Tokens in the context at the end.
     pub(super) depth: usize,
@@ -91,7 +93,7 @@ impl Fit {
         Ok(Self { model: model.name.clone(), model_bytes: model.bytes, n_ctx: shape.n_ctx, margin, ours, theirs })
     }
 
-    /// A sentence with our results and then theirs.
+    /// A sentence with our results, followed by llama.cpp's.
     pub(super) fn words(&self) -> String {
         let (ours, theirs) = (&self.ours, &self.theirs);
         let fresh = |found: &Found| median(found.fresh_ms.iter().copied());

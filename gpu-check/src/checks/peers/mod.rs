@@ -41,7 +41,7 @@ const fn shape(size: Size) -> Shape {
     }
 }
 
-/// The memory of a card, compared with that of a model.
+/// The memory of a card, compared with the memory that a model needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// More than the model needs.

@@ -234,8 +234,9 @@ impl ConditionsWatch {
 /// Running totals, in the units of the files that they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
-    /// Ticks that all processes used, and ticks that the hypervisor gave to other machines.
+    /// Ticks that all processes used.
     busy: Option<u64>,
+    /// Ticks that the hypervisor gave to other machines.
     steal: Option<u64>,
     cores: u64,
     /// Ticks that this process used.

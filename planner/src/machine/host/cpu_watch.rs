@@ -32,7 +32,7 @@ pub struct CpuWatch {
 #[derive(Debug)]
 struct Watched {
     file: File,
-    /// Whether the file is the process's status. Only its line of allowed processors matters.
+    /// Whether the file is the process's status. Only the line with the allowed processors matters.
     is_status: bool,
     held: Vec<u8>,
 }

@@ -79,8 +79,8 @@ impl Driver {
         }
     }
 
-    /// The programs that have opened the card at this address. `None` if the driver does not report them, and for a
-    /// card in MIG mode, whose list covers all its slices.
+    /// The programs that have opened the card at this address. `None` if the driver does not report them. `None` also
+    /// for a card in MIG mode, because its list covers all slices.
     ///
     /// This query takes longer than the other queries, because it asks for the name of each process.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {

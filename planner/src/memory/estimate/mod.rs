@@ -56,9 +56,9 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
-    /// Bytes of the cache of experts over all GPUs. The next field: the largest number of experts that a token uses in
-    /// a layer.
+    /// Bytes of the cache of experts over all GPUs.
     moe_cache_size: u64,
+    /// The largest number of experts that a token uses in a layer.
     n_expert_used: u32,
 }
 

@@ -149,7 +149,8 @@ impl WeightTable {
         table
     }
 
-    /// The table with weights placed apart from their layer: `place` returns the new place of the weight with a name.
+    /// The table with weights placed apart from their layer: given a weight's name, `place` returns the new place, if
+    /// there is one.
     ///
     /// llama.cpp matches the name alone, so input tensors, the output and the copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).

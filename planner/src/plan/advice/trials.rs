@@ -19,7 +19,7 @@ impl Planner<'_> {
         self.plan().ok()
     }
 
-    /// The same planner with a change.
+    /// The same planner after a change to its model, machine or request.
     pub(super) fn with(mut self, change: &ChangeKind) -> Self {
         match change {
             ChangeKind::KvType(ty) => self.request = self.request.kv_cache(KvCache::Given).kv_types(*ty, *ty),

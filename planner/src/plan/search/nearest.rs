@@ -1,5 +1,5 @@
-//! The paths that are one step better than the chosen path and explain the choice. If no path fits, the path that comes
-//! closest.
+//! The paths that are one step better than the chosen path and explain the choice. If no path fits, this module finds
+//! the path that comes closest to fitting.
 
 use crate::plan::Error;
 use crate::plan::halving::least_that;

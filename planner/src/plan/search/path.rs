@@ -48,7 +48,7 @@ impl CostToGo {
     }
 }
 
-/// A path, or the beginning of one.
+/// A whole path, or the beginning of a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Path {
     /// Indices of the setting and of the order of GPUs.

@@ -9,8 +9,9 @@ use crate::profile::ModelProfile;
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) params: ContextParams,
-    /// How many times the ubatch was doubled, and how many times it was halved.
+    /// How many times the ubatch was doubled.
     pub(super) doubled: u32,
+    /// How many times the ubatch was halved.
     pub(super) halved: u32,
     /// Whether the cache is on the host although the request keeps it with the layers.
     pub(super) kv_moved: bool,

@@ -32,11 +32,13 @@ const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 #[derive(Clone)]
 pub(super) struct SettingCosts<'a> {
     pub(super) params: ContextParams,
-    /// How many times the ubatch was doubled, and how many times it was halved; whether the cache was moved to the
-    /// host; and how many allowed cache types are wider than this one.
+    /// How many times the ubatch was doubled.
     pub(super) doubled: u32,
+    /// How many times the ubatch was halved.
     pub(super) halved: u32,
+    /// Whether the cache was moved to the host.
     pub(super) kv_moved: bool,
+    /// How many allowed cache types are wider than this one.
     pub(super) smaller_kv: u32,
     /// The share that is added to the seconds because of a smaller type of the cache.
     pub(super) surcharge: f64,

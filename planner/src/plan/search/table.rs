@@ -62,9 +62,9 @@ pub(super) struct GpuTable {
     part_seconds: Vec<Vec<f64>>,
     /// Running maxima of `part_seconds`.
     part_peaks: Vec<Vec<f64>>,
-    /// Bytes for everything on the GPU. The next field has the bytes that are left for weights and caches, by the role
-    /// of a run.
+    /// Bytes for everything on the GPU.
     pub(super) budget: u64,
+    /// Bytes that are left for weights and caches, by the role of a run.
     pub(super) rooms: [u64; ROLES],
 }
 

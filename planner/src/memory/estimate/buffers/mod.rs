@@ -93,16 +93,18 @@ pub(super) struct Buffers {
     /// The number of blocks that add a relative position bias to the scores. The attention of such blocks is never
     /// fused (`build_attn_mha`).
     relative_bias_blocks: u128,
-    /// Whether keys are compressed. The next field: whether attention has weights of its own, which keep it on the GPU.
+    /// Whether keys are compressed.
     compressed: bool,
+    /// Whether attention has weights of its own. Such weights keep attention on the GPU.
     has_attention_weights: bool,
     /// Whether attention and the feed-forward step have the same input, which leaves the allocator fewer gaps.
     shares_input: bool,
     offload_kqv: bool,
-    /// Whether a GPU computes with the host's weights. The three fields: in general; for the blocks, in a batch of this
-    /// size; for the output matrix.
+    /// Whether GPUs may compute with the host's weights.
     op_offload: bool,
+    /// Whether a GPU computes with the host's weights of blocks, for a batch of this size.
     offloads_blocks: bool,
+    /// Whether a GPU computes with the host's output matrix.
     offloads_output: bool,
     /// Whether the matrices that rotate quantised keys and values are on the host, where the cache is. The first GPU
     /// then borrows them (llama-kv-cache.cpp, `init_rotation`).
@@ -111,9 +113,9 @@ pub(super) struct Buffers {
     may_repack: bool,
     converts_kv: (bool, bool),
     adapter_products: u128,
-    /// Bytes of all adapters and, in the next field, of those factors of the adapters that change the embedding. A GPU
-    /// may get copies of both.
+    /// Bytes of all adapters, of which a GPU may get copies.
     adapter_bytes: u128,
+    /// Bytes of the adapter factors that change the embedding, of which a GPU may get copies.
     adapter_embedding_bytes: u128,
     gpus: Vec<Family>,
     /// Whether the load has tensor overrides.
@@ -122,9 +124,9 @@ pub(super) struct Buffers {
     deepstack: u128,
     /// A separate input for each block.
     per_layer: u128,
-    /// Whether no block keeps a cache and all tokens attend to each other. The next field: whether some block uses the
-    /// cache of another.
+    /// Whether no block keeps a cache and all tokens attend to each other.
     cacheless: bool,
+    /// Whether some block uses the cache of another block.
     reuses_caches: bool,
     /// Whether the formula was fitted on all kinds of the model's blocks.
     pub(super) fitted: bool,
@@ -419,9 +421,9 @@ impl PlacementView<'_> {
 #[derive(Default)]
 struct Step {
     attention: u128,
-    /// Scores in the step of `attention`. The next field: other scores that exist at the same time only in Vulkan's
-    /// chunks.
+    /// Scores in the step of `attention`.
     scores: u128,
+    /// Other scores, which exist at the same time only in Vulkan's chunks.
     other_scores: u128,
     feed_forward: u128,
     logits: u128,
