@@ -36,7 +36,7 @@ struct Options {
 #[derive(Debug, Clone)]
 pub(crate) struct Arrangement {
     pub(crate) choices: Vec<Choice>,
-    /// The models that change, in an order in which no device ever exceeds its free bytes.
+    /// The models that change. In this order, no device ever exceeds its free bytes.
     pub(crate) order: Vec<usize>,
     pub(crate) price: f64,
 }
@@ -227,7 +227,7 @@ fn choices(
             for other in rungs.iter().filter(|other| other.held != rung.held) {
                 let waits = model.texts > 0 && !model.moves;
                 if !waits && model.texts.min(rung.sequences()) > other.sequences() {
-                    // Running texts would have no place there.
+                    // There, the texts that are running would have no place.
                     continue;
                 }
                 // During a move, the running texts wait, and so do requests that arrive.
