@@ -6,8 +6,8 @@
 //!
 //!     AUTOPLACE_BENCH_MODEL=model.gguf AUTOPLACE_BENCH_DEPTH=4000 cargo bench -p autoplace-benches --bench prompt_store
 //!
-//! Besides a path, the model may be `windowed` or `hybrid`: a small one with random weights. The measurements can be
-//! chosen: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two too:
+//! Instead of a path, the model may be `windowed` or `hybrid`: a small model with random weights. Arguments select the
+//! measurements: `... --bench prompt_store -- first-token`, `throughput` or `stall`, and the stores of the latter two:
 //! `... -- throughput memory full folder`, `... -- stall none memory folder`.
 
 mod paired;
@@ -168,8 +168,8 @@ fn first_tokens(path: &Path, name: &str, depth: usize, folder: &Path) {
     }
 }
 
-/// Texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and in its
-/// folder: otherwise the next run would pay for them.
+/// Generates texts that share nothing, on eight places. The time ends when their `copied` bytes are in the store, and
+/// in its folder: otherwise the next run would pay for them.
 fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore, u64)>) -> Run {
     let (count, prompt, n) = if is_measured() { (16, 64, 16) } else { (9, 20, 4) };
     let before = store.map(|(store, _)| store.usage().copied_bytes);
@@ -198,7 +198,7 @@ fn texts(engine: &Engine, model: &Model, first: u32, store: Option<(&PromptStore
 fn throughput(path: &Path, name: &str, folder: &Path, is_chosen: impl Fn(&str) -> bool) {
     let kinds = [
         ("memory", "memory", PromptStore::new(MEMORY)),
-        // Each text evicts earlier ones.
+        // With this size, each text evicts earlier ones.
         ("full", "memory, full", PromptStore::new(64 << 20)),
         ("folder", "memory and a folder", store(folder)),
     ];
@@ -272,7 +272,7 @@ fn stall(path: &Path, name: &str, depth: usize, folder: &Path, is_chosen: impl F
         let builder = builder(path, 2, each);
         let builder = kept.clone().into_iter().fold(builder, ModelBuilder::prompt_store);
         let model = builder.load().expect("the model loads");
-        // A text runs ahead of its reader by few tokens, so that waits are those of the engine.
+        // A text may run ahead of its reader by only a few tokens, so the measured waits are those of the engine.
         let engine = Engine::builder(&model).prompt_chunk(512).ahead(4096).start().expect("the context is free");
         let asked = std::env::var("AUTOPLACE_BENCH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
         let rounds = if is_measured() { asked.unwrap_or(3) } else { 1 };

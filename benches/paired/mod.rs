@@ -43,8 +43,8 @@ pub(crate) struct Paired {
     /// The 95 % confidence interval of the ratio (Wilcoxon's signed ranks).
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) interval: (f64, f64),
-    /// Microseconds by which the fastest round of the first way is slower than that of the second. Other work of the
-    /// machine can only slow both down.
+    /// The difference in microseconds between the fastest rounds of both ways; positive if the first way is slower.
+    /// Other work on the machine can only slow a round down.
     #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }

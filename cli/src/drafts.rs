@@ -35,7 +35,7 @@ impl DraftOptionArgs {
         options
     }
 
-    /// The same options as flags of llama.cpp.
+    /// These options, written as llama.cpp's flags.
     pub(crate) fn words(&self) -> Vec<String> {
         let ty = |ty: KvType| ty.tensor_type().name().to_lowercase();
         let options = self.options();

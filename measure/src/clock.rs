@@ -1,4 +1,4 @@
-//! The clock that spaces out the runs of a readiness check: the computer's, or a test's.
+//! The clock by which a readiness check spaces its runs: the computer's clock, or a clock of a test.
 
 use std::thread;
 use std::time::{Duration, Instant};

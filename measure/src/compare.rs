@@ -1,17 +1,18 @@
-//! Compares the speeds of two placements, and tells a difference from noise.
+//! Compares the speeds of two placements, and distinguishes a real difference from noise.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::measurement::{Measurement, Row};
 
-/// The speed of `after` as a multiple of that of `before`: the mean over rounds, each of which loads both placements.
+/// The speed of `after` as a multiple of the speed of `before`. It is the mean over rounds; each round loads both
+/// placements.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ratio {
     /// The computation, in llama-bench's notation: `tg256 @ d2048`.
     pub name: String,
-    /// Tokens per second of `after` divided by those of `before`: the geometric mean of the rounds.
+    /// The tokens per second of `after` divided by the tokens per second of `before`: the geometric mean of the rounds.
     pub ratio: f64,
     /// The 95 % confidence interval of the true ratio (Student's t over the logarithms of the rounds); `None` with
     /// fewer than two rounds.
@@ -19,7 +20,7 @@ pub struct Ratio {
 }
 
 impl Measurement {
-    /// Compares two points pair by pair, for prompts and for generation at each depth.
+    /// Compares the rows of two points: prompts, and generation at each depth.
     ///
     /// `None` if a point with one of these names is missing.
     pub fn compare(&self, before: &str, after: &str) -> Option<Vec<Ratio>> {

@@ -27,9 +27,9 @@ pub struct Conditions {
     /// The maximum of the bytes that a driver kept in the host's memory for a GPU (Windows).
     #[serde(default)]
     pub on_host: Option<u64>,
-    /// The percentage of ten seconds in which a thread waited for a core (Linux).
+    /// The largest percentage of a ten-second period in which a thread waited for a core (Linux).
     pub cpu_pressure: Option<f32>,
-    /// The percentage of ten seconds in which a thread waited for memory (Linux).
+    /// The largest percentage of a ten-second period in which a thread waited for memory (Linux).
     pub memory_pressure: Option<f32>,
     /// Pages that the system read back from swap during the measurement (Linux).
     pub swapped_in: Option<u64>,
@@ -41,14 +41,15 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// The minimum of the free bytes of each device of the model. These devices come first in the source's list.
+    /// The minimum of the free bytes of each device of the model. These devices come first in the list of the sampled
+    /// devices.
     least_free: Vec<Option<u64>>,
     proc: PathBuf,
     swapped: Option<[u64; 2]>,
 }
 
 impl Observer {
-    /// Watches this model, on the host that `{root}/proc` describes.
+    /// Watches this model on the host that `{root}/proc` describes.
     pub(super) fn new(model: &Model, root: &Path) -> Self {
         let mut source = ModelSource::new(model);
         source.watched();
@@ -62,7 +63,7 @@ impl Observer {
         &self.least_free
     }
 
-    /// Adds the current state, and the pages swapped since the last call.
+    /// Adds the current state, and the pages that were swapped since the last call, to `conditions`.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
         if let Some(mut sample) = self.source.sample(false) {
             sample.devices.truncate(self.least_free.len());

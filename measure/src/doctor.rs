@@ -1,4 +1,4 @@
-//! The diagnosis of a slow model, with one rule for each cause and the evidence that the rule needs.
+//! The diagnosis of a slow model. There is one rule for each cause, with the evidence that the rule needs.
 
 use autoplace::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
 use autoplace::memory::{KvType, WSL_HEADROOM};
@@ -16,11 +16,11 @@ pub struct Finding {
     pub cause: FindingCause,
     /// The evidence, in a sentence.
     pub evidence: String,
-    /// A way to fix it, as a command if possible.
+    /// A way to remove the cause, as a command if possible.
     pub remedy: Option<String>,
 }
 
-/// Why a model is slow. The variants are in order of severity, the worst first.
+/// The reason why a model is slow. The variants are in order of severity, and the worst comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -77,9 +77,10 @@ pub enum FindingCause {
 const MIN_NORMAL_SHARE: f64 = 0.75;
 /// Bytes that a driver usually keeps on the host for a card.
 const USUAL_ON_HOST: u64 = 256 << 20;
-/// Without a model, other programs are reported if they use more than one part in this many of a card's memory.
+/// If there is no model, other programs are reported if they use more than this fraction (one part in 10) of a card's
+/// memory.
 const NOTABLE_PART: u64 = 10;
-/// The percentage of ten seconds in which some thread waits for a core. Above it, the processor counts as busy.
+/// The processor counts as busy if some thread waits for a core during more than this percentage of ten seconds.
 const BUSY_PRESSURE: f32 = 25.0;
 
 fn finding(cause: FindingCause, evidence: String, remedy: impl Into<String>) -> Finding {
@@ -125,7 +126,7 @@ impl Evidence {
     fn unused_cards(&self) -> impl Iterator<Item = Finding> {
         self.machine.unused_gpus.iter().filter_map(|unused| {
             let remedy = match &unused.reason {
-                // The card is used under another name.
+                // Under another name, the card is in use.
                 UnusedReason::SameAs { .. } => return None,
                 UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
@@ -216,7 +217,7 @@ impl Evidence {
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
             let programs = gpu.processes.iter().flatten().filter_map(|program| program.bytes);
-            // Without a known program, all bytes that are not free count.
+            // If no program is known, all bytes that are not free count.
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
@@ -268,8 +269,8 @@ impl ModelEvidence {
         format!("'{}'", path.replace('\'', r"'\''"))
     }
 
-    /// A command that plans the model with these flags in place of its own. A comment lists settings that no flag can
-    /// express.
+    /// A command that plans the model again, with these flags in place of the corresponding settings. A comment in the
+    /// command lists the settings that no flag can express.
     fn asking(&self, flags: &[String]) -> String {
         let (mut command, mut unsaid) = (format!("autoplace plan {}", self.file()), String::new());
         let is_said = |flag: &str| flags.iter().any(|given| given.starts_with(flag));
@@ -288,12 +289,12 @@ impl ModelEvidence {
         format!("{command} {}{unsaid}", flags.join(" "))
     }
 
-    /// The cheapest change of this kind alone.
+    /// The cheapest change that consists of this kind alone.
     fn change(&self, is: impl Fn(&ChangeKind) -> bool) -> Option<&Change> {
         self.advice.changes.iter().find(|change| change.kinds.iter().all(&is))
     }
 
-    /// The change as a command, if flags of this program express it.
+    /// The change as a command, if this program's flags can express the change.
     fn command(&self, change: &Change) -> Option<String> {
         let flags = change.kinds.iter().map(|kind| match kind {
             ChangeKind::KvType(ty) => Some(format!("--kv {}", ty.to_string().to_lowercase())),
@@ -306,7 +307,7 @@ impl ModelEvidence {
         Some(self.asking(&flags))
     }
 
-    /// A finding with its remedy: a command and its result, or words.
+    /// A finding with a remedy: a command and its result, or words.
     fn finding(&self, cause: FindingCause, evidence: String, change: Option<&Change>) -> Finding {
         let remedy = change.map(|change| match self.command(change) {
             Some(command) => format!("{command}    # {change}"),
@@ -348,7 +349,7 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
     is_slower.then(|| Finding { cause: FindingCause::RunsSlower, evidence, remedy: running.otherwise.clone() })
 }
 
-/// The finding for a context that is too large: a smaller cache alone would put everything on the GPU.
+/// The finding that the context is too large, because a smaller cache alone would put everything on the GPU.
 fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let is_cache =
@@ -372,7 +373,7 @@ fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     (!is_said).then(|| model.finding(FindingCause::NotOnGpu, summary(plan), model.best()))
 }
 
-/// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
+/// A summary such as `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
 fn summary(plan: &Plan) -> String {
     let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
         let all = speed.all_on_gpus.filter(|_| !plan.full_offload);

@@ -20,8 +20,8 @@ use super::{Error, Protocol};
 /// The time for which a machine without a model is watched.
 const WATCH_TIME: Duration = Duration::from_millis(300);
 
-/// The known facts about a machine and a model on it, from which [`diagnose`](Self::diagnose) makes findings. The JSON
-/// of the evidence is a report that can be diagnosed again elsewhere.
+/// The known facts about a machine and a model on it, from which [`diagnose`](Self::diagnose) makes findings. The
+/// evidence as JSON is a report that another machine can diagnose again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Evidence {
@@ -42,7 +42,7 @@ pub struct Evidence {
     pub model: Option<ModelEvidence>,
 }
 
-/// A model: its plan, and its speed if measured.
+/// A model: its plan, and its speed if it was measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelEvidence {
@@ -67,7 +67,7 @@ pub struct ModelEvidence {
     pub running: Option<Running>,
 }
 
-/// Another program that runs the model, as far as it is known. The plan counts its memory as free.
+/// Another program that runs the model, and what is known about it. The plan counts its memory as free.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Running {
@@ -81,24 +81,24 @@ pub struct Running {
     pub on_gpus: Option<u64>,
     /// Tokens per second of generation, if the program reports them.
     pub tokens_per_second: Option<f64>,
-    /// The predicted speed for its placement, in tokens per second.
+    /// The predicted speed of the model in the program's placement, in tokens per second.
     pub predicted: Option<f64>,
-    /// The command that starts it with the plan's placement.
+    /// The command that starts the program with the plan's placement.
     pub otherwise: Option<String>,
-    /// Unknown or ignored settings.
+    /// Settings of the program that are unknown or were ignored.
     pub notes: Vec<String>,
 }
 
 /// Seconds of a day.
 const DAY: u64 = 24 * 60 * 60;
-/// Rates older than half a year count as stale: drivers, cooling and settings change.
+/// Rates older than half a year count as stale, because drivers, cooling and settings change.
 const STALE_AFTER: u64 = 180 * DAY;
 
 impl Evidence {
     /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    /// Evidence of the described machine, which is not watched.
+    /// Evidence about the machine as described. The machine is not watched.
     pub fn new(machine: Machine) -> Self {
         Self {
             version: Self::VERSION,
@@ -110,7 +110,7 @@ impl Evidence {
         }
     }
 
-    /// Evidence of this computer, watched for some tenths of a second.
+    /// Evidence about this computer, which is watched for some tenths of a second.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Evidence {
         Ok(self)
     }
 
-    /// A line for each device whose rates should be measured again, because they were measured beside other work or
+    /// A line for each device whose rates should be measured again, because they were measured during other work or
     /// long ago.
     pub fn stale_rates(&self) -> Vec<String> {
         let now = SystemTime::now();
@@ -236,7 +236,7 @@ impl Evidence {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Reads the output of [`to_json`](Self::to_json), also from within a longer text.
+    /// Reads the output of [`to_json`](Self::to_json), even if it is a part of a longer text.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Evidence {
         if *version != Self::VERSION {
             return Err(format!("its version is {version}, and only {} is supported", Self::VERSION));
         }
-        // The text is parsed as in other places, because parsing from the tree would compile the code twice.
+        // The text is parsed again, because parsing from the tree would compile the code of the types twice.
         let read: Self = serde_json::from_str(&text[begin..end]).map_err(in_json)?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)

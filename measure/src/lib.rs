@@ -1,8 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
 //! Every placement is planned like any load. A placement that does not fit becomes a [`Point`] with the reason. The
-//! placements take turns: a round loads each of them once, and the next round loads them in the opposite order. The speeds are those of the
-//! library's own [`generate`], for prompt and generation separately, as in llama-bench (docs/measure.md).
+//! placements take turns: a round loads each of them once, and the next round loads them in the opposite order. The
+//! measured speeds are the speeds of the library's own [`generate`]. Prompt and generation are measured separately, as
+//! in llama-bench (docs/measure.md).
 
 #![forbid(unsafe_code)]
 

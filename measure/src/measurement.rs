@@ -19,7 +19,7 @@ use super::protocol::Protocol;
 pub struct Measurement {
     /// The format version; this crate writes [`Measurement::VERSION`].
     pub version: u64,
-    /// This crate, llama.cpp and its backends, with their versions.
+    /// The names and versions of this crate, llama.cpp and its backends.
     pub made_by: String,
     /// The model.
     pub model: MeasuredModel,
@@ -61,7 +61,7 @@ pub struct Point {
     pub placement: Option<Measured>,
     /// The reason why the measurement is missing or incomplete.
     pub failure: Option<String>,
-    /// One row for each prompt length, and one for the tokens generated after it, at each depth.
+    /// At each depth, one row for each prompt length, and one row for the tokens that are generated after it.
     pub rows: Vec<Row>,
     /// The state of the machine during the measurement.
     pub conditions: Conditions,
@@ -75,7 +75,7 @@ pub struct Measured {
     pub n_gpu_layers: u32,
     /// All layers, the output layer included.
     pub layers: u32,
-    /// Layers per GPU in llama.cpp's form; empty for one GPU.
+    /// The layers of each GPU, in llama.cpp's form; empty for one GPU.
     pub tensor_split: Vec<f32>,
     /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
@@ -125,7 +125,7 @@ pub struct Row {
     pub n_gen: u32,
     /// Tokens in the context before the computation.
     pub n_depth: u32,
-    /// The start of the first computation: `2026-11-24T11:59:33Z`.
+    /// The time at which the first computation began: `2026-11-24T11:59:33Z`.
     pub time: String,
     /// Tokens per second.
     pub speed: Speed,
@@ -163,7 +163,7 @@ impl Measurement {
     pub const VERSION: u64 = 1;
 
     pub(super) fn new(model: MeasuredModel, mut machine: Machine, protocol: Protocol) -> Self {
-        // A machine in a file has no backends, because `made_by` names those of the build.
+        // In a file, the machine has no list of backends, because `made_by` names the backends of the build.
         machine.backends.clear();
         let (version, made_by) = (Self::VERSION, build_name());
         Self { version, made_by, model, machine, protocol, points: Vec::new(), notes: Vec::new() }
@@ -236,7 +236,7 @@ impl Row {
 }
 
 impl Speed {
-    /// The speeds of some computations. The median of an even number of speeds is the upper of the two middle ones.
+    /// The speeds of some computations. The median of an even number of speeds is the higher of the two middle speeds.
     pub(super) fn from_samples(speeds: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = speeds.collect();
         sorted.sort_by(f64::total_cmp);
@@ -245,8 +245,8 @@ impl Speed {
     }
 }
 
-/// Removes data that identifies the machine's owner. Returns the texts to mask, each with its mask: the model's folder,
-/// and the names of other machines' devices, which are addresses.
+/// Removes data that identifies the machine's owner. Returns the texts to mask, each with its mask. These texts are the
+/// model's folder, and the names of devices of other machines, which are addresses.
 pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, String)> {
     let whole = model.display().to_string();
     let folder = whole.strip_suffix(&*file_of(model).to_string_lossy()).filter(|folder| *folder != "/");
@@ -300,13 +300,13 @@ pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// Rounds to four decimals, which are the same after a round trip through text.
+/// Rounds to four decimals, so that the number is the same after a round trip through text.
 pub(super) fn rounded(speed: f64) -> f64 {
     (speed * 1e4).round() / 1e4
 }
 
 impl Measured {
-    /// Whether both are the same placement with the same settings.
+    /// Whether both values describe the same placement with the same settings.
     pub(super) fn is_where(&self, other: &Self) -> bool {
         (self.n_gpu_layers, &self.tensor_split, &self.overrides, &self.settings)
             == (other.n_gpu_layers, &other.tensor_split, &other.overrides, &other.settings)
@@ -315,7 +315,7 @@ impl Measured {
     pub(super) fn from_report(report: &LoadReport) -> Self {
         let plan = &report.plan;
         let gpus = plan.gpus().zip(report.gpus.iter().map(Some));
-        // The host has no GPU: `None`.
+        // For the host, the GPU is `None`.
         let devices = gpus.chain(plan.host().map(|host| (host, None))).map(|(placement, gpu)| MeasuredDevice {
             name: placement.name.clone(),
             device: gpu.map(|gpu| gpu.device.clone()),

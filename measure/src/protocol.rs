@@ -10,8 +10,8 @@ use super::Error;
 /// The default texts, one per line.
 const PROMPTS: &str = include_str!("prompts.txt");
 
-/// The computations with each placement. At each depth, they are a prompt and a greedy generation after it for each
-/// text.
+/// The computations with each placement. At each depth and for each text, a prompt is computed, and tokens are
+/// generated greedily after the prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Protocol {
@@ -21,7 +21,7 @@ pub struct Protocol {
     pub n_gen: u32,
     /// Tokens in the context before the prompt.
     pub depths: Vec<u32>,
-    /// Rounds over all placements. Each round loads every placement again and takes its share of the prompts.
+    /// Rounds over all placements. Each round loads every placement again and computes its share of the prompts.
     pub rounds: u32,
     /// The texts; the default texts are not stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -29,8 +29,8 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Twelve prompts of 512 tokens, each followed by 256 generated tokens, in an empty context and in a half-full one,
-    /// in three rounds. In a short context, prompt and generation are a quarter of its length each.
+    /// Twelve prompts of 512 tokens, each followed by 256 generated tokens, in an empty context and in a half-full
+    /// context, in three rounds. In a short context, prompt and generation each take a quarter of the context.
     pub fn new(n_ctx: u32) -> Self {
         let (n_prompt, n_gen) = ((n_ctx / 4).clamp(1, 512), (n_ctx / 4).clamp(1, 256));
         let deepest = n_ctx.saturating_sub(n_prompt + n_gen + 1);
@@ -69,7 +69,7 @@ impl Protocol {
         self
     }
 
-    /// Drops all texts but the first `n`.
+    /// Keeps only the first `n` texts.
     pub(super) fn only(mut self, n: usize) -> Self {
         self.prompts = self.texts().into_iter().take(n).map(str::to_owned).collect();
         self
@@ -117,7 +117,8 @@ impl Protocol {
 
     /// The tokens of each prompt, and the tokens that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
-        // The texts have no BOS. All prompts would begin with it, and the context would then already contain it.
+        // The texts get no BOS token. With it, all prompts would begin with the same token, which the context would
+        // then already contain.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> = texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
         let before = own.concat();

@@ -1,4 +1,4 @@
-//! Loads one placement after the other, and computes with each.
+//! Loads one placement after another, and computes with each.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub struct Measure<'a> {
     pub(super) protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
     prepare: Box<dyn Fn(ModelBuilder) -> ModelBuilder + 'a>,
     pub(super) progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
-    /// The folder that holds `proc` and `sys`.
+    /// The folder that contains `proc` and `sys`.
     pub(super) system: PathBuf,
     pub(super) clock: Box<dyn Clock + 'a>,
 }
@@ -45,7 +45,7 @@ pub struct Variant {
 pub struct Progress<'a> {
     /// The current placement.
     pub name: &'a str,
-    /// The share of the work that is finished, by predicted time: 0.0 to 1.0.
+    /// The finished share of the work, measured in predicted time: 0.0 to 1.0.
     pub done: f64,
 }
 
@@ -58,7 +58,7 @@ impl Variant {
         Self { name: name.into(), request, saved: None }
     }
 
-    /// The placement of a saved plan. If the plan has two placements by depth, its main one is used.
+    /// The placement of a saved plan. If the plan has two placements by depth, its main placement is used.
     pub fn saved(name: impl Into<String>, mut plan: SavedPlan) -> Self {
         plan.plan.by_depth = None;
         Self { name: name.into(), request: Request::new(), saved: Some(Box::new(plan)) }
@@ -126,8 +126,8 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// Compared placements need the same context, so a context that may grow stays at its minimum. A placement that is
-    /// measured at several depths does not move.
+    /// Prepares a request for comparison. Compared placements need the same context, so a context that may grow stays
+    /// at its minimum. A placement is measured at several depths, so it must not move.
     pub(super) fn same_context(&self, mut request: Request) -> Request {
         if request.depth == Depth::Follow {
             request.depth = Depth::All;
@@ -145,7 +145,7 @@ impl<'a> Measure<'a> {
         self.builder(&Variant::asked("", request)).plan()
     }
 
-    /// The placements of a sweep: the planner's choice, and numbers of whole layers on the GPUs, if any.
+    /// The placements of a sweep: the planner's choice and, if there are GPUs, various numbers of whole layers on them.
     ///
     /// # Errors
     ///
@@ -179,11 +179,11 @@ impl<'a> Measure<'a> {
     }
 
     /// Measures these placements in turns. If a placement cannot be planned or loaded, or fails while computing, its
-    /// point has the reason.
+    /// point contains the reason.
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] if no placement has a plan or the first cannot be loaded, [`Error::Protocol`], and
+    /// [`Error::Load`] if no placement has a plan or the first placement cannot be loaded; [`Error::Protocol`] and
     /// [`Error::Stopped`].
     pub fn run(mut self, variants: &[Variant]) -> Result<Measurement, Error> {
         let mut points: Vec<Point> =
@@ -219,7 +219,8 @@ impl<'a> Measure<'a> {
         Ok(measurement)
     }
 
-    /// The protocol, and the predicted seconds of each placement. Records the reason in the points without a plan.
+    /// The protocol, and the predicted seconds of each placement. If a placement has no plan, its point gets the
+    /// reason.
     fn planned(&self, variants: &[Variant], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
         let mut why = None;
         let plans = variants.iter().zip(points).map(|(variant, point)| {
@@ -352,7 +353,7 @@ pub(super) fn text(
     ])
 }
 
-/// Computes a prompt and `n` tokens after it, even beyond the end of the text.
+/// Computes a prompt and generates `n` tokens after it, even beyond the end of the text.
 fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<Statistics, Error> {
     let mut stream = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).ignore_eos().stream()?;
     for piece in &mut stream {
@@ -361,7 +362,7 @@ fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<
     Ok(stream.statistics())
 }
 
-/// The nanoseconds of `n` tokens, from the time of `tokens` tokens.
+/// The nanoseconds of `n` tokens, computed from the time that `tokens` tokens took.
 fn per(ns: u128, n: u32, tokens: usize) -> u64 {
     let tokens = u128::try_from(tokens).unwrap_or_default().max(1);
     u64::try_from(ns * u128::from(n) / tokens).unwrap_or(u64::MAX)
@@ -370,7 +371,7 @@ fn per(ns: u128, n: u32, tokens: usize) -> u64 {
 /// The predicted seconds of a placement.
 fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
     let texts = (protocol.n_texts() * protocol.depths.len()) as f64;
-    // Without predictions all placements have the same weight.
+    // Without predictions, all placements count equally.
     plan.speed.as_ref().map_or(1.0, |speed| {
         let fast = speed.prompt.tokens_per_second;
         let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };

@@ -1,11 +1,11 @@
 //! The numbers of layers that a sweep puts on the GPUs.
 
-/// The values of `n_gpu_layers` that a sweep measures, beside the planner's choice.
+/// The values of `n_gpu_layers` that a sweep measures, in addition to the planner's choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Steps {
-    /// Values around the edge: 0, half of the largest number that fits, that number, one, two and four layers fewer,
-    /// one layer more, and all layers.
+    /// Values around the edge: 0, half of the largest number that fits, the largest number itself, one, two and four
+    /// layers fewer, one layer more, and all layers.
     #[default]
     Edge,
     /// This many values from no layers to all layers, evenly spaced; at least two values.
@@ -20,7 +20,7 @@ impl Steps {
         let mut layers: Vec<u32> = match self {
             Self::Full => (0..=all).collect(),
             Self::Even(n) => {
-                // More steps than layers would only repeat values.
+                // With more steps than layers, values would only repeat.
                 let last = u64::from(n.clamp(2, all.max(1) + 1) - 1);
                 (0..=last).map(|step| (u64::from(all) * step / last) as u32).collect()
             }

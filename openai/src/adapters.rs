@@ -9,6 +9,9 @@ use super::error::ApiError;
 /// Maximum entries of a list of adapters.
 pub(super) const MAX_ADAPTERS: usize = 256;
 
+/// Maximum characters of a name in an error.
+const MAX_SHOWN: usize = 256;
+
 /// The adapters in use, by the names that the library gives them, each with its scale. All other adapters are off.
 pub(super) type Set = Vec<(String, f32)>;
 
@@ -33,7 +36,11 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {
             Id::Number(number) => (adapters.get(*number), number.to_string()),
-            Id::Name(name) => (adapters.iter().find(|adapter| adapter.name == *name), format!("`{name}`")),
+            Id::Name(name) => {
+                // A name from anybody may be as long as a request.
+                let shown: String = name.chars().take(MAX_SHOWN).collect();
+                (adapters.iter().find(|it| it.name == *name), format!("`{shown}`"))
+            }
         };
         let unknown = || {
             let has = match adapters.len() {

@@ -77,8 +77,8 @@ impl Turns {
         let number = state.next;
         state.next += 1;
         state.waiting.push_back(number);
-        // Only the first file in the queue may begin, and the others wait behind it. So small pictures cannot keep a
-        // large one waiting forever.
+        // Only the first file in the queue may begin, and the others wait behind it. Otherwise small pictures could
+        // keep a large one waiting forever.
         let is_held_up = |state: &mut State| {
             state.waiting.front() != Some(&number)
                 || state.running >= self.at_once

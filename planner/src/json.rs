@@ -1,4 +1,4 @@
-//! JSON files that people may have written: errors name the position of the problem.
+//! JSON files that people may have written, so errors name the position of the problem.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,14 +12,14 @@ use serde_json::de::StrRead;
 /// The longest accepted file, in bytes: a large plan or machine has about 20 KiB.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Whether a field can be left out.
+/// Whether a field has its default value, and can be left out of the file.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 /// The text of a file of accepted length.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
-    // Checked before opening, because opening a pipe would wait for a writer.
+    // This is checked before the file is opened, because opening a pipe would wait for a writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -32,20 +32,20 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a temporary file beside the destination and renames it, so that a reader sees either the old file or the
-/// new one, never a part. The permissions of an existing file are kept. A destination that is not a regular file, such
-/// as `/dev/stdout`, is written directly.
+/// Writes a temporary file into the folder of the destination and renames it, so that a reader sees either the whole
+/// old file or the whole new one. The permissions of an existing file are kept. A destination that is not a regular
+/// file, such as `/dev/stdout`, is written directly.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
-    // Replace the target of a symbolic link, so that the link survives.
+    // If the destination is a symbolic link, its target is replaced, so that the link stays.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let there = fs::metadata(&file).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
         return fs::write(file, text);
     }
-    // A unique number, from the only random source of the standard library.
+    // The random name comes from the standard library's only random source.
     let beside = file.with_file_name(format!(".autoplace-{:016x}", RandomState::new().build_hasher().finish()));
     let mut written = File::create_new(&beside)?;
-    // Some file systems refuse to set permissions, even unchanged ones.
+    // Some file systems refuse to set permissions, even if the permissions do not change.
     let permissions = there.map(|there| there.permissions());
     let others = permissions.filter(|old| written.metadata().is_ok_and(|new| new.permissions() != *old));
     let set = others.map_or(Ok(()), |old| written.set_permissions(old));
@@ -54,8 +54,8 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     whole.and_then(|()| fs::rename(&beside, file)).inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
-/// Deserialises a document. The error names the wrong field, a `version` above `latest`, or a string with a control
-/// character.
+/// Deserialises a document. Fails for a wrong field, a `version` above `latest`, and a string with a control character.
+/// The error names the problem.
 pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
     let document = parse(text, |value| Value::deserialize(value))?;
     if has_control_character(&document) {
@@ -93,8 +93,8 @@ pub(crate) fn parse<'a, T>(
     value.map_err(|error| {
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
         let read = text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes());
-        // A syntax error ends with the wrong byte. The error of an object's last value may end with the object's
-        // closing brace.
+        // At a syntax error, the text read so far ends with the wrong byte. At an error in an object's last value, the
+        // text may end with the object's closing brace.
         let is_past = error.is_syntax() || read.ends_with(b"}") && !error.to_string().starts_with("missing field");
         let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));
         if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
@@ -138,8 +138,8 @@ fn place(read: &[u8]) -> String {
 }
 
 /// Implements `Serialize` and `Deserialize` for a type that derives them under `#[serde(remote = "Self")]`. Without
-/// this, serde would compile the type's code again in each dependent crate and for each format. This code always goes
-/// through JSON: as a tree if the format is human-readable, as text otherwise.
+/// this, serde would compile the type's code again in each dependent crate and for each format. The code of this macro
+/// always converts through JSON: through a tree if the format is human-readable, otherwise through text.
 macro_rules! compiled_here {
     ($type:ident) => {
         impl serde::Serialize for $type {
@@ -160,7 +160,7 @@ macro_rules! compiled_here {
         }
 
         impl $type {
-            // The layout of the files, so that only one formatter is compiled.
+            // The text has the layout of the files, so that only one formatter is compiled.
             fn to_text(&self) -> serde_json::Result<String> {
                 serde_json::to_string_pretty(self)
             }
@@ -173,7 +173,7 @@ macro_rules! compiled_here {
 }
 pub(crate) use compiled_here;
 
-/// Reads a value in another crate's format and returns its JSON text.
+/// Reads a value with another crate's deserialiser, and returns the value as JSON text.
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }

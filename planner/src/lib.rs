@@ -1,5 +1,5 @@
-//! Plans the placement of a local model on the GPUs of a machine, and explains it. Pure Rust: it needs no GPU, no C++
-//! and no llama.cpp.
+//! Plans the placement of a local model on the GPUs of a machine, and explains it. The crate is pure Rust, and needs no
+//! GPU, no C++ and no llama.cpp.
 //!
 //! ```no_run
 //! use autoplace_planner::{Planner, gguf::Header, machine::Machine, profile::ModelProfile};

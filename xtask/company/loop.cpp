@@ -1,10 +1,10 @@
-// The bare loop of a llama.cpp program, for `cargo xtask company`. It is C++, because it is linked with builds of llama.cpp that are not ours;
-// the crate `bare-llama` has the loop for comparisons within one process.
+// The bare loop of a llama.cpp program, for `cargo xtask company`. It is written in C++, because it is linked with
+// builds of llama.cpp other than ours. The crate `bare-llama` has the same loop for comparisons within one process.
 //
 //     loop MODEL PROMPT TOKENS THREADS POLL
 //
-// Loads, computes the prompt, generates TOKENS tokens, each the likeliest, and prints the seconds of prompt and
-// generation. POLL is a threadpool's polling level; -1 attaches no threadpool.
+// Loads the model, computes the prompt, generates TOKENS tokens (always the likeliest token), and prints the seconds of
+// prompt and generation. POLL is the polling level of a threadpool; with -1, no threadpool is attached.
 #include "ggml-cpu.h"
 #include "llama.h"
 

@@ -90,13 +90,13 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
 fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::native()?;
     setup::libclang()?;
-    // The features are those of the earlier steps, so that their native build is reused.
+    // The features are the same as in the earlier steps, so that the native build of these steps is reused.
     let features = match workspace.vulkan {
         Some(_) => "--features=bindgen,rpc,vulkan",
         None => "--features=bindgen,rpc",
     };
-    // If the new bindings lack an item that the crate uses, the crate does not compile. The build script has already
-    // written the bindings by then.
+    // If the new bindings lack an item that the crate uses, the crate does not compile. This does not matter, because
+    // the build script has already written the bindings.
     let checked = workspace
         .cargo(&["check", "--package=autoplace-llama-sys", features, "--message-format=json"])
         .stderr(Stdio::inherit())
@@ -117,7 +117,7 @@ fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     lines_of(path)
 }
 
-/// The lines of a file without their ends, because git may have changed the newlines of the committed file.
+/// The lines of a file without newline characters, because git may have changed the newlines of the committed file.
 fn lines_of(path: PathBuf) -> Result<Vec<String>> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.lines().map(str::to_owned).collect())

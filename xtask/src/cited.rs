@@ -17,7 +17,7 @@ use crate::{source, tree};
 /// Endings of the cited files.
 const ENDINGS: [&str; 6] = [".cpp, ", ".h, ", ".c, ", ".cu, ", ".cuh, ", ".m, "];
 
-/// A cited file and function, in the words of the comment.
+/// A cited file and function, as the comment writes them.
 type Cited = (String, String);
 
 pub(crate) fn cited(workspace: &Workspace, earlier: &Path) -> Result<()> {
@@ -81,7 +81,7 @@ fn citations(workspace: &Workspace) -> Result<BTreeMap<Cited, BTreeSet<String>>>
     Ok(all)
 }
 
-/// The citations in a text. Its comments may break a line anywhere.
+/// The citations in a text, in which a line break may come anywhere in a citation.
 fn cited_in(text: &str) -> Vec<Cited> {
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches(['/', '!', '#']).trim());
     let text = lines.collect::<Vec<_>>().join(" ");

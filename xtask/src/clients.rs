@@ -34,12 +34,12 @@ const OF_JAVASCRIPT: [&str; 4] = ["openai", "anthropic", "langchain", "ai"];
 /// Programs that drive coding agents. Two of the agents are packages of npm.
 const CODERS: (&str, &[&str]) = ("xtask/clients/coders/requirements.txt", &["aider", "codex", "claude_code"]);
 
-/// Tokens of context: for a client, and for a coding agent, which begins with a long prompt.
+/// Tokens of context for a client. The next constant is for a coding agent, which begins with a long prompt.
 const CONTEXT: u32 = 4096;
 const CONTEXT_OF_CODERS: u32 = 65_536;
 
-/// The variables for the test: the programs, the model's file, the file for the report, and the packages of the coding
-/// agents.
+/// The environment variables for the test. They contain the list of programs, the model's file, the file for the
+/// report, and the packages of the coding agents.
 pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
 pub(crate) const MODEL: &str = "AUTOPLACE_CLIENT_MODEL";
 const REPORT: &str = "AUTOPLACE_CLIENTS_REPORT";
@@ -61,7 +61,7 @@ pub(crate) struct Program {
 struct Arguments<'a> {
     write: bool,
     model: Option<&'a str>,
-    /// The programs' names that are run, such as `openai`. None names all.
+    /// The names of the programs to run, such as `openai`. If the list is empty, all programs run.
     only: Vec<&'a str>,
 }
 
@@ -80,7 +80,8 @@ impl<'a> Arguments<'a> {
         Ok(read)
     }
 
-    /// Whether the program runs: its name, or its name with its language (`openai.mjs`), is among those of `--only`.
+    /// Whether the program is to run, that is, whether its name, or its name with its language (`openai.mjs`), is in
+    /// the list of `--only`.
     fn is_wanted(&self, program: &Path) -> bool {
         let name = |part: Option<&std::ffi::OsStr>| part.map(|it| it.to_string_lossy().replacen("use_", "", 1));
         let names = [name(program.file_stem()), name(program.file_name())];
@@ -124,7 +125,7 @@ pub(crate) fn clients(workspace: &Workspace, arguments: &[String]) -> Result<()>
     outcome
 }
 
-/// Installs the packages of a list of npm. Returns their folder.
+/// Installs the npm packages of a list. Returns the folder with the packages.
 fn packages_of_npm(workspace: &Workspace, list: &str) -> Result<PathBuf> {
     ensure!(succeeds("npm", &["--version"]), "npm is missing: install Node.js 20 or newer");
     let folder = workspace.target.join(format!("clients-{list}"));
@@ -136,7 +137,7 @@ fn packages_of_npm(workspace: &Workspace, list: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The wanted programs in JavaScript, beside their packages.
+/// The wanted programs in JavaScript, copied into the folder of their packages.
 fn programs_in_javascript(workspace: &Workspace, is_wanted: &dyn Fn(&Path) -> bool) -> Result<Vec<Program>> {
     let programs = OF_JAVASCRIPT.map(|name| program(workspace, name, "mjs"));
     let wanted: Vec<&PathBuf> = programs.iter().filter(|file| is_wanted(file)).collect();
@@ -231,7 +232,7 @@ fn rows(report: &str) -> Result<Rows> {
     Ok(rows)
 }
 
-/// Adds the lines of the document's table whose clients were not run.
+/// Adds the lines of the document's table for clients that were not run.
 fn keep_others(rows: &mut Rows, document: &str) {
     let table = document.split_once(MARKS[0]).and_then(|(_, rest)| rest.split_once(MARKS[1])).map_or("", |it| it.0);
     for line in table.lines().skip(2) {

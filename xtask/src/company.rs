@@ -1,7 +1,7 @@
-//! `company`: measures the time of a text beside other programs, for autoplace and for bare llama.cpp loops whose
-//! threads wait in different ways.
+//! `company`: measures how long a text takes while other programs compute, for autoplace and for bare llama.cpp loops
+//! whose threads wait in different ways.
 //!
-//! In: the pinned source, which is built twice more: with OpenMP (llama.cpp's default), and with ggml's own threads.
+//! In: the pinned source. It is built two more times: with OpenMP (llama.cpp's default), and with ggml's own threads.
 //! Out: the table of `benches/company.rs`.
 
 use std::path::{Path, PathBuf};
@@ -13,8 +13,7 @@ use anyhow::Result;
 use crate::workspace::{Workspace, run};
 use crate::{setup, source};
 
-/// Measures with these models. The default is the demo model and `2GiB`, a model of that size that the benchmark
-/// writes.
+/// Measures with these models. The default is the demo model and `2GiB`, a model of 2 GiB that the benchmark writes.
 pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     setup::native()?;
     let folder = workspace.target.join("company");
@@ -31,8 +30,8 @@ pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     run(bench.args(models).env("AUTOPLACE_BENCH_PEERS", folder).env("AUTOPLACE_BENCH_LLAMA_CPP", llama_cpp))
 }
 
-/// Builds the loop in `folder`, with llama.cpp's libraries beside it. All kinds share one build folder, because only
-/// ggml's CPU code differs.
+/// Builds the loop, and copies it and llama.cpp's libraries into `folder`. All kinds of the loop share one build
+/// folder, because only ggml's CPU code differs.
 fn build(llama_cpp: &Path, build: &Path, folder: &Path, openmp: &str, program: &Path) -> Result<()> {
     let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
     let mut configure = Command::new(&cmake);

@@ -11,11 +11,11 @@ use crate::workspace::Workspace;
 const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
 const END: &str = "<!-- cargo xtask conformance --write: end -->\n";
 
-/// Runs the large grid and prints its table, which has the deviation of each quantity from llama.cpp's, by
-/// architecture. With `write` it replaces the table in the document.
+/// Runs the large grid and prints its table. For each architecture, the table shows how far each quantity deviates from
+/// llama.cpp's. With `write` it replaces the table in the document.
 pub(crate) fn conformance(workspace: &Workspace, write: bool) -> Result<()> {
     let path = workspace.root.join("docs/conformance.md");
-    // The document is read first, because the table takes minutes.
+    // The document is read first, so that an error is reported before the minutes that the table takes.
     let (before, after) = document(&path)?;
     let table = table(workspace)?;
     print!("{table}");
@@ -39,7 +39,8 @@ fn document(path: &Path) -> Result<(String, String)> {
 /// The table of the large grid. Fails if llama.cpp contradicts the estimate.
 fn table(workspace: &Workspace) -> Result<String> {
     setup::native()?;
-    // Without `--package`, cargo resolves features as in `cargo test --workspace`, and both share their builds.
+    // Without `--package`, cargo resolves features as in `cargo test --workspace`, and both commands share their
+    // builds.
     let mut command = workspace.cargo(&["test", "--workspace"]);
     command.args(["--test=load", "--", "--ignored", "--nocapture", "conformance::"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;

@@ -1,9 +1,9 @@
-//! `conversations`: measures many conversations on few places, with `autoplace serve` and with the llama-server of the
-//! pinned llama.cpp: the share of the prompts that each server computes, the total time, and the memory.
+//! `conversations`: measures many conversations on servers with few places: `autoplace serve`, and the llama-server of
+//! the pinned llama.cpp. It reports the share of the prompts that each server computes, the total time, and the memory.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: a Markdown table on standard output. Both
-//! servers get the same trace: turns of conversations that come back after others, edits of earlier turns, and forks.
-//! All conversations begin with the same system message.
+//! servers get the same trace: conversations that continue after turns of other conversations, edits of earlier turns,
+//! and forks. All conversations begin with the same system message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,7 +27,7 @@ const TOKENS_EACH: usize = 4096;
 const ANSWER: usize = 24;
 /// The average number of turns of a conversation.
 const TURNS: usize = 4;
-/// Words of the system message, and of each message.
+/// Words of the system message. The next constant is the number of words of each other message.
 const SYSTEM: usize = 300;
 const MESSAGE: usize = 120;
 
@@ -42,7 +42,7 @@ struct Request {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// Goes on with the conversation.
+    /// Continues the conversation.
     Next,
     /// Replaces the user's last message and everything after it.
     Edit,
@@ -50,8 +50,8 @@ enum Turn {
     Fork { of: usize },
 }
 
-/// The trace of `conversations` conversations. Their first turns come in order. A later turn belongs to one of the last
-/// forty conversations in two of three cases, and otherwise to any conversation.
+/// The trace of `conversations` conversations. The conversations begin one after another. In two of three cases, a
+/// later turn belongs to one of the last forty conversations, and otherwise to any conversation.
 fn trace(conversations: usize) -> Vec<Request> {
     let mut random = Random(7);
     let (mut requests, mut begun) = (Vec::new(), 0);
@@ -164,8 +164,8 @@ fn measure(kind: &Kind, model: &Path, trace: &[Request], count: usize) -> Result
     Ok(all)
 }
 
-/// Requests the next answer. Returns the answer, the number of tokens in its prompt, and the number of those that were
-/// computed.
+/// Requests the next answer. Returns the answer, the number of tokens in the prompt, and the number of these tokens
+/// that the server computed.
 fn ask(server: &Server, history: &History, message: &str) -> Result<(String, u64, u64)> {
     let mut messages = vec![json!({"role": "system", "content": words(99, SYSTEM)})];
     for (asked, answered) in history {

@@ -22,12 +22,12 @@ pub(crate) const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
 const BUILD: &str = "gpu-check/bundle/cuda";
 const GLIBC: &str = "gpu-check/cuda/glibc.c";
 
-/// Hopper, with tensor cores and asynchronous copies. Except for Blackwell's, it is the newest code path with a plain
-/// name of the form `XX-real`.
+/// Hopper, with tensor cores and asynchronous copies. It is the newest architecture whose name has the plain form
+/// `XX-real`; only Blackwell's code path is newer.
 const ARCHITECTURE: &str = "90-real";
 
-/// ggml's own default with CUDA 13: every card since Turing. The driver compiles code for virtual architectures on
-/// first use.
+/// ggml's own default with CUDA 13, which covers every card since Turing. The driver compiles code for virtual
+/// architectures on first use.
 const EVERY: &str = "75-virtual;80-virtual;86-real;89-real;90-virtual;120a-real;121a-real";
 
 /// The variable with the architectures. llama-sys's build also reads it.
@@ -36,8 +36,8 @@ const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
 /// ggml-cuda's folder, in llama.cpp and in the build.
 const BACKEND: &str = "ggml/src/ggml-cuda";
 
-/// One source for each kind of kernel in the path of a token. Of several template instances, the most common one is
-/// taken.
+/// One source for each kind of kernel in the path of a token. If a kernel has several template instances, the list has
+/// the most common one.
 const REPRESENTATIVE: &[&str] = &[
     // Devices, virtual memory pools (through the driver's interface), graphs and cuBLAS.
     "ggml-cuda.cu",
@@ -66,7 +66,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
-        // The run path then contains the folder of the toolkit.
+        // In this build, the run path contains the folder of the toolkit.
         check_library(&build.join("bin"), "[$ORIGIN:")?;
     }
     let made = compiled(&build.join(objects), since)?;
@@ -80,8 +80,9 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// The CUDA backend for a runtime. It supports every card, unless the variable lists architectures. It lies beside the
-/// other libraries. Its C++ library is static, and requires nothing that an older glibc lacks.
+/// The CUDA backend for a runtime. The backend supports every card, unless the variable lists architectures. It is used
+/// from the folder of the other libraries. Its C++ library is linked statically, and requires nothing that an older
+/// glibc lacks.
 pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| EVERY.into());
     println!("cuda: llama.cpp's kernels for {architectures}: most of an hour of one core for each kind of card");
@@ -102,8 +103,8 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     Ok(build.join("bin/libggml-cuda.so"))
 }
 
-/// Configures the build for these architectures, with this run path and these linker flags. Returns its folder. A check
-/// and a runtime differ only in the last step, linking.
+/// Configures the build for these architectures, with this run path and these linker flags. Returns the build's folder.
+/// The builds for a check and for a runtime differ only in the last step, linking.
 fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker: &str) -> Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(
@@ -151,7 +152,7 @@ fn make(build: &Path, targets: impl IntoIterator<Item = String>) -> Result<()> {
     run(&mut make)
 }
 
-/// The toolkit's folder in Python's environment, completed for cmake and nvcc.
+/// The toolkit's folder in Python's environment, to which files that cmake and nvcc need have been added.
 fn toolkit(python: &Path) -> Result<PathBuf> {
     let libraries =
         output(Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
@@ -189,9 +190,9 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// Makes a libcuda to link with, like the stub of an installed toolkit: the real library comes with the driver, and no
-/// package contains a stub. Our stub defines every function of the header, because most linkers record a library only
-/// if it defines a needed symbol.
+/// Makes a libcuda for linking, like the stub of an installed toolkit. It is needed because the real library comes with
+/// the driver, and no package contains a stub. Our stub defines every function of the header, because most linkers
+/// record a library only if it defines a needed symbol.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
@@ -217,8 +218,8 @@ fn stub(header: &str) -> String {
     names.into_iter().map(|name| format!("int {name}(void) {{ return 34; }}\n")).collect()
 }
 
-/// Checks that the library can be used beside programs of another build. It must refer to the driver, the toolkit and
-/// ggml-base by the names that they have there, and its run path must begin with its own folder.
+/// Checks that programs of another build can use the library. It must refer to the driver, the toolkit and ggml-base by
+/// the names that these have on the user's machine, and its run path must begin with the library's own folder.
 fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
@@ -258,7 +259,7 @@ fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     names(lacking).intersection(&names(defined)).copied().collect()
 }
 
-/// The number of objects below a folder, and the number of those that were written since a time.
+/// The number of objects below a folder, and how many of them were written since a given time.
 struct Compiled {
     new: usize,
     all: usize,
@@ -282,7 +283,7 @@ fn cpu_of_children() -> Result<f64> {
 }
 
 fn children(stat: &str) -> Option<f64> {
-    /// Linux on x86-64 always reports ticks of this rate (`USER_HZ`), independent of the kernel's own clock.
+    /// Linux on x86-64 always reports ticks at this rate (`USER_HZ`), independently of the kernel's own clock.
     const TICKS_PER_SECOND: f64 = 100.0;
     // The program's name is in brackets and may contain any characters. The third field follows it, and the wanted
     // fields are the 16th and the 17th.
@@ -336,7 +337,7 @@ mod tests {
             tree::write(&toolkit.join(path), path.as_bytes()).unwrap();
         }
         complete(&toolkit).unwrap();
-        // A second call must change nothing.
+        // A second call changes nothing.
         complete(&toolkit).unwrap();
         for program in ["bin/nvcc", "nvvm/bin/cicc"] {
             let mode = fs::metadata(toolkit.join(program)).unwrap().permissions();

@@ -16,7 +16,7 @@ pub(crate) fn deny(workspace: &Workspace) -> Result<()> {
     let deny =
         |arguments: &[&str]| run(Command::new(&tool).current_dir(&workspace.root).args(["--locked"]).args(arguments));
     deny(&["check", "licenses", "bans", "sources"])?;
-    // The database is a separate repository that some machines cannot reach.
+    // The database of advisories is a separate repository, which some machines cannot reach.
     if let Err(error) = deny(&["fetch", "db"]) {
         eprintln!("warning: nothing was compared with the advisories: {error:#}");
         return Ok(());

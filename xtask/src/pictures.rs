@@ -21,7 +21,7 @@ const DEMO: &str = "examples/model/autoplace-demo-q8_0.gguf";
 /// The names of the browser on various systems.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Widths of the window in pixels: a telephone's and a desktop's.
+/// Widths of the window in pixels: for a telephone and for a desktop.
 const WIDTHS: [u32; 2] = [400, 1000];
 
 /// A script that inspects a page: texts outside of their picture, the height of the smallest letters on the screen,
@@ -57,7 +57,7 @@ pub(crate) fn pictures(workspace: &Workspace) -> Result<()> {
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     match browser() {
         Ok(browser) => {
-            // Builds the program in the same way as the step `test`, so nothing is compiled again.
+            // The program is built in the same way as in the step `test`, so nothing is compiled again.
             run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
             look_at_all(workspace, &browser)
         }
@@ -99,7 +99,7 @@ fn browser() -> Result<PathBuf> {
     found.context("no browser is here: `apt-get install chromium`, or put one of its names on PATH")
 }
 
-/// Draws pages of plans for the demo model, on a small card, on two cards and without a card, and of a sweep.
+/// Draws pages with a plan of the demo model on a small card, on two cards and without a card, and a page with a sweep.
 fn pages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let demo = workspace.root.join(DEMO);
     let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };

@@ -51,8 +51,8 @@ fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|part| part.contains(".rs::") && !part.contains(' ')).collect()
 }
 
-/// Whether the test exists: as a function with the test attribute that is not ignored, or in the table of a test
-/// without a harness.
+/// Whether the test exists. It must be a function with the test attribute that is not ignored, or be in the table of a
+/// test without a harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);

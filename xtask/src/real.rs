@@ -2,7 +2,7 @@
 //!
 //! In: the models, from Python packages that are pinned by checksum. The models are assembled below `target/real` and
 //! never committed. Out: the table of `openai/tests/real`, which is also written to `target/real/report.md`. The step
-//! of the tests uses only the smaller model and libllama itself, which is already compiled.
+//! of `test` uses only the smaller model, and compares it only with libllama, which is already compiled.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ struct Model {
     name: &'static str,
     /// The name of the assembled file.
     file: &'static str,
-    /// The paths in the packages: of the file, or of its parts in order.
+    /// The path of the file in the packages, or the paths of its parts in order.
     parts: &'static [&'static str],
     /// The size of the whole file.
     bytes: u64,
@@ -48,7 +48,7 @@ const GEMMA3: Model = Model {
 const TOOLS: [&str; 5] = ["llama-server", "llama-tokenize", "llama-completion", "llama-perplexity", "llama-bench"];
 
 /// Runs all checks, or the named checks of `openai/tests/real` and `clients`. `--write` records transformers' output
-/// for the conversations, with which the step of the tests compares.
+/// for the conversations; the step of `test` compares with this record.
 pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let (flags, checks): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));
@@ -87,7 +87,8 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     failed.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Compares which tokens llama.cpp's published grammars allow along random texts, with llama.cpp's own sampler.
+/// Follows random texts through llama.cpp's published grammars, and compares the allowed tokens with those of
+/// llama.cpp's own sampler.
 fn published_grammars(workspace: &Workspace, folder: &Path) -> Result<()> {
     println!("the grammars of {}", folder.display());
     let mut test = workspace.cargo(&["test", "--package=autoplace", "--lib"]);
@@ -127,7 +128,7 @@ fn folder(workspace: &Workspace) -> PathBuf {
 }
 
 impl Model {
-    /// The whole file. It is assembled once for each list of packages.
+    /// The path of the whole file, which is assembled once for each list of packages.
     fn fetch(&self, workspace: &Workspace) -> Result<PathBuf> {
         let file = folder(workspace).join(self.file);
         if self.is_assembled(workspace)? {

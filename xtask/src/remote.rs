@@ -1,4 +1,4 @@
-//! `rpc-server` and `demo --remote`: uses the devices of other machines, which are simulated on this one.
+//! `rpc-server` and `demo --remote`: uses the devices of other machines. The other machines are simulated on this one.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::workspace::{Running, Workspace, run};
 
-/// The number of bytes of the example's text after which a server is killed.
+/// A server is killed when the example has written this many bytes of text.
 const SAID: usize = 150;
 
 /// Builds `autoplace-rpc-server` from the pinned source and prints its path. With arguments, also runs it.

@@ -23,8 +23,8 @@ use crate::{cuda_check, packed, setup, tree, vulkan};
 /// The output folder of llama-sys's build script. `.cargo/config.toml` sets it for builds for this machine.
 const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
 
-/// A library that some systems lack: the backend that needs it, its name and its source. For a driver, also the
-/// required CUDA version.
+/// A library that some systems lack: the backend that needs it, the name and the source of the library and, for a
+/// driver, the required CUDA version.
 struct Other {
     backend: &'static str,
     library: &'static str,
@@ -50,7 +50,7 @@ const OTHERS: [Other; 4] = [
     Other { backend: "CUDA", library: "libcublas.so.13", source: "nvidia-cublas", cuda: None },
 ];
 
-/// The variable of the build script that contains the backends.
+/// The variable in which the build script lists the backends.
 const BACKENDS: &str = "LLAMA_SYS_BACKENDS";
 
 /// The library that a program opens last; see `llama-sys/build/runtime.rs`.
@@ -144,7 +144,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         println!("runtimes are made on Linux: nothing is tested of them here");
         return Ok(());
     }
-    // The build of the previous step is reused.
+    // This command reuses the build of the previous step.
     let set = here(workspace, &mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     // The command selects the whole workspace like earlier steps, so that unchanged parts are not compiled again.
     let opened = ["test", "--workspace", "--features=autoplace/prebuilt-runtime", "--test=sys"];
@@ -205,8 +205,8 @@ fn seal(
     let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");
     let place = if loadable { String::new() } else { "-here".to_owned() };
     let kinds = backends.join("-").to_lowercase();
-    // The name contains hashes of llama.cpp and of the shim, so that sets of different builds can be installed beside
-    // each other.
+    // The name contains hashes of llama.cpp and of the shim, so that sets of different builds can be installed in the
+    // same folder.
     let build = &built["LLAMA_SYS_BUILD"];
     let hashes = build.split([' ', ',']).filter(|word| word.len() == 16).map(|hash| &hash[..8]);
     let made_from = hashes.collect::<Vec<_>>().join("-");

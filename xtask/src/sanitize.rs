@@ -1,8 +1,8 @@
 //! `sanitize`: runs the native code, the Rust layer over it and the probe under AddressSanitizer, with leak detection.
 //!
 //! Both sides are instrumented: llama.cpp and the shim by flags of the C++ compiler, and Rust by flags of rustc, which
-//! stable compilers accept with `RUSTC_BOOTSTRAP`. That needs a separate build of llama.cpp (in `target/sanitize`,
-//! minutes on first use), so `sanitize` is not a step of `test`. Rust's standard library and the C library are not
+//! stable compilers accept with `RUSTC_BOOTSTRAP`. This needs a separate build of llama.cpp in `target/sanitize`, which
+//! takes minutes on first use. So `sanitize` is not a step of `test`. Rust's standard library and the C library are not
 //! instrumented.
 //!
 //! No report is suppressed, because llama.cpp is clean in all these tests. A future suppression belongs here with its
@@ -19,7 +19,7 @@ use crate::workspace::{Workspace, output, run};
 const RUNS: &[(&str, &[&str], &[&str])] = &[
     // Simulated GPUs, refusals, threads, and a short generation of the demo model.
     ("--package=autoplace-llama-sys", &["--no-default-features", "--tests"], &[]),
-    // The probe and real loads; hundreds of valid and invalid probes; loads and generation on simulated GPUs.
+    // Probes and real loads, hundreds of valid and invalid probes, and loads and generation on simulated GPUs.
     (
         "--package=autoplace",
         &["--no-default-features", "--features=constraints", "--test=load", "--test=generate"],

@@ -1,8 +1,9 @@
 //! `schemas`: runs the JSON-Schema-Test-Suite (drafts 7 and 2020-12, with formats) token by token with a model's
 //! vocabulary.
 //!
-//! In: a GGUF file for its vocabulary, and a Python package whose source contains the suite. Out: the output of the
-//! ignored test of `autoplace/src/decode/constraint/suite.rs`, and its table in docs/constrained-output.md.
+//! In: a GGUF file, of which only the vocabulary is used, and a Python package whose source contains the suite. Out:
+//! the output of the ignored test of `autoplace/src/decode/constraint/suite.rs`, and its table in
+//! docs/constrained-output.md.
 
 use std::fs;
 use std::path::Path;

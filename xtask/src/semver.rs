@@ -1,8 +1,8 @@
-//! `semver`: compares the public interface of the published libraries with that of the last release, with
+//! `semver`: compares the public interface of the published libraries with the interface of the last release. It uses
 //! cargo-semver-checks.
 //!
-//! In: the newest tag `vX.Y.Z` below HEAD. Out: every item whose change needs a larger version step than that in the
-//! Cargo.tomls. Before the first tag, nothing is compared.
+//! In: the newest tag `vX.Y.Z` below HEAD. Out: every item whose change needs a larger version step than the Cargo.toml
+//! files make. Before the first tag, nothing is compared.
 
 use std::process::Command;
 
@@ -15,7 +15,8 @@ use crate::{package, setup};
 /// format needs a newer version.
 const VERSION: &str = "0.51.0";
 
-/// Features to enable besides the default ones, as on docs.rs. The other features select how llama.cpp is built.
+/// Features to enable in addition to the default features, as on docs.rs. The other features select how llama.cpp is
+/// built.
 const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemars")];
 
 /// Fails if a library breaks the promise of its last release.
@@ -47,7 +48,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     }
 
     let tool = setup::tool(workspace, "cargo-semver-checks", VERSION)?;
-    // Both sides of all crates share their dependencies.
+    // The builds of all crates and of both versions share their dependencies.
     let target = workspace.target.join("semver");
     // The JSON of both sides has the same path, so cargo must not reuse the output of an earlier run.
     let mut clean = workspace.cargo(&["clean", "--quiet", "--target-dir"]);
@@ -78,7 +79,7 @@ pub(crate) fn last_release(workspace: &Workspace) -> Result<Option<String>> {
     Ok(newest(&tags).map(str::to_owned))
 }
 
-/// The highest release among these tags, of which each line contains one. Pre-releases do not count.
+/// The highest release among these tags. Each line contains a tag. Pre-releases do not count.
 fn newest(tags: &str) -> Option<&str> {
     let releases = tags.lines().filter_map(|tag| Some((version(tag.strip_prefix('v')?)?, tag)));
     releases.max().map(|(_, tag)| tag)

@@ -2,7 +2,8 @@
 //! after many clients that come and go.
 //!
 //! In: a model, and both servers, compiled with the same options. Out: Markdown tables on standard output. Both servers
-//! get the same requests. The verb fails if an answer is incomplete, or if a server has an occupied place at the end.
+//! get the same requests. The verb fails if an answer is incomplete, or if a place of a server is still occupied at the
+//! end.
 
 use std::ops::Range;
 use std::path::Path;
@@ -22,13 +23,14 @@ const PLACES: usize = 8;
 const TOKENS_EACH: usize = 2048;
 /// Tokens of each answer.
 const ANSWER: usize = 16;
-/// Tokens of an answer that the reader does not finish, and the maximum number of events that the reader waits for.
+/// Tokens of an answer that the client does not read to its end. The next constant is the maximum number of events that
+/// the client reads of such an answer.
 const LEFT_ANSWER: usize = 160;
 const EVENTS: usize = 40;
 /// Words of the shortest and of the longest prompt.
 const WORDS: (usize, usize) = (20, 120);
-/// The number of clients that come and go together, the number of requests of each, and how many times all of them
-/// come.
+/// The number of clients that come and go together. The next constants are the number of requests of each client, and
+/// how many times all clients come.
 const CLIENTS: usize = 64;
 const VISITS: usize = 4;
 const WAVES: usize = 3;

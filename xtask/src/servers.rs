@@ -1,5 +1,5 @@
-//! Runs `autoplace serve` and llama.cpp's llama-server for the verbs that measure both: their programs, their
-//! processes, and requests for texts.
+//! Runs `autoplace serve` and llama.cpp's llama-server for the verbs that measure both: it builds their programs,
+//! starts their processes, and requests texts.
 //!
 //! In: a model, and the arguments of a verb. Out: running servers, and the times and tokens of their texts.
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::llama_tools;
 use crate::workspace::{Running, Workspace, run};
 
-/// Words of the prompts. Each word is one or two tokens of most vocabularies.
+/// Words of the prompts. In most vocabularies, each word is one or two tokens.
 const WORDS: [&str; 16] = [
     "sea", "river", "stone", "light", "winter", "morning", "garden", "letter", "music", "window", "bread", "forest",
     "silver", "summer", "evening", "silence",
@@ -36,8 +36,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Parses the arguments by `usage`. `number` is the default. `parts` are the names of the parts that can be
-    /// measured separately.
+    /// Parses the arguments. `usage` is the text for an error, and `number` is the default. `parts` are the names of
+    /// the parts that can be measured separately.
     pub(crate) fn read(arguments: &[String], usage: &str, number: usize, parts: &[&str]) -> Result<Self> {
         let usage = || format!("usage: cargo xtask {usage}");
         let Some((model, rest)) = arguments.split_first() else { bail!(usage()) };
@@ -144,7 +144,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(kind: &Kind, model: &Path, sequences: usize, n_ctx: usize, more: &[&str]) -> Result<Self> {
-        // The port is free again when the listener is dropped.
+        // The listener is dropped here, so the port is free again.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
         let mut command = kind.command(model, address.port(), sequences, n_ctx, more);

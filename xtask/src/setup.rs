@@ -1,5 +1,6 @@
 //! Installs the requirements of a verb other than Rust. On Debian and Ubuntu, packages are installed if that needs no
-//! answer from the user (as root, or with sudo without a password). Elsewhere a paragraph describes what to run.
+//! answer from the user (as root, or with sudo without a password). On other systems, the verb prints a paragraph that
+//! describes what to run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -122,7 +123,8 @@ pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A cargo tool (`cargo-deny`) of this version, from PATH or as our own copy. The copy is compiled if it is missing.
+/// A cargo tool (such as `cargo-deny`) of this version: the one on PATH, or our own copy, which is compiled if it is
+/// missing.
 pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<PathBuf> {
     let root = workspace.target.join("tools");
     let ours = root.join("bin").join(name);
@@ -139,7 +141,7 @@ pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<P
     println!("setup: compiling {name} {version}, some minutes");
     let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", version]);
     install.arg("--root").arg(&root).arg(name);
-    // An unoptimised build takes less than half the time, and the checks would not gain that time back.
+    // An unoptimised build takes less than half of the time. The checks would not gain enough speed from optimisation.
     install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
     install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     // Without this, the tool's build would fill our target folder.
@@ -172,7 +174,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
         command.args(&become_root[1..]).args(arguments).stdin(std::process::Stdio::null());
         run(&mut command)
     };
-    // One unreachable source of packages is not fatal, because the others may have them.
+    // An unreachable source of packages is not fatal, because the other sources may have the packages.
     if let Err(error) = apt_get(&["update"]) {
         eprintln!("setup: {error:#}; trying to install all the same");
     }
@@ -194,8 +196,8 @@ fn apt() -> Option<Vec<&'static str>> {
     succeeds("sudo", &["-n", "true"]).then(|| vec!["sudo", "-n"])
 }
 
-/// On Linux, looks in the folders of distributions. On other systems, bindgen's own search decides and reports
-/// failures.
+/// Whether libclang is installed. On Linux, the folders of distributions are searched. On other systems this returns
+/// true, because bindgen itself searches and reports failures.
 fn has_libclang() -> bool {
     if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
         return true;

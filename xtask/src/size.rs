@@ -9,7 +9,7 @@ use crate::semver::last_release;
 use crate::tree;
 use crate::workspace::Workspace;
 
-/// The code of each crate, and then all tests.
+/// The rows of the table, with their folders: the code of each crate, and then all tests.
 const GROUPS: [(&str, &[&str]); 14] = [
     ("gguf", &["gguf/src"]),
     ("planner", &["planner/src"]),

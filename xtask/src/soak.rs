@@ -21,8 +21,8 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         bail!("what a process holds is read from /proc: Linux only");
     }
     setup::native()?;
-    // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both share their builds. The
-    // native code is optimised in every profile.
+    // Without `--package`, cargo resolves features as in `cargo test --workspace`, so both commands share their builds.
+    // The native code is optimised in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
     run(&mut command)

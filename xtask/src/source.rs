@@ -10,8 +10,8 @@ use crate::tree;
 use crate::workspace::{Workspace, output};
 
 /// The parts of llama.cpp that the build needs, including those of the feature `media`. llama.cpp's CMakeLists.txt
-/// always configures `vendor/`. The folders there are header libraries, of which cmake reads only the CMakeLists.txt,
-/// except for `hash`, whose files it checks. On Windows cmake/win-app.cmake depends on the manifest of the programs.
+/// always configures `vendor/`. Its folders are header libraries. cmake reads only their CMakeLists.txt, except in
+/// `hash`, whose files it checks. On Windows cmake/win-app.cmake depends on the manifest of the programs.
 const NEEDED: [&str; 28] = [
     "CMakeLists.txt",
     "LICENSE",
@@ -85,7 +85,7 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
     let builds = workspace.builds_with_mtmd().into_iter().map(|build| build.join("build"));
-    // Other builds are only partly configured.
+    // Builds without this file are only partly configured.
     for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
         let mut lists = vec![build.join("CMakeFiles/Makefile.cmake")];
         // The build of mtmd has no such list of unbuilt targets, because it builds all of its targets.

@@ -2,7 +2,7 @@
 //!
 //! transformers renders every template of a folder with every history of `chat/tests/chat_templates/histories.json`
 //! (`render.py`, in a virtual environment). An ignored test of `chat/tests/chat/chat_templates.rs` compares the results
-//! with ours. It fails if texts differ, or if we refuse a template that transformers renders. Templates that only
+//! with ours. The test fails if texts differ, or if we refuse a template that transformers renders. Templates that only
 //! transformers refuses are counted (docs/chat-templates.md lists them). `--fixtures` records transformers' results for
 //! the templates of the tests, so that the tests need neither Python nor a network.
 
@@ -97,7 +97,7 @@ pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The results of transformers for the templates of a folder, by template and history, as JSON.
+/// The results of transformers for the templates of a folder as JSON, indexed by template and history.
 fn rendered_there(workspace: &Workspace, folder: &Path) -> Result<String> {
     let cases = cases(workspace, folder)?;
     let requests: Vec<&Value> = cases.iter().map(|case| &case.request).collect();

@@ -1,4 +1,4 @@
-//! `test`: runs every check. The checks that show mistakes soonest come first. `.ci/run` runs only this.
+//! `test`: runs every check. The checks that find mistakes soonest come first. `.ci/run` runs only this.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let steps: Vec<&Step> =
         STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
     workspace.clippy = true;
-    // All requirements are installed at the start, not after half an hour.
+    // All requirements are installed at the start, so that a missing one is not noticed after half an hour.
     setup::native()?;
     setup::rust_components(workspace)?;
     if steps.iter().any(|step| step.name == "bindings") && !bindings::are_known(workspace)? {
@@ -131,8 +131,8 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let builds = workspace.native_builds();
     let workspace = &*workspace;
     std::thread::scope(|scope| {
-        // The downloads use the network more than a core, so they run beside the steps. Errors are ignored here,
-        // because the step that needs the files tries again and reports them.
+        // The downloads use the network more than a core, so they run at the same time as the steps. Errors are ignored
+        // here, because the step that needs the files tries again and reports them.
         let bring = || {
             let models = real::download(workspace).is_ok();
             clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok() && models
@@ -185,14 +185,14 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         }
     }
     if std::env::var_os(TEST_THREADS).is_none() {
-        // The number of threads is one more than that of cores, because some tests wait for a worker or a clock.
+        // There is one more thread than cores, because some tests wait for a worker or a clock.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         cargo.env(TEST_THREADS, (cores + 1).to_string());
     }
     run(&mut cargo)
 }
 
-/// Folders outside the workspace with their own Cargo.lock.
+/// Folders that are outside the workspace and have a Cargo.lock of their own.
 const LOCKED: [&str; 4] = ["benches/clip-buffers", "examples/with-llama-cpp-2", "fuzz", "vendor"];
 
 /// Checks the lock files of these folders. The alias `cargo xtask` checks the workspace's own lock file with
@@ -225,8 +225,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Checks that llama.cpp was compiled at most once, because that takes minutes. Another build is a failure in the CI.
-/// Elsewhere, another run in the same tree may be the cause.
+/// Checks that llama.cpp was compiled at most once, because that takes minutes. In the CI, a second build is a failure.
+/// On other machines, another run in the same tree may be its cause.
 fn once(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Result<()> {
     let new = after.difference(before).count();
     if new <= 1 {

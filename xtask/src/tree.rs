@@ -18,7 +18,7 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> 
     prune(to, Path::new(""), &keep)
 }
 
-/// Makes an empty folder, and removes an existing one first.
+/// Makes an empty folder. An existing folder is removed first.
 pub(crate) fn afresh(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -32,7 +32,8 @@ pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
     run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
 }
 
-/// Packs a folder into `FOLDER.tar.gz` beside it. The same folder at the same commit gives the same archive.
+/// Packs a folder into `FOLDER.tar.gz`, in the same parent folder. The same folder at the same commit gives the same
+/// archive.
 pub(crate) fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let name = folder.file_name().context("the folder has a name")?;
     let archive = folder.with_file_name(format!("{}.tar.gz", name.to_string_lossy()));

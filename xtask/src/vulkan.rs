@@ -28,7 +28,8 @@ const HEADERS: [(&str, &str); 2] = [
 #[cfg(unix)]
 const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libvulkan.so.1";
 
-/// A shader compiler without ggml's `-O`. Mesa optimises shaders itself, and the script saves a fifth of the time.
+/// A shader compiler that leaves out ggml's `-O`, because Mesa optimises shaders itself. The script saves a fifth of
+/// the time.
 #[cfg(unix)]
 const GLSLC: &str = r#"#!/bin/sh
 for argument; do
@@ -39,9 +40,9 @@ exec glslc "$@"
 "#;
 
 /// A shader compiler for the demo model, the only model of the tests. It replaces shaders of quantized types other than
-/// Q8_0, and shaders of an extension that Mesa lacks, by invalid SPIR-V. This saves more than half of the time. If such
-/// a shader is requested, the driver refuses it and ggml prints its name. One shader of each source also writes its
-/// dependencies (`-MD`).
+/// Q8_0, and shaders of an extension that Mesa lacks, by invalid SPIR-V, which saves more than half of the time. If
+/// such a shader is requested, the driver refuses it and ggml prints its name. For one shader of each source, the
+/// script also writes the dependencies (`-MD`).
 #[cfg(unix)]
 const GLSLC_FOR_TESTS: &str = r#"#!/bin/sh
 unset output depends
@@ -98,7 +99,7 @@ pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()>
     run(check.current_dir(&workspace.root))
 }
 
-/// The kit for only Mesa's driver and the demo model.
+/// The kit that works only with Mesa's driver and the demo model.
 pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     for_mesa(workspace, "tests", [GLSLC_FOR_TESTS, LAUNCHER_FOR_TESTS])
 }

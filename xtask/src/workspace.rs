@@ -36,11 +36,11 @@ impl Workspace {
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let cargo = PathBuf::from(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         let mut command = Command::new(&cargo);
-        // Build scripts read this variable. A change of it would run them again.
+        // Build scripts read this variable, so a changed value would make them run again.
         command.current_dir(&self.root).args(arguments).env_remove("CARGO_MANIFEST_DIR");
         if self.clippy && arguments.first() == Some(&"test") {
-            // As `cargo clippy` does, rustc is replaced by a compiler that also lints. `cargo clippy` itself only
-            // checks, so the tests would be compiled a second time.
+            // rustc is replaced by a compiler that also lints, as in `cargo clippy`. `cargo clippy` itself is not used,
+            // because it only checks and the tests would then be compiled a second time.
             command.env("RUSTC_WORKSPACE_WRAPPER", cargo.with_file_name("clippy-driver"));
             command.env("CLIPPY_ARGS", "-Dwarnings");
         }
@@ -120,7 +120,7 @@ impl Running {
     }
 }
 
-/// Runs a command, with its output on our own. The error for a failure names the command.
+/// Runs a command. Its output goes to our output. The error for a failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
@@ -129,7 +129,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns its stdout. Its stderr goes to ours.
+/// Runs a command and returns its stdout. Its stderr goes to our stderr.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{}`", line(command)))?;

@@ -41,7 +41,7 @@ def render(request):
         tokenize=False,
         **request.get("variables", {}),
     )
-    # Half a surrogate pair is no text.
+    # This fails for half of a surrogate pair, which is not text.
     rendered.encode()
     return rendered
 

@@ -28,7 +28,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
-            // A text without placeholders accepts a value that could be a mapping.
+            // As in Python, a text without placeholders accepts a mapping or a list, and ignores it.
             None if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && printf_kinds(text).is_empty() => {
                 printf(state, text, &[])
             }

@@ -87,8 +87,8 @@ formats! {
         templates: &[&["<|channel|>", "<|message|>"]],
         channels: Some(&channel::HARMONY),
     }
-    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in channels:
-    /// `to=self`, `to=f`
+    /// `<atem:function_calls><atem:invoke name="f"><atem:parameter name="a">1</atem:parameter>..`, in a message whose
+    /// header has `to=f`; reasoning is in a message with `to=self`
     Atem "atem" {
         calls: &[call("<atem:function_calls>", End::Mark(&["</atem:function_calls>"]), &[Body::Tags(&tags::ATEM)])],
         channels: Some(&channel::ATEM),

@@ -16,14 +16,14 @@ const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
 const HEAD: &str = "\
 # llama.cpp's flags, here
 
-Every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), and what becomes of it here: in the
-program `autoplace`, and in the library. The program reads llama.cpp's spellings, `_` for `-` and `=` before a value too, and always takes the next word for the value of a flag that
-has one. Of several flags that cannot be taken, one error names all with their reasons. No cluster of letters is read as several flags: `-xyz` is a flag of this table, or an error.
+The tables have every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), with its counterpart in the
+program `autoplace` and in the library. The program reads llama.cpp's spellings, and also `_` for `-`, and `=` before a value. The word after a flag that has a value is always
+that value. If several flags are not supported, one error names all of them, each with the reason. A cluster of letters is never read as several flags: `-xyz` is a flag of this table, or an error.
 
-*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *already so* is what the program does without the flag. *no* comes with the reason.
+*all* means `run`, `chat`, `serve` and `plan`. `plan` ignores flags that do not affect a placement, and says so. *already so* marks flags for the program's usual behaviour. *no* is followed by the reason.
 
-This file is written by a test from the program's own table (`cli/src/llama_cpp`), which the same test holds against the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
-Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
+A test writes this file from the program's own table (`cli/src/llama_cpp`), and compares the table with the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
+Methods *of the builder* belong to `Model::builder(path)`, methods *of a request* to `model.generate(prompt)`, and methods *of a chat* to `model.chat()?`.
 ";
 
 /// The text of docs/flags.md.

@@ -228,7 +228,8 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     host = host.available(available);
     // The rates of this computer were measured with this computer's memory.
     host.rates = None;
-    // A chip that is named as a GPU brings its own bandwidth, unless a processor is named, which has a rated one.
+    // A GPU of `--gpu` that shares the host's memory also gives that memory's bandwidth. But a processor named by
+    // `--cpu` takes precedence, because it has a rated bandwidth of its own.
     let of_chip = ram.and_then(|(_, rate)| rate).filter(|_| args.cpu.is_none());
     if let Some(rate) = stated.or(of_chip) {
         host = host.bandwidth(rate);

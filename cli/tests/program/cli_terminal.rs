@@ -179,7 +179,7 @@ fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     });
     let mut terminal = Terminal::chat(&user, &SHORT, &[]);
     assert!(terminal.answer("@/nowhere/at/all").contains("error: /nowhere/at/all: "));
-    assert!(terminal.answer(&format!("@{long}")).contains("and the context holds 1024"));
+    assert!(terminal.answer(&format!("@{long}")).contains("but the context holds 1024"));
     assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
     assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());
     let stats = terminal.answer("/stats");

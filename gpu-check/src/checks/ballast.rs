@@ -82,8 +82,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// The sizes to leave free: all of [`LEFT`]. With limited time on a real card, only the largest size with which the
-/// whole model cannot fit, and the smallest with which it may fit.
+/// The sizes to leave free: all of [`LEFT`]. With limited time on a real card, only two: the largest size with which
+/// the whole model cannot fit, and the smallest with which it may fit.
 fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     let all = LEFT.map(|left| left * unit);
     if setting.size == Size::Small || setting.until.is_none() {

@@ -20,17 +20,17 @@ pub(super) const WIDTH: u32 = 440;
 pub(super) const MARGIN: i32 = 12;
 /// Height of a line of text.
 pub(super) const LINE: i32 = 19;
-/// Height of letters for the library, and the factor to the font size that the SVG backend writes: 12.9 units, nearly
-/// 12 pixels in a picture of 400.
+/// The height of letters that the library gets. The next constant is the factor to the font size that the SVG backend
+/// writes: 12.9 units, which are nearly 12 pixels in a picture of 400 pixels.
 const LETTERS: u32 = 16;
 const HEADING: u32 = 19;
 const WRITTEN: f64 = 1.0 / 1.24;
-/// Width of a letter relative to its height, for wide letters of common sans-serif fonts.
+/// The width of a letter relative to its height, for the wide letters of common sans-serif fonts.
 const LETTER_WIDTH: f64 = 0.6;
-/// Height of a chart with its heading and axes.
+/// The height of a chart with heading and axes.
 pub(super) const CHART: u32 = 230;
 
-/// A colour on white, and its counterpart on black.
+/// A colour for a white background, and the corresponding colour for a black background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ink(RGBColor, &'static str);
 
@@ -66,7 +66,8 @@ impl Ink {
     }
 }
 
-/// CSS rules that replace each colour if the reader prefers dark. A rule overrides the attribute of the same name.
+/// CSS rules that replace each colour if the reader prefers a dark page. A rule overrides the attribute of the same
+/// name.
 fn dark() -> String {
     let rule = |ink: &Ink| {
         let (light, dark) = (ink.attribute(), ink.1);
@@ -170,7 +171,7 @@ fn fill(area: &Area<'_>, (x, y): (i32, i32), (width, height): (i32, i32), ink: I
 pub(super) struct Curve {
     pub(super) name: String,
     pub(super) ink: Ink,
-    /// Points by rising `x`, with their spreads.
+    /// The points, in ascending order of `x`, with their spreads.
     pub(super) points: Vec<Mark>,
     /// Whether a line joins the points (`is_line`), and whether each point is a dot (`has_dots`).
     pub(super) is_line: bool,
@@ -199,7 +200,8 @@ impl Mark {
     }
 }
 
-/// Draws curves over two axes from 0, below a heading. The area has [`CHART`] units plus the legend.
+/// Draws curves over two axes from 0, below a heading. The area must be [`CHART`] units high, plus the height of the
+/// legend.
 pub(super) fn chart(area: &Area<'_>, title: &str, x_name: &str, curves: &[Curve]) -> Drawn {
     let names: Vec<(String, Ink)> = curves.iter().map(|curve| (curve.name.clone(), curve.ink)).collect();
     heading(area, title, 8)?;
@@ -270,7 +272,7 @@ fn width(text: &str, size: u32) -> i32 {
     (letters * f64::from(size) * WRITTEN).ceil() as i32
 }
 
-/// The part of a text that fits.
+/// The beginning of a text that fits into `room`.
 fn cut(text: &str, room: i32, size: u32) -> String {
     let mut text = printable(text);
     if width(&text, size) <= room {
@@ -288,8 +290,8 @@ pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_
     Curve { name: name.to_owned(), ink, points, is_line, has_dots }
 }
 
-/// Removes characters that XML 1.0 cannot contain: it has no escape for control characters. The backend escapes XML's
-/// own characters.
+/// Removes the characters that XML 1.0 cannot contain: it has no escapes for control characters. The backend escapes
+/// the characters that have a meaning in XML.
 pub(super) fn printable(text: &str) -> String {
     let cannot = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{fffe}' | '\u{ffff}');
     text.replace(cannot, "\u{fffd}")
@@ -299,8 +301,8 @@ pub(super) fn printable(text: &str) -> String {
 pub(super) mod tests {
     use super::{INKS, LETTER_WIDTH, WIDTH};
 
-    /// Returns all texts of a picture. Asserts that the picture is well-formed, that every text lies inside, that
-    /// nothing refers to other files, and that each colour has a dark counterpart.
+    /// Returns all texts of a picture. Asserts that the picture is well-formed, that every text lies inside the
+    /// picture, that nothing refers to other files, and that each colour has a dark counterpart.
     #[track_caller]
     pub(in crate::picture) fn texts(svg: &str) -> Vec<String> {
         let document = roxmltree::Document::parse(svg).unwrap();

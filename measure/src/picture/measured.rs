@@ -11,20 +11,20 @@ use super::series::{Series, published};
 use crate::measurement::{MeasuredDevice, Measurement, Point, Row};
 
 const HEAD: i32 = 2 * LINE + 16;
-/// A bar's height, and the height of a bar with its line of text.
+/// The height of a bar. The next constant is the height of a bar with its line of text.
 const BAR: i32 = 14;
 const DEVICE: i32 = LINE + BAR + 10;
-/// Colours of other files' curves, reused in turn.
+/// Colours for the curves of other files. If there are more curves than colours, the colours repeat.
 const OTHERS: [Ink; 3] = [BESIDE, COMPUTE, HEADROOM];
 
-/// A title, the name of the horizontal axis and curves.
+/// A title, the name of the horizontal axis, and the curves.
 type Chart = (String, String, Vec<Curve>);
 
 /// Draws a measurement as an SVG document. The sweeps in `others` appear as curves in its charts.
 ///
 /// # Errors
 ///
-/// A text that says why the picture cannot be drawn.
+/// A text with the reason why the picture cannot be drawn.
 pub fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let charts: Vec<Chart> = [Some(cliff(measurement, others)), shares(measurement, others), by_depth(measurement)]
         .into_iter()
@@ -115,7 +115,8 @@ fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
     Some((title, "% of the layers on GPUs".to_owned(), curves.collect()))
 }
 
-/// Generation speed by depth: that of the plan or, if it has one depth, of the placement with the most depths.
+/// Generation speed by depth, for the plan or, if the plan was measured at only one depth, for the placement with the
+/// most depths.
 fn by_depth(measurement: &Measurement) -> Option<Chart> {
     let depths = |point: &&Point| point.rows.iter().filter(|row| row.n_gen > 0).count();
     let plan = measurement.point("plan").filter(|point| depths(point) > 1);
@@ -223,7 +224,8 @@ mod tests {
         ] {
             has(part);
         }
-        // Three points with their spread and the plan's point; three and seven points as shares; two depths.
+        // The first chart has three points with their spread and the plan's point. The second one has three and seven
+        // points as shares. The third one has two depths.
         assert_eq!(picture.matches("<circle").count(), 3 + 1 + 3 + 7 + 2);
     }
 

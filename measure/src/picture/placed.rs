@@ -9,10 +9,10 @@ use super::canvas::{
     TAKEN, TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
 };
 
-/// A bar's height, and the height of a device with its lines of text.
+/// The height of a bar. The next constant is the height of a device with its lines of text.
 const BAR: i32 = 20;
 const DEVICE: i32 = 2 * LINE + BAR + 12;
-/// Lines above the bars.
+/// The height of the lines above the bars.
 const HEAD: i32 = 2 * LINE + 22;
 /// Units between the legend and the first device.
 const GAP: i32 = 6;
@@ -21,7 +21,7 @@ const GAP: i32 = 6;
 ///
 /// # Errors
 ///
-/// A text that says why the picture cannot be drawn.
+/// A text with the reason why the picture cannot be drawn.
 pub fn svg(plan: &Plan) -> Result<String, String> {
     let names = legend_of(plan);
     let bars = HEAD + LINE * legend_lines(&names) + GAP + DEVICE * plan.placements.len() as i32 + MARGIN;
@@ -91,7 +91,7 @@ fn draw_bars(area: &Area<'_>, plan: &Plan, names: &[(String, Ink)]) -> Drawn {
     Ok(())
 }
 
-/// The model's parts on a device, as text.
+/// The parts of the model that are on a device, as text.
 fn holds(plan: &Plan, placement: &Placement) -> String {
     let (layers, all) = (placement.layers, plan.layers());
     let parts = match (placement.kind, plan.split_blocks) {
@@ -108,7 +108,7 @@ fn holds(plan: &Plan, placement: &Placement) -> String {
     whole.into_iter().chain(parts).collect::<Vec<_>>().join(", ")
 }
 
-/// A title, the name of the horizontal axis and curves.
+/// A title, the name of the horizontal axis, and the curves.
 type Chart = (String, String, Vec<Curve>);
 
 fn charts(plan: &Plan) -> Vec<Chart> {
@@ -170,7 +170,7 @@ mod tests {
         {
             has(part);
         }
-        // The chosen point, and the points by depth.
+        // There is a dot for the chosen point, and one for each depth.
         assert_eq!(picture.matches("<circle").count(), 1 + plan.speed.as_ref().unwrap().generation.len());
     }
 

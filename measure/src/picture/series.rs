@@ -1,4 +1,4 @@
-//! Speeds of another measurement for comparison: layers on GPUs, and tokens per second of generation.
+//! The speeds of another measurement, for comparison: numbers of layers on GPUs, with tokens per second of generation.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Series {
     ///
     /// # Errors
     ///
-    /// A text that says why `text` has none of these forms.
+    /// A text with the reason why `text` has none of these forms.
     pub fn read(name: &str, text: &str) -> Result<Self, String> {
         let series = match Measurement::from_json(text) {
             Ok(measurement) => Self::from_measurement(&measurement, name),
@@ -82,7 +82,7 @@ fn bench(text: &str) -> Option<Vec<(u32, f64)>> {
     Some(sorted(points))
 }
 
-/// Lines whose first two cells begin with numbers. Other lines are text.
+/// The lines of a table whose first two cells begin with numbers. All other lines count as text.
 fn table(text: &str) -> Option<Vec<(u32, f64)>> {
     let rows = text.lines().filter_map(|line| {
         let mut cells = line.trim().trim_matches('|').split(['|', ',', '\t']);

@@ -31,7 +31,7 @@ pub struct SharedDevice {
 ///
 /// # Errors
 ///
-/// A text that says why the picture cannot be drawn.
+/// A text with the reason why the picture cannot be drawn.
 pub fn svg(title: &str, devices: &[SharedDevice]) -> Result<String, String> {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in devices.iter().flat_map(|device| &device.models) {

@@ -1,4 +1,4 @@
-//! The checks of one placement: its runs, GPUs and host, each against a limit.
+//! The checks of one placement. They compare its runs, GPUs and host with limits.
 
 use autoplace::machine::{Bytes, RateConditions};
 use autoplace::plan::Plan;
@@ -8,19 +8,20 @@ use super::{Aspect, Check};
 use crate::conditions::Conditions;
 use crate::measurement::{Row, Speed};
 
-/// Percent of the time that threads of this process may wait for a core. The value is below 1 on a quiet machine, and
-/// 30 to 50 beside one busy thread on two cores.
+/// The percentage of the time that threads of this process may wait for a core. The value is below 1 on a quiet
+/// machine, and 30 to 50 on two cores if another program keeps one thread busy.
 const MAX_WAITED: u32 = 8;
-/// Percent of one core that other programs may use. It applies if the system does not report how long threads waited.
+/// The percentage of one core that other programs may use. This limit applies if the system does not report how long
+/// threads waited.
 const MAX_OTHERS: u32 = 40;
-/// Percent of the cores' time that the hypervisor may give to other machines.
+/// The percentage of the cores' time that the hypervisor may give to other machines.
 const MAX_STEAL: u32 = 5;
-/// Percent of ten seconds in which some thread may wait for a core, and for memory.
+/// The percentage of ten seconds in which some thread may wait for a core; the next constant is the limit for memory.
 const MAX_CPU_PRESSURE: f32 = 25.0;
 const MAX_MEMORY_PRESSURE: f32 = 5.0;
-/// Percent of the time in which a quota may stop this process.
+/// The percentage of the time in which a quota may stop this process.
 const MAX_THROTTLED: u32 = 10;
-/// The share of the host's available memory that may disappear while nothing new is loaded.
+/// The share by which the host's available memory may shrink while nothing new is loaded.
 const MAX_SHRUNK: f64 = 0.10;
 
 /// The observations of one trial.
@@ -54,7 +55,7 @@ pub(super) fn shortfall(plan: &Plan, free: &[Option<u64>]) -> u64 {
     missing.max().unwrap_or_default()
 }
 
-/// The number of runs that may be exceptions. A system job that starts once is not typical of the machine.
+/// The number of runs that may be exceptions, because a system job that starts once is not typical of the machine.
 fn exceptions(runs: usize) -> usize {
     if runs < 4 { 0 } else { (runs / 10).max(1) }
 }
@@ -63,13 +64,13 @@ fn check(aspect: Aspect, passed: bool, found: String) -> Check {
     Check { aspect, passed, found }
 }
 
-/// The check of an aspect that the system does not report. It passes.
+/// The check of an aspect that the system does not report. This check passes.
 fn unknown(aspect: Aspect) -> Check {
     check(aspect, true, "not reported".to_owned())
 }
 
-/// Compares the median of the last third of the runs with that of the first third, and each run with the first third.
-/// One run in ten may differ.
+/// Compares the median of the last third of the runs with the median of the first third, and also each run with the
+/// median of the first third. One run in ten may differ.
 pub(super) fn drift(runs: &Row, most: f64) -> Check {
     let speeds: Vec<f64> = runs.speeds().collect();
     let third = (speeds.len() / 3).max(1);
@@ -128,8 +129,8 @@ fn swap(conditions: &Conditions, host: &HostSeen) -> Check {
     check(Aspect::Swap, is_quiet, found.join("; "))
 }
 
-/// Checks that the plan's margin is available and that the available memory does not shrink, within a container's limit
-/// if there is one.
+/// Checks that the plan's margin is available and that the available memory does not shrink. If there is a container
+/// with a limit, memory within the limit counts.
 fn host_memory(plan: &Plan, host: &HostSeen) -> Check {
     let Some([first, least]) = host.available else { return unknown(Aspect::HostMemory) };
     let margin = plan.host().map_or(0, |host| host.headroom.margin);
@@ -153,8 +154,8 @@ fn memory_pressure(conditions: &Conditions) -> Check {
     check(Aspect::MemoryPressure, waited <= MAX_MEMORY_PRESSURE, found)
 }
 
-/// Checks the processor by the waiting time of this process's threads, if it is reported: programs on other cores do no
-/// harm.
+/// Checks the processor. If the system reports how long this process's threads waited, this time decides, because
+/// programs on other cores do no harm.
 pub(super) fn processor(host: &HostSeen) -> Check {
     let each = &host.each;
     let is_disturbed = |(run, pressure): &(&RateConditions, &Option<f32>)| {

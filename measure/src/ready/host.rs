@@ -12,15 +12,15 @@ use autoplace::machine::{ConditionsWatch, CpuLimit, Host, HostLimit, HostSample,
 pub(super) struct HostSeen {
     /// The conditions of each run.
     pub(super) each: Vec<RateConditions>,
-    /// Percent of the ten seconds before the end of each run in which some thread waited for a core.
+    /// For each run, the percentage of the ten seconds before its end in which some thread waited for a core.
     pub(super) pressure: Vec<Option<f32>>,
-    /// Bytes that this process could take before the first run, and the minimum after any run.
+    /// Bytes that this process could take before the first run, and the minimum of these bytes after the runs.
     pub(super) available: Option<[u64; 2]>,
     /// The limit that determines `available`.
     pub(super) limit: HostLimit,
     /// The limit on processor time.
     pub(super) cpu_limit: Option<CpuLimit>,
-    /// The maximum of this process's bytes in swap.
+    /// The largest number of bytes of this process in swap.
     pub(super) swapped: Option<u64>,
 }
 

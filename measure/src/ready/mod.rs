@@ -47,7 +47,8 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Six runs in two minutes, with at most 64 tokens each. If the time ends earlier, three runs are enough.
+    /// Six runs in two minutes, with at most 64 tokens each. If the two minutes are over before the sixth run, three
+    /// runs are enough.
     pub fn quick() -> Self {
         Self { runs: 6, over: Duration::from_secs(120), is_quick: true, ..Self::default() }
     }
@@ -58,7 +59,8 @@ impl Ready {
         self
     }
 
-    /// Sets the time over which the runs are spread. Runs that take longer follow each other without a pause.
+    /// Sets the time over which the runs are spread. If the runs take longer than this time, they follow each other
+    /// without a pause.
     pub fn over(mut self, time: Duration) -> Self {
         self.over = time;
         self
@@ -84,13 +86,13 @@ impl Ready {
 pub struct Readiness {
     /// The format version: [`Readiness::VERSION`].
     pub version: u64,
-    /// This crate, llama.cpp and its backends, with their versions.
+    /// The names and versions of this crate, llama.cpp and its backends.
     pub made_by: String,
     /// The tried placements, at most eight. Each is smaller than the previous one.
     pub trials: Vec<Trial>,
     /// The plan that passed, for [`ModelBuilder::follow`](autoplace::ModelBuilder::follow).
     pub plan: Option<SavedPlan>,
-    /// The reasons why no smaller placement was tried, and advice for the user, one sentence each.
+    /// The reasons why no smaller placement was tried, and advice for the user. Each note is a sentence.
     pub notes: Vec<String>,
     /// Whether the check was stopped before it had a result.
     pub is_stopped: bool,
@@ -108,7 +110,7 @@ pub struct Trial {
     pub conditions: Conditions,
     /// The conditions of each run.
     pub each: Vec<RateConditions>,
-    /// The minimum of the host's memory left for this process, in bytes, including its container's limit.
+    /// The smallest number of bytes of the host's memory that were left for this process, within its container's limit.
     pub host_available: Option<u64>,
     /// The checks.
     pub checks: Vec<Check>,
@@ -122,7 +124,7 @@ pub struct Check {
     pub aspect: Aspect,
     /// Whether the aspect is within its limit. An aspect that the system does not report passes.
     pub passed: bool,
-    /// The observation, and its limit.
+    /// The observed value, and its limit.
     pub found: String,
 }
 
@@ -131,7 +133,7 @@ pub struct Check {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Aspect {
-    /// All runs are as fast as the first ones.
+    /// All runs are as fast as the first runs.
     #[error("drift")]
     Drift,
     /// The GPUs still have the plan's margin free.
@@ -195,12 +197,12 @@ impl fmt::Display for Check {
 }
 
 impl Measure<'_> {
-    /// Checks whether the placement of the request keeps its speed, with repeated runs at the end of its context.
+    /// Checks by repeated runs at the end of the context whether the placement of the request keeps its speed.
     ///
     /// If a GPU fails (headroom, clocks, drift), the next trial has fewer layers on GPUs. If the host's memory is short
-    /// (swap, host memory, memory pressure), the next trial has half the context. The trials end if one passes, at the
-    /// smallest placement, or if other programs, a quota or heat keep the processor from computing, because no
-    /// placement can improve that. The notes then advise the user.
+    /// (swap, host memory, memory pressure), the next trial has half the context. The trials end when a placement
+    /// passes and when there is no smaller placement. They also end if other programs, a quota or heat keep the
+    /// processor from computing, because no placement can improve that. The notes then advise the user.
     ///
     /// # Errors
     ///

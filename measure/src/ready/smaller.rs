@@ -7,8 +7,8 @@ use super::{Aspect, Trial};
 /// The smallest number of tokens to which a context is halved.
 const MIN_CONTEXT: u32 = 512;
 
-/// The next request. The error has the reasons why there is none, and advice for the user, one sentence each.
-/// `shortfall` is the number of bytes by which a GPU missed its margin.
+/// The next request. The error has the reasons why there is no smaller request, and advice for the user. Each item is a
+/// sentence. `shortfall` is the number of bytes by which a GPU missed its margin.
 pub(super) fn next(request: &Request, plan: &Plan, trial: &Trial, shortfall: u64) -> Result<Request, Vec<String>> {
     let failed: Vec<Aspect> = trial.failed().collect();
     let beyond_placement: Vec<String> = failed.iter().filter_map(|&aspect| remedy(aspect)).map(str::to_owned).collect();
@@ -40,7 +40,7 @@ fn remedy(aspect: Aspect) -> Option<&'static str> {
     }
 }
 
-/// Halves the context. This frees memory on the host, or on GPUs for layers of the host.
+/// Halves the context. This frees memory on the host, or frees memory on GPUs, to which layers of the host can move.
 fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String>> {
     let half = plan.context.n_ctx / 2;
     if plan.full_offload {
@@ -55,8 +55,8 @@ fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String
     Ok(request.clone().context(Context::Tokens(half)))
 }
 
-/// The number of layers to remove: those that free the missing bytes, if only bytes are missing; otherwise an eighth of
-/// the layers.
+/// The number of layers to remove. If only bytes are missing, these are the layers that free the missing bytes;
+/// otherwise an eighth of the layers.
 fn layers_to_remove(plan: &Plan, failed: &[Aspect], shortfall: u64) -> u32 {
     let eighth = (plan.n_gpu_layers / 8).max(1).min(plan.n_gpu_layers);
     if failed != [Aspect::Headroom] {

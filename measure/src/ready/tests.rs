@@ -1,4 +1,4 @@
-//! The checks with stated figures, and which of them pass.
+//! The checks, applied to stated figures.
 
 use autoplace::machine::{CpuLimit, RateConditions};
 
@@ -17,7 +17,8 @@ fn runs(speeds: &[f64]) -> Row {
     row
 }
 
-/// A host whose ten runs have the `usual` conditions, except for the first runs, which have those in `others`.
+/// A host with ten runs. The first runs have the conditions in `others`, and the remaining runs have the `usual`
+/// conditions.
 fn host(usual: &str, others: &[&str]) -> HostSeen {
     let read = |text: &str| -> RateConditions { serde_json::from_str(&format!("{{{text}}}")).unwrap() };
     let rest = std::iter::repeat(usual);

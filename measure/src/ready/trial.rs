@@ -1,4 +1,4 @@
-//! A trial of one placement: it fills its context, and then repeats the same work, spread over a time.
+//! A trial of one placement: its context is filled, and then the same work is repeated at intervals.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::measurement::{Measured, Point, Row, Sample, Speed};
 use crate::run::{Measure, Progress, now, text};
 use crate::{Error, Protocol};
 
-/// Minimum number of runs of a quick check: the first, and the last two for comparison.
+/// The minimum number of runs of a quick check: the first run, and two more for comparison.
 const MIN_RUNS: u32 = 3;
 
 impl Measure<'_> {

@@ -6,7 +6,7 @@ use std::fs;
 /// The replacement for an identifying word.
 const MASK: &str = "(left out)";
 
-/// Names shorter than this occur in too many words, and identify little.
+/// Shorter names are not masked, because they occur in too many words and identify little.
 const MIN_NAME_LENGTH: usize = 3;
 
 /// Words that identify this user or this machine.
@@ -37,7 +37,8 @@ impl Clean {
         self.cleaned(file_of(text))
     }
 
-    /// A pattern of tensor names with identifying words masked. Its backslashes are not those of a path.
+    /// A pattern of tensor names with identifying words masked. The pattern's backslashes do not separate the parts of
+    /// a path.
     pub(super) fn pattern(&self, text: &str) -> String {
         self.cleaned(text)
     }
@@ -63,7 +64,7 @@ impl Clean {
     }
 }
 
-/// The last part of a path; any other text as a whole.
+/// The last part of a path. Any other text is returned unchanged.
 fn file_of(text: &str) -> &str {
     let is_drive = |text: &str| text.as_bytes().get(1) == Some(&b':') && text.contains('\\');
     let is_path = text.starts_with(['/', '~', '\\']) || is_drive(text) || text.matches(['/', '\\']).count() > 1;

@@ -1,9 +1,9 @@
 //! Measurements for publication. A [`Measurement`] flows in; a [`Submission`], which does not identify its owner, flows
 //! out.
 //!
-//! A submission has only its own fields, so nothing unlisted is published. Paths, prompts, error messages, other
-//! programs, PCI addresses and control groups have no field. Texts from elsewhere (names of models and devices,
-//! patterns of overrides) are [cleaned](clean) of words that identify a person or a machine.
+//! A submission contains only the fields listed here, so nothing else is published. Paths, prompts, error messages,
+//! other programs, PCI addresses and control groups have no field. Some texts come from elsewhere: names of models and
+//! devices, and patterns of overrides. In these texts, words that identify a person or a machine are [masked](clean).
 
 mod clean;
 
@@ -25,7 +25,7 @@ pub struct Submission {
     pub form: String,
     /// The format version; this crate writes [`Submission::VERSION`].
     pub version: u64,
-    /// This crate, llama.cpp and its backends, with their versions.
+    /// The names and versions of this crate, llama.cpp and its backends.
     pub made_by: String,
     /// The day of the first measurement: `2026-11-28`.
     pub date: String,
@@ -35,7 +35,7 @@ pub struct Submission {
     pub machine: SubmittedMachine,
     /// The measured placements.
     pub points: Vec<SubmittedPoint>,
-    /// Placements that could not be loaded or measured.
+    /// The number of placements that could not be loaded or measured.
     pub failed: u64,
 }
 
@@ -44,11 +44,11 @@ pub struct Submission {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedModel {
-    /// The name in its file.
+    /// The name in the model's file.
     pub name: String,
     /// Architecture, size and quantisation in llama.cpp's words: `llama 8B Q4_K - Medium`.
     pub description: String,
-    /// The hash of its header, which identifies the model: 32 hexadecimal digits.
+    /// The hash of the file's header, which identifies the model: 32 hexadecimal digits.
     pub header: String,
     /// Bytes of all tensors.
     pub tensor_bytes: u64,
@@ -109,7 +109,7 @@ pub struct SubmittedPoint {
     pub n_gpu_layers: u32,
     /// All layers, the output layer included.
     pub layers: u32,
-    /// Layers per GPU in llama.cpp's form; empty for one GPU.
+    /// The layers of each GPU, in llama.cpp's form; empty for one GPU.
     pub tensor_split: Vec<f32>,
     /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
@@ -136,7 +136,7 @@ pub struct SubmittedBytes {
     pub layers: u32,
     /// Planned bytes.
     pub planned: u64,
-    /// The decrease of its free memory, if it reports that.
+    /// The decrease of the GPU's free memory, if the GPU reports it.
     pub taken: Option<u64>,
 }
 
@@ -151,9 +151,9 @@ pub struct SubmittedConditions {
     pub clock_mhz: Option<u32>,
     /// The reasons that held clocks down.
     pub throttle: Vec<ThrottleReason>,
-    /// The percentage of ten seconds in which a thread waited for a core.
+    /// The largest percentage of a ten-second period in which a thread waited for a core.
     pub cpu_pressure: Option<f32>,
-    /// The percentage of ten seconds in which a thread waited for memory.
+    /// The largest percentage of a ten-second period in which a thread waited for memory.
     pub memory_pressure: Option<f32>,
     /// Pages read from or written to swap.
     pub swapped: Option<u64>,
@@ -218,7 +218,7 @@ impl Submission {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// The published data in words, for the person who publishes it: one line for each kind.
+    /// The published data in words, for the person who publishes it. There is one line for each kind of data.
     pub fn contents(&self) -> Vec<String> {
         let (model, machine) = (&self.model, &self.machine);
         let gpus: Vec<String> = machine
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// `AUTOPLACE_WRITE=1` rewrites the file, with this machine's system.
+    /// With `AUTOPLACE_WRITE=1`, the test writes the file again, with the operating system of this machine.
     #[test]
     fn the_test_of_the_ledger_reads_the_written_submission() {
         let mut submission = submission();

@@ -13,7 +13,7 @@ use autoplace_measure::{Evidence, FindingCause, Running, Speed};
 
 use test_support::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
-/// A present-day machine: a card, and memory for a large model.
+/// A present-day machine with a card, and with enough memory for a large model.
 fn machine(card: &str) -> Machine {
     let host = Host::new(gib(64)).bandwidth(60_000_000_000).physical_cores(16);
     Machine::new(host).with_gpu(Gpu::named(card).unwrap())
@@ -110,7 +110,7 @@ fn a_program_runs_slower_if_a_faster_placement_than_its_own_would_fit() {
     // If no speed is known, the layers are compared.
     finds(FindingCause::RunsSlower, &runs(all - 1, None), &runs(all, None));
     assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
-    // The program is slower than its own placement should be.
+    // The program is slower than predicted for its own placement.
     let slow = |factor: f64| {
         but(runs(all, Some(speed)), |evidence| {
             evidence.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
@@ -143,7 +143,7 @@ fn a_cache_is_too_large_if_a_smaller_one_puts_everything_on_the_card() {
     finds(FindingCause::LargeContext, &at(65_536), &at(8192));
     let remedy = at(65_536).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with("autoplace plan ") && remedy.contains(" --"), "{remedy}");
-    // The advice repeats unchanged arguments.
+    // The advice repeats the arguments that do not change.
     let mut named = at(65_536);
     named.model.as_mut().unwrap().path = "my $(model)'s.gguf".into();
     let remedy = named.diagnose()[0].remedy.clone().unwrap();
@@ -165,7 +165,7 @@ fn layers_planned_for_the_host_are_reported_as_not_on_the_card() {
     let mut alone = machine("RTX 4090");
     alone.gpus.clear();
     finds(FindingCause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
-    // A card without memory for a single layer counts too.
+    // A card that has no memory for a single layer also counts.
     let mut full = machine("RTX 4090");
     full.gpus[0].free = mib(100);
     // A card slower than the host was left out on purpose.
@@ -209,7 +209,7 @@ fn conditions_are_causes_if_they_are_unusual_and_affect_the_model() {
         (FindingCause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
         (FindingCause::Limited, cores(parted(), 50_000), cores(parted(), 800_000)),
         (FindingCause::Limited, cores(parted(), 50_000), cores(whole(), 50_000)),
-        // Threads under a CPU quota wait for a core without any other program.
+        // Threads under a CPU quota wait for a core even if no other program runs.
         (FindingCause::Limited, busy(cores(parted(), 150_000), 60.0), busy(cores(parted(), 800_000), 5.0)),
         // Busy cards normally run at their power limit.
         (FindingCause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),

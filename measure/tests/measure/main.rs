@@ -1,4 +1,4 @@
-//! Measurements with real loads on simulated cards, the findings about them, and the placements that last.
+//! Measurements with real loads on simulated cards, findings about them, and the readiness check.
 
 #[macro_use]
 extern crate test_support;

@@ -1,4 +1,5 @@
-//! Placements measured side by side with real loads, on a simulated GPU that computes on the CPU. No speed is asserted.
+//! Placements are measured one against another with real loads, on a simulated GPU that computes on the CPU. No speed
+//! is asserted.
 
 use std::cell::Cell;
 
@@ -47,7 +48,7 @@ fn a_sweep_measures_the_placements_that_fit_and_says_why_others_do_not() {
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(20_000_000_000);
     machine.gpus[0] = machine.gpus[0].clone().bandwidth(1_000_000_000_000);
-    // With parts of blocks on the host all layers fit, and some processors compute that faster.
+    // With parts of blocks on the host, all layers fit, and some processors compute this placement faster.
     let whole = measure().request(request().host_parts(HostParts::None));
     let sweep = whole.load_with(|load| load.machine(machine.clone()).n_threads(1)).sweep(Steps::Edge).unwrap();
     assert_eq!(gpu.used(), 0);

@@ -1,4 +1,4 @@
-//! Tests of whether a placement lasts: on simulated GPUs and on hosts described by folders, with a scripted clock.
+//! Tests of the readiness check, on simulated GPUs and on hosts that folders describe, with a scripted clock.
 
 use std::cell::Cell;
 use std::fs;
@@ -101,7 +101,7 @@ fn measure<'a>(system: &System) -> Measure<'a> {
     measure.load_with(|builder| builder.n_threads(1)).clock(Scripted::new(|_| ()))
 }
 
-/// A measurement on a machine without a GPU, whose host is the folder's.
+/// A measurement on a machine without a GPU. The folder describes the host.
 fn on_the_host<'a>(system: &System) -> Measure<'a> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();
@@ -122,7 +122,8 @@ fn found(trial: &Trial, aspect: Aspect) -> &str {
     &trial.checks.iter().find(|check| check.aspect == aspect).unwrap().found
 }
 
-/// Checks that the only trial failed in this aspect, that no other placement was tried, and the message.
+/// Checks that the only trial failed in this aspect, that no other placement was tried, and that the message contains
+/// `word`.
 #[track_caller]
 fn fails_for_good(readiness: &Readiness, aspect: Aspect, word: &str) {
     let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
@@ -153,7 +154,8 @@ fn a_placement_that_lasts_is_a_plan_to_follow() {
 #[test]
 fn ballast_on_the_card_leads_to_fewer_layers_there() {
     own_process!();
-    // A simulated card uses none of the memory stated for driver and growth, so all of it is margin.
+    // A simulated card uses none of the memory that the plan leaves for driver and growth, so this memory is additional
+    // margin.
     let gpu = card(mib(2007));
     let margin = Headroom::Bytes(mib(2000));
     let ballast = |progress: &Progress<'_>| {

@@ -56,7 +56,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     compare(setting, None, &DEPTHS)
 }
 
-/// Compares predictions inside half a core.
+/// Compares predictions in a control group that is limited to the time of half a core.
 pub(crate) fn half_a_core(setting: &Setting) -> Outcome<Vec<Row>> {
     if setting.tool("llama-bench").is_none() {
         return Ok(Vec::new());

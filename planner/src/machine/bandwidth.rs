@@ -1,4 +1,4 @@
-//! Read bandwidth of memories, with the source of each figure. Generating a token reads every weight once, so this
+//! Read bandwidth of memories, with the source of each figure. Generating a token reads every weight once, so the
 //! bandwidth decides the speed.
 
 use std::fmt;
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The read bandwidth of a memory, with the source of the figure.
 ///
-/// The figure is the theoretical peak, and programs reach most of it; [`MeasuredRates`](super::MeasuredRates) has the
-/// measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
+/// The figure is the theoretical peak, of which programs reach most; [`MeasuredRates`](super::MeasuredRates) has the
+/// measured rates. `Display` uses GB as data sheets do, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} {source}", PerSecond(*bytes_per_second))]
 #[non_exhaustive]
@@ -24,10 +24,10 @@ pub struct Bandwidth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BandwidthSource {
-    /// NVIDIA's driver: memory clock times bus width, a peak.
+    /// NVIDIA's driver. The figure is a peak: the memory clock times the width of the bus.
     #[error("by its memory clock")]
     Nvml,
-    /// The maker's data sheet, a peak.
+    /// The maker's data sheet. The figure is a peak.
     #[error("by its data sheet")]
     Catalogue,
     /// A number that a person stated.
@@ -42,7 +42,7 @@ impl Bandwidth {
     }
 }
 
-/// Bytes per second, displayed in the GB of data sheets: `1008 GB/s`, `7.9 GB/s`.
+/// Bytes per second, displayed in GB as in data sheets: `1008 GB/s`, `7.9 GB/s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PerSecond(pub(super) u64);
 

@@ -17,7 +17,7 @@ pub const fn gib(n: u64) -> u64 {
 
 /// A byte count with a `Display` for people: `19.9 GiB`, `312 MiB`, `4.0 KiB`, `17 B`.
 ///
-/// GiB have one decimal. MiB have none, except below 10 MiB, where a decimal is needed to distinguish sizes. Integer
+/// GiB have one decimal. MiB have no decimal, except below 10 MiB, where one is needed to distinguish sizes. Integer
 /// arithmetic rounds half up, so the output is the same on every machine. Width and alignment of the format string
 /// apply (`{:>9}`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,7 +57,8 @@ impl Bytes {
 impl FromStr for Bytes {
     type Err = ParseError;
 
-    /// Parses `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, rounded to the nearest byte.
+    /// Parses `8589934592`, `24GiB`, `24G` (the same as `24GiB`), `24GB` (1000-based) and `22.6 GiB`, and rounds to the
+    /// nearest byte.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let wrong = || {
             let what = "not a size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes";
@@ -82,7 +83,7 @@ impl FromStr for Bytes {
         if unit == 1 && number.fract() > 0.0 {
             return Err(wrong());
         }
-        // Exact up to 2^53 bytes, 8 PiB.
+        // This is exact up to 2^53 bytes, which is 8 PiB.
         let bytes = (number * unit as f64).round();
         if bytes >= u64::MAX as f64 {
             return Err(ParseError::new(text, "more than 64 bits can hold"));
@@ -91,7 +92,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// Parses decimal digits with an optional point between them: no sign, no exponent.
+/// Parses decimal digits with an optional point between them. A sign or an exponent is not accepted.
 pub fn decimal(text: &str) -> Option<f64> {
     let is_digit = |c: char| c.is_ascii_digit();
     let is_plain = text.starts_with(is_digit) && text.ends_with(is_digit);

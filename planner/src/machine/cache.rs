@@ -1,8 +1,8 @@
 //! Measurements cached on disk, in the user's cache folder: one JSON file for each device and for each model file. A
 //! home directory may serve several machines, so the file's name depends on the device or the machine.
 //!
-//! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored with a
-//! debug message to `tracing`, because measuring again is cheap.
+//! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored, because
+//! measuring again is cheap. `tracing` then gets a debug message.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -24,18 +24,18 @@ use crate::json;
 /// Increases when the meaning of the figures changes.
 const VERSION: u32 = 2;
 
-/// The kinds of figures, as file name prefixes.
+/// The kinds of figures. Each is the prefix of a file's name.
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 const MOVES: &str = "moves";
 const EXPERTS: &str = "experts";
 const HASH: &str = "hash";
 
-/// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
+/// A folder of cached measurements, with a file for each device. A cache without a folder keeps nothing.
 ///
 /// A host is identified by its processor, its cores, the cores usable by the process, and its memory in GiB. A GPU is
 /// identified by its name, PCI address, driver version, backend and build; if any of them changes, it is measured
-/// again. GPUs of other machines are not cached, because their driver is unknown.
+/// again. The measurements of GPUs on other machines are not cached, because their driver is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
@@ -108,12 +108,12 @@ impl MeasurementCache {
         }
     }
 
-    /// The times of loads and moves of this model's file, of `bytes` bytes, on this machine with this build.
+    /// The times of loads and moves of this model's file, which has `bytes` bytes, on this machine with this build.
     pub fn move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<MoveRates> {
         self.get(MOVES, &moves_key(machine, (file, bytes), build)?)
     }
 
-    /// Stores the times of a load or a move. Earlier figures are kept as [`MoveRates::merge`] says.
+    /// Stores the times of a load or a move. [`MoveRates::merge`] decides which earlier figures are kept.
     pub fn put_move_rates(&self, machine: &Machine, (file, bytes): (&Path, u64), build: &str, later: MoveRates) {
         let Some(key) = moves_key(machine, (file, bytes), build) else { return };
         let earlier: Option<MoveRates> = self.get(MOVES, &key);
@@ -124,12 +124,12 @@ impl MeasurementCache {
         }
     }
 
-    /// The observed reuse of experts in texts of this model's file, of `bytes` bytes.
+    /// The observed reuse of experts in texts of this model, whose file has `bytes` bytes.
     pub fn expert_use(&self, (file, bytes): (&Path, u64)) -> Option<ExpertUse> {
         self.get(EXPERTS, &file_key(file, bytes))
     }
 
-    /// Adds the observed uses of a model's cache of experts to the known ones.
+    /// Adds newly observed uses of a model's cache of experts to the stored ones.
     pub fn put_expert_use(&self, (file, bytes): (&Path, u64), later: ExpertUse) {
         let earlier = self.expert_use((file, bytes)).unwrap_or_default();
         self.put(EXPERTS, file_key(file, bytes), earlier.with_later(later));
@@ -173,7 +173,7 @@ impl MeasurementCache {
     }
 }
 
-/// A key may contain any characters and be long, so its hash names the file.
+/// The file's name contains a hash of the key, because a key may be long and contain any characters.
 fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
@@ -188,8 +188,8 @@ fn host_key(host: &Host, build: &str) -> String {
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
 }
 
-/// The identity of a machine, a model's file and a build. `None` if a GPU belongs to another machine, because others
-/// share the link to it.
+/// The identity of a machine, a model's file and a build. `None` if a GPU belongs to another machine, because other
+/// programs share the link to that machine.
 fn moves_key(machine: &Machine, (file, bytes): (&Path, u64), build: &str) -> Option<String> {
     let gpus = machine.gpus.iter().map(|gpu| gpu_key(gpu, build)).collect::<Option<Vec<_>>>()?;
     let host = host_key(&machine.host, build);

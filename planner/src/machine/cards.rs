@@ -1,6 +1,6 @@
-//! NVIDIA's cards as [`Gpu`]s, from the driver's report: all fields of a card without a ggml device, and for other
-//! cards the fields that ggml does not report. In MIG mode a data-centre card is divided into slices, each with its own
-//! memory and memory controllers.
+//! NVIDIA's cards as [`Gpu`]s, from the driver's report. If a card has no ggml device, the report gives all fields;
+//! otherwise it gives the fields that ggml does not report. In MIG mode a data-centre card is divided into slices, each
+//! with its own memory and memory controllers.
 
 use super::bandwidth::Bandwidth;
 use super::catalogue;
@@ -10,7 +10,8 @@ use super::mig::MigSlice;
 use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
 
-/// A machine with NVIDIA's cards only, for planning without llama.cpp. CUDA's context will still reduce the free bytes.
+/// A machine with NVIDIA's cards only, for planning without llama.cpp. The free bytes still include the bytes that
+/// CUDA's context will take.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
     let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
@@ -63,8 +64,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
         gpu.driver.clone_from(&card.driver);
         gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
-    // It is unverified what the driver's clock means for the host's memory (LPDDR), so an integrated GPU uses the data
-    // sheet.
+    // We have not verified how the driver's clock relates to the host's memory (LPDDR), so the figure of an integrated
+    // GPU comes from the data sheet.
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);
     let (sheet, threads) = catalogue::data_sheet(&gpu.description, gpu.total);
@@ -75,8 +76,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     gpu.resident_threads = threads;
 }
 
-/// The bandwidth of a slice with `total` of the card's `of` bytes, in proportion to its memory (NVIDIA Multi-Instance
-/// GPU User Guide, "GPU memory slice"). `None` if the card's total is unknown.
+/// The bandwidth of a slice that has `total` of the card's `of` bytes. It is in proportion to the slice's memory
+/// (NVIDIA Multi-Instance GPU User Guide, "GPU memory slice"). `None` if the card's total is unknown.
 fn share(peak: Bandwidth, total: u64, of: u64) -> Option<Bandwidth> {
     let share = u128::from(peak.bytes_per_second) * u128::from(total.min(of));
     let bytes_per_second = u64::try_from(share.checked_div(u128::from(of))?).ok()?;

@@ -1,4 +1,4 @@
-//! Detection of this computer, and the sources that it reads. Tests substitute their own sources.
+//! Detection of this computer, and the sources that detection reads. Tests substitute their own sources.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub struct Detector {
     without_nvml: bool,
     backends: Vec<String>,
     build: Option<String>,
-    /// `None`: read from the environment at detection.
+    /// If `None`, the detection reads it from the environment.
     cuda_visibility: Option<CudaVisibility>,
     cache: Option<PathBuf>,
 }
@@ -46,36 +46,36 @@ impl Detector {
         self
     }
 
-    /// Uses the NVIDIA driver library at this path instead of the system's.
+    /// Uses the NVIDIA driver library at this path instead of the system's library.
     pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
         self.nvml = Some(library.as_ref().to_owned());
         self.without_nvml = false;
         self
     }
 
-    /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same
-    /// build are used; without a build none are.
+    /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same build
+    /// are used, so without a build no measurements are used.
     pub fn for_build(mut self, build: impl Into<String>) -> Self {
         self.build = Some(build.into());
         self
     }
 
-    /// Uses the measurements cached in this folder instead of the user's cache folder. A machine under another
-    /// [`root`](Self::root) has no default cache.
+    /// Uses the measurements cached in this folder instead of the user's cache folder. For a machine under another
+    /// [`root`](Self::root), no cache is used by default.
     pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.cache = Some(folder.as_ref().to_owned());
         self
     }
 
-    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. Detection needs them to
-    /// state why no backend lists a card.
+    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. With these names, the
+    /// detection can state why no backend lists a card.
     pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.backends = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Uses these values of `CUDA_VISIBLE_DEVICES` (`None`: unset, all cards are visible) and of
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` instead of the environment's.
+    /// Uses these values instead of the environment variables: the list of `CUDA_VISIBLE_DEVICES` (`None` means that
+    /// the variable is unset, so all cards are visible), and whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
     pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
         self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
         self
@@ -111,7 +111,7 @@ impl Detector {
     fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
         let (host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
-        // The user's cache belongs to the real computer, not to one that a folder describes.
+        // The user's cache belongs to the real computer, not to a computer that a folder describes.
         let cache = match &self.cache {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
@@ -121,7 +121,7 @@ impl Detector {
         let nvml_answers = !cards.is_empty();
         about_cards.extend(self.cuda_visibility().apply(&mut cards));
         let mut machine = build(cards, host);
-        // Linux itself reports on the machine, and on cards whose driver does not answer.
+        // Linux's own files describe the machine, and the cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
@@ -148,7 +148,8 @@ impl Detector {
     }
 }
 
-/// Adds the PCIe links of cards whose driver reports none: AMD's, Intel's, and NVIDIA's without NVML.
+/// Adds the PCIe links of the cards whose driver reports no link: the cards of AMD and Intel, and NVIDIA's cards
+/// without NVML.
 fn add_links(machine: &mut Machine, tree: Tree<'_>) {
     let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
     for gpu in machine.gpus.iter_mut().chain(unused) {

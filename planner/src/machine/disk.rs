@@ -1,4 +1,4 @@
-//! Read rates of disks, with their source. They matter for a model that does not fit in memory.
+//! Read rates of disks, with the source of each rate. The rate matters for a model that does not fit in memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum DiskRateSource {
     /// A number that a person stated.
     #[error("as stated")]
     Stated,
-    /// A guess: a slow NVMe drive.
+    /// A guess: the rate of a slow NVMe drive.
     #[error("of an unknown disk, a guess")]
     Guess,
 }

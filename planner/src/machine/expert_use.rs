@@ -1,12 +1,12 @@
-//! The observed reuse of experts: how soon a model's texts use the same expert again. The counts of a cache of experts
-//! flow in; later plans read them to decide whether a cache pays.
+//! The observed reuse of experts: how soon the texts of a model use the same expert again. The counts of a cache of
+//! experts flow in. Later plans use them to decide whether a cache pays.
 
 use serde::{Deserialize, Serialize};
 
-/// The largest weight of earlier uses, in uses, so that a change in the kind of texts shows soon.
+/// Earlier uses count as at most this many uses, so that a change in the kind of texts soon shows.
 const MAX_REMEMBERED: u64 = 1_000_000;
 
-/// The observed reuse of experts in texts of one model's file. It depends on the model and its texts, not on the
+/// The observed reuse of experts in texts of one model's file. The reuse depends on the model and its texts, not on the
 /// machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -28,7 +28,7 @@ impl ExpertUse {
         self.locality_hundredths as f64 / 100.0
     }
 
-    /// The mean of both, weighted by their numbers of uses. Earlier uses count as a million at most.
+    /// The mean of both, weighted by their numbers of uses. Earlier uses count as at most a million uses.
     #[must_use]
     pub fn with_later(self, later: Self) -> Self {
         let before = self.uses.min(MAX_REMEMBERED);

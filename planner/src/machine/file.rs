@@ -1,5 +1,5 @@
-//! Machine files: machines written by [`Machine::write`], by hand or by another version, to plan for another computer.
-//! Reading one validates it.
+//! Machine files, for planning for another computer. They were written by [`Machine::write`], by hand or by another
+//! version. Reading a machine file validates it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::gpu::Gpu;
 use super::pcie::PcieRate;
 use crate::json;
 
-/// Increases when an older program would misread a file; new keys alone do not increase it.
+/// The version increases when an older program would misread a file. New keys alone do not increase it.
 const VERSION: u64 = 1;
 
 /// The error for an invalid machine, or for a machine file that cannot be read, written or parsed.
@@ -18,7 +18,7 @@ const VERSION: u64 = 1;
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
 pub struct MachineError {
-    /// The file; `None` for text from elsewhere.
+    /// The file; `None` if the text did not come from a file.
     pub file: Option<PathBuf>,
     /// The problem, with the field as a path: `gpus[0].free`.
     pub problem: String,
@@ -60,15 +60,15 @@ impl Machine {
         json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).in_file(file))
     }
 
-    /// Reads a machine from a regular file of at most 4 MiB, like [`from_json`](Self::from_json).
+    /// Reads a machine from a regular file of at most 4 MiB, in the same way as [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
-    /// Checks that the figures are consistent. Detected machines always are; a machine built by hand should be checked
-    /// before a plan is made for it.
+    /// Checks that the figures are consistent. Those of a detected machine always are; a machine built by hand should
+    /// be checked before a plan is made for it.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(Machine::from_json(&json.to_string()), Ok(machine()));
     }
 
-    /// Each case is a place in the JSON, a value to put there, and part of the error.
+    /// Each case is a place in the JSON, a value to put there, and a part of the error.
     #[test]
     fn a_field_that_is_wrong_or_contradicts_another_is_named() {
         for case in [

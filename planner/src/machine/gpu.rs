@@ -15,7 +15,7 @@ use super::pcie::PcieLink;
 use super::pools::Pools;
 use super::reading::Reading;
 
-/// A device that llama.cpp can place layers on.
+/// A device on which llama.cpp can place layers.
 ///
 /// [`Machine::detect`](super::Machine::detect) finds real GPUs; [`Gpu::named`] makes hypothetical ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,18 +28,19 @@ pub struct Gpu {
     pub description: String,
     /// Where the GPU's memory is.
     pub kind: GpuKind,
-    /// The ggml backend that drives it, as in ggml's registry: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
+    /// The ggml backend that drives the GPU, as in ggml's registry: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
     pub backend: String,
-    /// The name in ggml (`CUDA0`), which a load uses. `None` for a hypothetical card, or for one that only NVML lists.
+    /// The name in ggml (`CUDA0`), which a load uses. `None` for a hypothetical card, and for a card that only NVML
+    /// lists.
     pub device: Option<String>,
     /// The PCI address, if known.
     pub pci_id: Option<PciId>,
     /// Bytes that the backend can use on an idle GPU.
     pub total: u64,
-    /// Bytes free now: the smallest of all readings, never more than `total`.
+    /// Bytes that are free now: the smallest of all readings, never more than `total`.
     pub free: u64,
-    /// For an integrated GPU, its own bytes and the host's bytes, if the system tells them apart. `None`: all bytes are
-    /// the host's.
+    /// For an integrated GPU, its own bytes and the host's bytes, if the system distinguishes them. `None` means that
+    /// all bytes are the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Pools>,
     /// Alignment of every tensor in bytes, if it depends on the device and is known: Vulkan's
@@ -52,14 +53,14 @@ pub struct Gpu {
     /// The PCIe link, if known. An integrated GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all multiprocessors together can hold, if the catalogue lists the card (NVIDIA's cards). CUDA
-    /// reserves memory for each of them.
+    /// The number of threads that all multiprocessors together can hold, if the catalogue lists the card (only NVIDIA's
+    /// cards). CUDA reserves memory for each of these threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
     /// The driver's version, if reported: `550.54.14`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Memory outside the buffers that llama.cpp counts, if measured with this driver and build.
+    /// Memory that is used outside the buffers that llama.cpp counts, if it was measured with this driver and build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<LearnedHeadroom>,
     /// Rates of ggml's operations, if measured.
@@ -68,14 +69,14 @@ pub struct Gpu {
     /// The slice, if this GPU is a slice of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
-    /// The other programs that have opened the card, the largest holder first. `None` if no source reports them; an
-    /// empty list means that there are none.
+    /// The other programs that have opened the card; the program with the most memory comes first. `None` if no source
+    /// reports them; an empty list means that there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
     /// The unaltered reading of ggml's backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// The unaltered reading of NVIDIA's driver: NVML's, or that of `nvidia-smi` with a driver before 510.
+    /// The unaltered reading of NVIDIA's driver: the reading of NVML or, with a driver before 510, of `nvidia-smi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }
@@ -87,17 +88,18 @@ pub enum GpuKind {
     /// A card with its own memory.
     #[default]
     Discrete,
-    /// A GPU that uses the host's memory: its bytes come from the host, except those set aside for it ([`Gpu::pools`]).
+    /// A GPU that uses the host's memory: its bytes come from the host, except bytes that were set aside for the GPU
+    /// ([`Gpu::pools`]).
     Integrated,
     /// A device of another machine, reached through llama.cpp's RPC backend.
     Remote,
 }
 
 impl Gpu {
-    /// A card with this name and without memory; set [`total`](Self::total) next.
+    /// A card with this name and without memory; [`total`](Self::total) sets the memory.
     ///
-    /// It is discrete and driven by CUDA until set otherwise. `name` leaves out the maker, `description` keeps it.
-    /// Control characters are removed, because the name may come from another machine.
+    /// Unless set otherwise, it is discrete and driven by CUDA. The field `name` leaves out the maker, and
+    /// `description` keeps the maker. Control characters are removed, because the name may come from another machine.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into().replace(char::is_control, " ");
         Self { name: short_name(&description).to_owned(), description, backend: "CUDA".to_owned(), ..Self::default() }
@@ -105,9 +107,10 @@ impl Gpu {
 
     /// A hypothetical card of the catalogue: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
     ///
-    /// Size and bandwidth are the maker's, for about 170 common cards. The name may be the driver's or a common one.
-    /// About 1/32 of a card's memory counts as not free, because the driver keeps it. For an Apple chip the stated size
-    /// is the computer's, and `total` is Metal's recommended limit: two thirds of it, or three quarters from 36 GB on.
+    /// The catalogue has the makers' sizes and bandwidths of about 170 common cards. The name may be the driver's name
+    /// or a common one. About 1/32 of a card's memory counts as not free, because the driver keeps it. For an Apple
+    /// chip, the stated size is that of the computer's memory, and `total` is the limit that Metal recommends: two
+    /// thirds of the memory, or three quarters from 36 GB on.
     ///
     /// ```
     /// use autoplace_planner::machine::{Gpu, bytes::gib};
@@ -122,13 +125,13 @@ impl Gpu {
         catalogue::named(name)
     }
 
-    /// A hypothetical second card like this one. No program uses it; about 1/32 of its memory counts as not free,
-    /// because the driver keeps it.
+    /// A hypothetical second card like this one. No program uses this card; about 1/32 of its memory counts as not
+    /// free, because the driver keeps that part.
     pub fn another(&self) -> Self {
         catalogue::another(self)
     }
 
-    /// Sets the total bytes. All of them count as free unless [`free`](Self::free) sets fewer.
+    /// Sets the total bytes. All bytes count as free unless [`free`](Self::free) sets fewer.
     pub const fn total(mut self, bytes: u64) -> Self {
         if self.free == self.total || self.free > bytes {
             self.free = bytes;
@@ -210,8 +213,8 @@ impl Gpu {
         }
     }
 
-    /// The part of `bytes` placed on the GPU that comes from the host's memory: the bytes beyond the GPU's own pool, of
-    /// which `headroom` bytes stay free.
+    /// How many of the `bytes` placed on the GPU come from the host's memory: the bytes that do not fit into the GPU's
+    /// own pool, in which `headroom` bytes stay free.
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => 0,
@@ -219,7 +222,7 @@ impl Gpu {
         }
     }
 
-    /// Takes bytes from the free memory, from the GPU's own pool first.
+    /// Subtracts bytes from the free memory, first from the GPU's own pool.
     pub(crate) fn take(&mut self, bytes: u64) {
         self.free = self.free.saturating_sub(bytes);
         if let Some(pools) = &mut self.pools {
@@ -227,9 +230,9 @@ impl Gpu {
         }
     }
 
-    /// Whether `free` was read after the backend had opened the device, and already excludes the cost of opening (a
-    /// CUDA context: 107 to 555 MiB). False for hypothetical cards and for cards known from NVML only: opening them
-    /// will still cost memory.
+    /// Whether `free` was read after the backend had opened the device. If so, the cost of opening (for a CUDA context
+    /// 107 to 555 MiB) was already subtracted. False for hypothetical cards and for cards that only NVML lists: opening
+    /// such a card will still cost memory.
     pub fn free_is_after_opening(&self) -> bool {
         self.ggml.is_some()
     }
@@ -266,7 +269,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; an unknown maker's prefix stays.
+/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; the name of an unknown maker stays.
 pub(super) fn short_name(description: &str) -> &str {
     let mut name = description.trim();
     for prefix in ["NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel "] {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
 
-/// A program that has opened a GPU, and the memory that it holds there.
+/// A program that has opened a GPU, and the memory that it uses there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} (process {pid}) holds {}", name.as_deref().unwrap_or("a program"), held(*bytes))]
 #[non_exhaustive]
@@ -16,25 +16,26 @@ pub struct GpuProcess {
     /// another user's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Bytes held. `None` if the driver does not count by process: on Windows the system owns the memory (WDDM).
+    /// Bytes that the program uses. `None` if the driver does not count them for each process: on Windows, the system
+    /// owns the memory (WDDM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl GpuProcess {
-    /// A program with only its process id known.
+    /// A program of which only the process id is known.
     pub const fn new(pid: u32) -> Self {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets the name. Of a path, only the last part is kept; control characters are removed.
+    /// Sets the name. If it is a path, only the last part is kept. Control characters are removed.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));
         self
     }
 
-    /// Sets the bytes that it holds.
+    /// Sets the bytes that the program uses.
     pub const fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self

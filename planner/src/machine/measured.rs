@@ -1,6 +1,6 @@
-//! Measurements of a device: the rates of ggml's operations, by which plans are compared, and a GPU's memory outside
-//! the buffers that llama.cpp counts. All figures are integers, so that a machine file reads back exactly. Each has its
-//! conditions and the corrections from real use.
+//! Measurements of a device: the rates of ggml's operations, by which plans are compared, and the memory that a GPU
+//! uses outside the buffers that llama.cpp counts. All figures are integers, so that reading a machine file gives
+//! exactly the same figures. Figures have their conditions, and corrections from real use.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,30 +14,30 @@ use crate::json::is_default;
 #[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
-    /// On the host, the threads that computed.
+    /// On the host, the number of threads that computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// On the host, whether weights were rearranged for its instruction set. A load does so if no GPU pins the host's
-    /// memory.
+    /// On the host, whether weights were rearranged for the instruction set. A load rearranges them if no GPU pins the
+    /// host's memory.
     pub repacked: bool,
-    /// One token through a matrix, by the type of its weights.
+    /// Rates of one token through a matrix, by the type of the weights.
     pub weights: Vec<WeightRate>,
-    /// One token's attention over a cache that exceeds the processor's caches.
+    /// Rates of one token's attention over keys and values that exceed the processor's caches.
     pub attention: Vec<AttentionRate>,
-    /// Many tokens through a matrix.
+    /// Rates of many tokens through a matrix.
     pub prompts: Vec<PromptRate>,
-    /// The attention of many tokens.
+    /// Rates of the attention of many tokens.
     pub prompt_attention: Vec<PromptAttentionRate>,
-    /// Nanoseconds of a block for one token beside its matrices and attention: norms, activations, launches, barriers.
+    /// Nanoseconds of one token in a block, without matrices and attention: norms, activations, launches, barriers.
     pub layer_ns: u64,
-    /// Extra nanoseconds of a block with experts: for choosing them and adding up their results.
+    /// The additional nanoseconds that a block with experts takes to choose the experts and to add up their results.
     pub routing_ns: u64,
-    /// The work of a prompt beside matrices and attention, in output elements of the matrices per second.
+    /// The speed of a prompt's work other than matrices and attention, in output elements of the matrices per second.
     pub activations_per_second: u64,
-    /// Transfers between the host's memory and the device; `None` for the host itself.
+    /// The rates of transfers between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
-    /// The conditions of the figures that are single numbers.
+    /// The conditions of those figures that are single numbers.
     #[serde(skip_serializing_if = "is_default")]
     pub conditions: SingleConditions,
 }
@@ -57,14 +57,14 @@ pub struct SingleConditions {
     pub link: Option<RateConditions>,
 }
 
-/// A rate corrected by real use: by generated texts or computed prompts on an undisturbed machine. It replaces the
-/// measured figure.
+/// A rate corrected by real use, that is, by generated texts or computed prompts on an undisturbed machine. It replaces
+/// the measured figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsedRate {
     /// The rate, in the unit of the figure that it corrects.
     pub per_second: u64,
-    /// Tokens from which the rate was computed; only recent corrections count.
+    /// The number of tokens from which the rate was computed; only recent corrections count.
     pub tokens: u64,
     /// The time of the last correction, in seconds since 1970 (UTC).
     pub at: u64,
@@ -78,7 +78,7 @@ impl MeasuredRates {
 
     /// The rates of a device that computes only for this share of the time.
     pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
-        // A figure of 0 means unmeasured, so a measured one stays above 0.
+        // A figure of 0 means that nothing was measured, so a measured figure stays above 0.
         let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
         let longer = |ns: u64| (ns as f64 / share) as u64;
         let mut all = self.clone();
@@ -95,8 +95,8 @@ impl MeasuredRates {
         all
     }
 
-    /// Adds later measurements. Of two figures for the same operation the less disturbed one is kept, and at equal
-    /// disturbance the later one. Corrections from real use are kept.
+    /// Adds later measurements. Of two figures for the same operation, the less disturbed figure is kept or, at equal
+    /// disturbance, the later one. Corrections from real use are kept.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights);
@@ -104,7 +104,7 @@ impl MeasuredRates {
         update(&mut self.prompts, later.prompts);
         update(&mut self.prompt_attention, later.prompt_attention);
         let (mine, theirs) = (&mut self.conditions, later.conditions);
-        // 0 means unmeasured.
+        // 0 means that nothing was measured.
         let single =
             |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under: Option<RateConditions>| {
                 if later > 0 && (*mine == 0 || !is_worse(under.as_ref(), conditions.as_ref())) {
@@ -162,7 +162,7 @@ impl MeasuredRates {
 trait Figure {
     type Key: PartialEq;
 
-    /// The operation that the figure belongs to.
+    /// The operation to which the figure belongs.
     fn key(&self) -> Self::Key;
 
     fn conditions(&self) -> &Option<RateConditions>;
@@ -170,7 +170,8 @@ trait Figure {
     fn used(&mut self) -> Option<&mut Option<UsedRate>>;
 }
 
-/// Adds later figures. A figure replaces one with the same key unless it is more disturbed.
+/// Adds later figures. A later figure replaces an earlier figure with the same key, unless the later one is more
+/// disturbed.
 fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     for mut figure in later {
         let Some(old) = figures.iter_mut().find(|old| old.key() == figure.key()) else {
@@ -188,16 +189,16 @@ fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     }
 }
 
-/// One token through a matrix (`MUL_MAT`), or through the experts that it uses (`MUL_MAT_ID`).
+/// The rate of one token through a matrix (`MUL_MAT`), or through the experts that the token uses (`MUL_MAT_ID`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are weights of experts.
+    /// Whether the weights are experts.
     #[serde(default)]
     pub experts: bool,
-    /// The matrix's elements per row and its rows, if it is small: short rows are slower, and the start takes a larger
+    /// The shape of the matrix if it is small. In small matrices, short rows are slower, and the start takes a larger
     /// share of the time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
@@ -214,9 +215,9 @@ pub struct WeightRate {
 /// The size of a measured matrix. All large matrices have one rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatrixShape {
-    /// Elements of a row; 0 for a large matrix.
+    /// The number of elements of a row; 0 for a large matrix.
     pub n_in: u32,
-    /// Rows; 0 for a large matrix.
+    /// The number of rows; 0 for a large matrix.
     pub n_out: u32,
 }
 
@@ -229,7 +230,7 @@ impl MatrixShape {
         if n_in >= Self::LARGE && n_out >= Self::LARGE { Self { n_in: 0, n_out: 0 } } else { Self { n_in, n_out } }
     }
 
-    /// The distance of two shapes: the logarithms of the ratios of their sides, added up. Sides beyond
+    /// The distance between two shapes: the sum of the logarithms of the ratios of their sides. Sides beyond
     /// [`LARGE`](Self::LARGE) count as equal.
     pub(crate) fn unlike(self, other: Self) -> f64 {
         let side = |n: u32| f64::from(if n == 0 { Self::LARGE } else { n.min(Self::LARGE) });
@@ -267,18 +268,18 @@ impl Figure for WeightRate {
     }
 }
 
-/// One token's fused attention (`FLASH_ATTN_EXT`).
+/// The rate of one token's fused attention (`FLASH_ATTN_EXT`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
-    /// for a wide cache.
+    /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
+    /// closer together. 0 for a wide cache.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
@@ -314,21 +315,21 @@ impl Figure for AttentionRate {
     }
 }
 
-/// Many tokens through a matrix.
+/// The rate of many tokens through a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are weights of experts.
+    /// Whether the weights are experts.
     #[serde(default)]
     pub experts: bool,
-    /// The matrix's elements per row and its rows, if it is small.
+    /// The shape of the matrix if it is small.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: two for each weight and token.
+    /// Floating-point operations per second: each weight counts two operations per token.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,23 +362,23 @@ impl Figure for PromptRate {
     }
 }
 
-/// The fused attention of many tokens.
+/// The rate of the fused attention of many tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptAttentionRate {
     /// The type of keys and values.
     #[serde(rename = "type")]
     pub kv_type: TensorType,
-    /// Elements of a head.
+    /// The number of elements of a head.
     pub head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// The number of query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
-    /// for a wide cache.
+    /// The number of heads of keys and values if all heads together are narrow, because the cells of a narrow cache lie
+    /// closer together. 0 for a wide cache.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_tokens: u32,
-    /// Floating-point operations per second: four for each element of a query head, token and cell.
+    /// Floating-point operations per second: each element of a query head counts four operations per token and cell.
     pub flops: u64,
     /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -400,31 +401,32 @@ impl Figure for PromptAttentionRate {
     }
 }
 
-/// Transfers between the host's memory and a device's.
+/// Transfers between the host's memory and the memory of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRate {
     /// Bytes per second to the device, from the kind of memory that llama.cpp's host weights use.
     pub upload: u64,
     /// Bytes per second from the device.
     pub download: u64,
-    /// Nanoseconds to transfer a token's activations, including the wait for it.
+    /// Nanoseconds to transfer a token's activations, including the wait for the transfer.
     pub crossing_ns: u64,
 }
 
-/// A GPU's memory outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The workload of
-/// the measurement is kept, because a larger one may need more.
+/// The memory that a GPU uses outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The
+/// workload of the measurement is stored too, because a larger workload may need more memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("driver {}, growth {}, measured", Bytes(*driver), Bytes(*growth))]
 #[non_exhaustive]
 #[must_use]
 pub struct LearnedHeadroom {
-    /// Memory that the driver took at the load, on a device that was already open: it excludes a CUDA context.
+    /// Memory that the driver took during the load. The device was already open, so this does not include a CUDA
+    /// context.
     pub driver: u64,
-    /// Further memory taken by the largest batch and a token after it.
+    /// Further memory that was taken during the largest batch and the token after it.
     pub growth: u64,
     /// Bytes of the widest activations of that batch, in 32-bit floats.
     pub activations: u64,
-    /// Bytes of the largest matrix of a block of that model, decoded to 16-bit floats.
+    /// Bytes of the model's largest matrix in a block, decoded to 16-bit floats.
     pub decoded_matrix: u64,
 }
 
@@ -434,14 +436,15 @@ impl LearnedHeadroom {
         Self { driver, growth, activations: 0, decoded_matrix: 0 }
     }
 
-    /// Sets the workload of the measurement: bytes of activations, and of the largest matrix, decoded.
+    /// Sets the workload of the measurement: the bytes of activations, and the bytes of the largest matrix when
+    /// decoded.
     pub const fn work(mut self, activations: u64, decoded_matrix: u64) -> Self {
         self.activations = activations;
         self.decoded_matrix = decoded_matrix;
         self
     }
 
-    /// Whether the measured workload was at least this large, so that its growth applies.
+    /// Whether the measured workload was at least this large, so that the measured growth applies.
     pub const fn covers(&self, activations: u64, decoded_matrix: u64) -> bool {
         self.activations >= activations && self.decoded_matrix >= decoded_matrix
     }
@@ -451,8 +454,8 @@ impl LearnedHeadroom {
         self.driver.saturating_add(self.growth)
     }
 
-    /// Merges two measurements: the larger value of each part, with the larger workload. If neither workload covers the
-    /// other, the later one (`self`) is kept: the merged values are an upper bound for it.
+    /// Merges two measurements: takes the larger value of each part, and the larger workload. If neither workload
+    /// covers the other, the later workload (`self`) is kept; the merged values are an upper bound for it.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
@@ -475,7 +478,7 @@ mod tests {
         let both = learned(50, 60, (20, 20));
         assert_eq!(small.and_earlier(large), both);
         assert_eq!(large.and_earlier(small), both);
-        // Neither workload covers the other, and the later one is kept.
+        // Neither workload covers the other, so the later workload is kept.
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
         let text = learned(120, 88, (1, 1)).to_string();

@@ -1,22 +1,22 @@
 //! Merges the two descriptions of a machine: ggml's backends list the usable devices, and NVIDIA's driver lists whole
 //! cards.
 //!
-//! ggml's devices as plain data, NVIDIA's cards and the host flow in; a [`Machine`] flows out. These rules apply:
+//! ggml's devices (as plain data), NVIDIA's cards and the host flow in. A [`Machine`] flows out. These rules apply:
 //!
-//! - PCI addresses identify cards, in any notation. A second backend on the same hardware is unused, as in llama.cpp
+//! - PCI addresses, in any notation, identify cards. A second backend on the same hardware is unused, as in llama.cpp
 //!   (src/llama.cpp, `llama_prepare_model_devices`).
 //! - `total` is ggml's. NVML includes bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and counts the
-//!   whole card where ggml has a MIG slice of it.
-//! - `free` is the smaller of both. CUDA's value is read with its context (107 to 555 MiB) open; NVML's covers every
-//!   process.
+//!   whole card even if ggml's device is only a MIG slice of it.
+//! - `free` is the smaller of both. CUDA's value is read while its context (107 to 555 MiB) is open; NVML's value
+//!   covers every process.
 //! - `free` above `total` becomes `total`, and a wrapped negative number becomes 0: Vulkan subtracts its use from its
 //!   budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap
 //!   (#29277).
-//! - An integrated GPU has no more free bytes than the host, apart from those set aside for it (`pools.rs`): a
-//!   carve-out of 96 GiB leaves Linux 32 GiB of 128, but belongs to the GPU.
+//! - An integrated GPU has no more free bytes than the host, apart from bytes that were set aside for the GPU
+//!   (`pools.rs`). For example, a carve-out of 96 GiB leaves 32 of 128 GiB to Linux, but all 96 GiB belong to the GPU.
 //! - A card that no backend lists is reported differently from a missing one.
 //! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, which identify the slice if no other
-//!   has as many.
+//!   slice has as many.
 //! - ggml's backend decides whether memory is the host's (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`); without ggml, NVML does.
 
@@ -42,7 +42,7 @@ pub struct GgmlDevice {
     pub name: String,
     /// `ggml_backend_dev_description`: `NVIDIA GeForce RTX 4090`.
     pub description: String,
-    /// The name of its registry, `ggml_backend_reg_name`: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`, `CPU`.
+    /// The name of the device's registry, `ggml_backend_reg_name`: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`, `CPU`.
     pub backend: String,
     /// `ggml_backend_dev_type`.
     pub kind: GgmlKind,
@@ -58,7 +58,8 @@ pub struct GgmlDevice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GgmlKind {
-    /// The CPU backend. Its memory is the host's, which is detected separately (ggml reports all of it as free).
+    /// The CPU backend. Its memory is the host's, which is detected separately (ggml reports all of the host's memory
+    /// as free).
     Cpu,
     /// A GPU with its own memory. Devices of other machines (RPC) and Apple's GPUs report this kind too.
     Gpu,
@@ -71,7 +72,7 @@ pub enum GgmlKind {
 }
 
 impl GgmlDevice {
-    /// A device of a backend, without memory yet. Its description is its name until set.
+    /// A device of a backend, whose memory is not set yet. Until a description is set, it is the name.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
@@ -103,7 +104,7 @@ impl GgmlDevice {
     /// The kind of GPU; `None` for other devices.
     fn gpu_kind(&self) -> Option<GpuKind> {
         // Metal always reports a GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`), but Apple's chips share
-        // the host's memory, and so do the Intel GPUs of Macs.
+        // the host's memory, as the Intel GPUs of Macs do.
         let in_mac = self.backend == "MTL" && self.description.starts_with("Intel");
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
@@ -115,9 +116,9 @@ impl GgmlDevice {
     }
 }
 
-/// The machine with ggml's devices as usable GPUs and the rest listed as unused. `backends` are the backends of this
-/// build, with or without devices; `chosen` says whether `CUDA_VISIBLE_DEVICES` selects cards; `tree` has the system's
-/// files.
+/// The machine with ggml's devices as usable GPUs; all other GPUs are listed as unused. `backends` are the backends of
+/// this build, with or without devices. `chosen` is true if `CUDA_VISIBLE_DEVICES` selects cards. `tree` contains the
+/// system's files.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
@@ -191,8 +192,9 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
-        // Some Vulkan drivers report no PCI address. Then the card with the device's name is taken, if it is the only
-        // one. Devices of other backends, for example simulated ones, may have the name of a card that they do not use.
+        // Some Vulkan drivers report no PCI address. The card with the device's name is then taken, if only one card
+        // has the name. Devices of other backends, for example simulated ones, may have the name of a card that they do
+        // not use.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
@@ -201,9 +203,9 @@ impl Merge<'_> {
         places.next().filter(|_| places.next().is_none())
     }
 
-    /// The ggml name of a device in use that is the same hardware: one with the same `device_id`, another backend on
-    /// the same card, or another backend on the integrated GPU, which often has no id. Virtual CUDA devices on one card
-    /// count as separate devices.
+    /// The ggml name of a device in use that is the same hardware: a device with the same `device_id`, or a device of
+    /// another backend on the same card or on the integrated GPU, which often has no id. Virtual CUDA devices on one
+    /// card count as separate devices.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
             let is_it = |other: &GgmlDevice| used.device.as_ref() == Some(&other.name);
@@ -247,8 +249,8 @@ impl Merge<'_> {
         }
     }
 
-    /// How many devices of one backend share the card: ggml's virtual CUDA devices divide the free bytes among them
-    /// (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
+    /// How many devices of one backend share the card: ggml's virtual CUDA devices divide the free bytes among
+    /// themselves (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let Some(id) = device.pci_id() else { return 1 };
         let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);

@@ -77,7 +77,7 @@ pub use reading::Reading;
 pub use throttle::ThrottleReason;
 pub use tree::Note;
 
-/// The hardware to plan for: GPUs with their free bytes, and the host with its real limit.
+/// The hardware to plan for: GPUs with their free bytes, and the host with the limit that applies to this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
@@ -86,14 +86,14 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     /// The host, as far as this process may use it.
     pub host: Host,
-    /// Whether this is Linux inside Windows (WSL). There Windows' driver manages the GPU's memory, and may move it to
-    /// the host instead of refusing an allocation.
+    /// Whether this is Linux inside Windows (WSL). Under WSL, Windows' driver manages the GPU's memory, and may move
+    /// memory to the host instead of refusing an allocation.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub wsl: bool,
     /// GPUs that cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_gpus: Vec<UnusedGpu>,
-    /// Sources that detection could not read or had to replace.
+    /// Notes on sources that the detection could not read, or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// ggml's backends in the build that detected this machine (`CPU`, `CUDA`, ...). Empty if no build is known, for
@@ -128,11 +128,10 @@ impl Machine {
         }
     }
 
-    /// This computer, for planning without llama.cpp: NVIDIA's cards and the host. It never fails; see
+    /// This computer, as far as it can be detected without llama.cpp: NVIDIA's cards and the host. It never fails; see
     /// [`notes`](Self::notes).
     ///
-    /// No CUDA context is opened, so the cost of one still reduces each card's free bytes
-    /// ([`Gpu::free_is_after_opening`]).
+    /// No CUDA context is opened, so opening a card will still reduce its free bytes ([`Gpu::free_is_after_opening`]).
     pub fn detect() -> Self {
         Detector::new().detect()
     }
@@ -149,8 +148,8 @@ impl Machine {
 const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 
 impl Machine {
-    /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name
-    /// (`RTX 4090`), or else, for a GPU without ggml's name, its backend with its number among the GPUs of that
+    /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name (`RTX
+    /// 4090`), or else, for a GPU without ggml's name, the name of its backend followed by the GPU's number within that
     /// backend. Upper and lower case are the same.
     ///
     /// # Errors
@@ -190,16 +189,16 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The setting that selects a slice.
+/// The environment setting that selects a slice.
 fn chooses(uuid: Option<&str>) -> String {
     uuid.map_or_else(String::new, |uuid| format!(": CUDA_VISIBLE_DEVICES={uuid} chooses this one"))
 }
 
-/// A GPU of this machine that cannot be planned for, with the reason.
+/// A GPU of this machine that plans cannot use, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} is not used: {reason}", gpu.title())]
 pub struct UnusedGpu {
-    /// The card, as far as it is known.
+    /// The card, with the properties that are known.
     pub gpu: Gpu,
     /// The reason.
     pub reason: UnusedReason,
@@ -223,8 +222,8 @@ pub enum UnusedReason {
     /// A capable backend does not list it: the driver or the card is too old for the backend's CUDA version.
     #[error("the {backend} backend of this build does not list it")]
     NotListed { backend: String },
-    /// It is on the PCI bus, but its driver's library is missing or does not answer: the driver is not installed, or a
-    /// container was started without its GPUs.
+    /// It is on the PCI bus, but the library of its driver is missing or does not answer: the driver is not installed,
+    /// or a container was started without its GPUs.
     #[error("its driver does not answer here ({library})")]
     NoDriver { library: String },
     /// It is the same hardware as this ggml device of another backend, which is in use. llama.cpp makes the same choice
@@ -240,13 +239,13 @@ pub enum UnusedReason {
     /// It belongs to another machine whose rpc-server no longer answers.
     #[error("its rpc-server does not answer: {problem}")]
     NoServer { problem: String },
-    /// It is in MIG mode, and neither CUDA nor the driver lists a slice of it.
+    /// It is in MIG mode, and neither CUDA nor the driver lists its slices.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
     /// It is in MIG mode without slices, so CUDA has nothing to list.
     #[error("it is in MIG mode and has no slices")]
     NoSlice,
-    /// It is a slice of a card in MIG mode. CUDA gives a process one slice, and chose another.
+    /// It is a slice of a card in MIG mode. CUDA gives a process only one slice, and this is not the one.
     #[error("CUDA gives a process one MIG slice, and takes another one{}", chooses(uuid.as_deref()))]
     OtherSlice { uuid: Option<String> },
 }

@@ -1,25 +1,26 @@
-//! Measured times of loading one model's file, and of moving the running model, on this machine. Loads and moves flow
-//! in; plans with two placements and later moves read the times.
+//! Measured times of loading one model's file and of moving the running model on this machine. The times of loads and
+//! moves flow in. Plans with two placements, and later moves, use these times.
 
 use serde::{Deserialize, Serialize};
 
 use super::conditions::{RateConditions, is_worse};
 
-/// The parts of a move, measured for one file on one machine; empty by default.
+/// The rates and times of the parts of a move, measured for one file on one machine; empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct MoveRates {
-    /// Bytes of weights per second, from a file in the page cache to their places.
+    /// Bytes of weights per second, from a file in the page cache to the places of the weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_file: Option<MoveFigure>,
     /// Bytes of the file per second, from the disk to the weights' places.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold_file: Option<MoveFigure>,
-    /// Bytes of the texts' state per second, saved and restored.
+    /// Bytes per second at which the state of texts is saved and restored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<MoveFigure>,
-    /// Nanoseconds of everything else: releasing the model, contexts, compute buffers and the warm-up.
+    /// Nanoseconds of everything else: the release of the model, and the creation of contexts, compute buffers and the
+    /// warm-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rest_ns: Option<MoveFigure>,
 }
@@ -30,7 +31,7 @@ pub struct MoveRates {
 pub struct MoveFigure {
     /// Bytes per second, or nanoseconds.
     pub value: u64,
-    /// The day of the measurement, and other work beside it.
+    /// The day of the measurement, and other work at the same time.
     pub conditions: RateConditions,
 }
 
@@ -40,7 +41,7 @@ impl MoveFigure {
         Self { value, conditions }
     }
 
-    /// `amount` per `seconds`. `None` if either is zero, or too small to be measured.
+    /// The rate of `amount` in `seconds`. `None` if either is zero, or too small to be measured.
     pub fn rate(amount: u64, seconds: f64, conditions: &RateConditions) -> Option<Self> {
         let value = amount as f64 / seconds;
         (value.is_finite() && value >= 1.0).then(|| Self::new(value as u64, conditions.clone()))
@@ -48,7 +49,7 @@ impl MoveFigure {
 }
 
 impl MoveRates {
-    /// Adds later figures. Of two figures the less disturbed one is kept, and at equal disturbance the later one.
+    /// Adds later figures. Of two figures, the less disturbed figure is kept or, at equal disturbance, the later one.
     pub fn merge(&mut self, later: Self) {
         let put = |mine: &mut Option<MoveFigure>, later: Option<MoveFigure>| {
             let Some(later) = later.filter(|later| later.value > 0) else { return };
@@ -68,8 +69,8 @@ impl MoveRates {
         *self == Self::default()
     }
 
-    /// Extra seconds of a load if the page cache lacks this many bytes of the file; `None` if no load from the disk was
-    /// measured.
+    /// The additional seconds of a load if this many bytes of the file are not in the page cache; `None` if no load
+    /// from the disk was measured.
     pub fn cold_seconds(&self, uncached: u64) -> Option<f64> {
         let seconds = |figure: &MoveFigure| 1.0 / figure.value.max(1) as f64;
         let cold = self.cold_file.as_ref().map(seconds)?;
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(rates.cold_seconds(8_000), None);
         rates.cold_file = figure(1_000);
         assert_eq!(rates.cold_seconds(8_000), Some(6.0));
-        // A file that was measured as faster from the disk.
+        // The file was measured to load faster from the disk than from the page cache.
         rates.warm_file = figure(500);
         assert_eq!(rates.cold_seconds(8_000), Some(0.0));
         rates.warm_file = None;

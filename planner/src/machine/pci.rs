@@ -1,4 +1,4 @@
-//! PCI addresses: they tell identical cards apart, and two drivers agree on them.
+//! PCI addresses, which tell identical cards apart. Different drivers report the same address for a card.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use super::ParseError;
 
 /// The position of a card on the PCI bus: domain, bus, device, function.
 ///
-/// Sources write it differently: NVML `00000000:01:00.0` (eight digits of domain, upper case), ggml `0000:01:00.0`
-/// (lower case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse to the same
-/// value; `Display` and `serde` write `0000:01:00.0`, as Linux and ggml do.
+/// Sources write an address differently: NVML `00000000:01:00.0` (eight digits of domain, upper case), ggml
+/// `0000:01:00.0` (lower case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse
+/// to the same value; `Display` and `serde` write `0000:01:00.0`, as Linux and ggml do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciId {
@@ -89,7 +89,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         assert_eq!(expected.to_string(), "0000:c1:1f.0");
-        // A volume manager's devices have domains above 16 bits.
+        // The devices behind a volume manager have domains of more than 16 bits.
         assert_eq!("00010000:01:00.0".parse::<PciId>().unwrap().to_string(), "10000:01:00.0");
     }
 

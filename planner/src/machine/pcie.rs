@@ -1,4 +1,4 @@
-//! The PCIe link of a card, which carries the model to it and activations between cards.
+//! The PCIe link of a card, over which the model reaches the card and activations pass between cards.
 
 use std::fmt;
 use std::fs;
@@ -12,13 +12,13 @@ use super::tree::Tree;
 
 /// A card's PCIe link, as NVIDIA's driver or Linux reports it: its maximum rate and its current rate.
 ///
-/// Idle cards slow their link down to save power and speed it up for transfers, so the maximum is the figure that
+/// Idle cards slow their link down to save power, and speed it up for transfers. So the maximum is the figure that
 /// matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct PcieLink {
-    /// The maximum rate of the card through every slot and switch on its way.
+    /// The maximum rate between the card and the host, through all slots and switches between them.
     pub max: PcieRate,
     /// The rate at the time of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,12 +51,12 @@ impl PcieLink {
     /// The link of the card at a PCI address, from `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
     /// `None` if the card reports none.
     ///
-    /// The card may sit behind bridges, and may contain one. Each device reports its own rate, and the lowest rate
-    /// applies.
+    /// There may be bridges between the card and the host, and the card itself may contain a bridge. Each device
+    /// reports its own rate, and the lowest rate applies.
     pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
         // The entry is a symbolic link into the tree of bridges.
         let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
-        // A card that reports nothing has no known link, even if its bridges report theirs.
+        // The link of a card that reports nothing is unknown, even if the bridges report their links.
         PcieRate::of_device(&card, "max")?;
         let is_device = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -79,8 +79,9 @@ impl PcieRate {
 
     /// The peak in bytes per second, in one direction.
     ///
-    /// Each lane transfers 2.5, 5, 8, 16, 32 or 64 GT/s. The encoding leaves 8 of 10 bits (generations 1 and 2), 128 of
-    /// 130 (3 to 5) or 242 of 256 (6); packet headers take some percent more (PCI Express Base Specification).
+    /// Each lane transfers 2.5, 5, 8, 16, 32 or 64 GT/s. Of the transferred bits, the encoding leaves 8 of 10 for data
+    /// in generations 1 and 2, 128 of 130 in generations 3 to 5, and 242 of 256 in generation 6. Packet headers take
+    /// some percent more (PCI Express Base Specification).
     pub const fn bytes_per_second(self) -> u64 {
         let lane: u64 = match self.generation {
             0 => 0,
@@ -94,13 +95,13 @@ impl PcieRate {
         lane.saturating_mul(self.lanes as u64)
     }
 
-    /// The rate of two links in series: the lower generation and the fewer lanes.
+    /// The rate of two links in series: the lower generation, and the smaller number of lanes.
     fn least(self, other: Self) -> Self {
         Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
     }
 
     /// The `max` or `current` rate of one device. Its files contain `16.0 GT/s PCIe` (older kernels: `16 GT/s`) and
-    /// `16`. An unknown speed is `Unknown`, an unknown width 0 or 255.
+    /// `16`. If the speed is unknown, the file contains `Unknown`; if the width is unknown, it contains 0 or 255.
     fn of_device(device: &Path, which: &str) -> Option<Self> {
         let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
         let generation = match read("speed")?.split_whitespace().next()? {

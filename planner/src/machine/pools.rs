@@ -1,19 +1,21 @@
-//! The memory pools of an integrated GPU: bytes set aside for it at boot, which the host does not see, and bytes that
-//! it takes from the host's memory on demand. Linux's report on an AMD GPU flows in, [`Pools`] flow out.
+//! The memory pools of an integrated GPU: bytes that are reserved for the GPU at boot (the *carve-out*), which the host
+//! does not see, and bytes that the GPU takes from the host's memory when needed. In: Linux's report on an AMD GPU.
+//! Out: [`Pools`].
 //!
-//! Each backend uses them differently (docs/machines.md has the sources):
+//! Each backend uses the pools differently (docs/machines.md has the sources):
 //!
-//! - Vulkan sees the sum of both (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the carve-out
-//!   first.
-//! - ROCm uses one of them: the carve-out, or the shared pool if that is larger (the kernel's `apu_prefer_gtt`).
-//! - Metal, CUDA and Intel's GPUs have no relevant carve-out: without pools all of a GPU's bytes are the host's.
+//! - Vulkan reports the sum of both pools (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`); the driver fills the
+//!   carve-out first.
+//! - ROCm uses one of the pools: the carve-out, or the shared pool if that is larger (the kernel's `apu_prefer_gtt`).
+//! - Metal, CUDA and Intel's GPUs have no relevant carve-out: if there are no pools, all of a GPU's bytes are the
+//!   host's.
 
 use serde::{Deserialize, Serialize};
 
 use super::pci::PciId;
 use super::tree::{Notes, Tree};
 
-/// The memory of an integrated GPU that its backend uses, by owner. Sizes in bytes.
+/// The memory that the backend of an integrated GPU uses, divided by its owner. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Pools {
@@ -34,7 +36,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool with these total and free bytes.
+    /// A pool with this many total and free bytes.
     pub const fn new(total: u64, free: u64) -> Self {
         Self { total, free }
     }
@@ -46,7 +48,7 @@ impl Pools {
         Self { own, shared }
     }
 
-    /// The pools of the GPU at this address by amdgpu's report (`mem_info_*`, kernel documentation of amdgpu), as
+    /// The pools of the GPU at this address, from amdgpu's report (`mem_info_*`, kernel documentation of amdgpu), as
     /// `backend` uses them. `total` is the backend's total. `None` if amdgpu does not drive the GPU, or for an unknown
     /// backend.
     pub(super) fn of_amdgpu(tree: Tree<'_>, id: PciId, backend: &str, total: u64, notes: &mut Notes) -> Option<Self> {
@@ -62,7 +64,8 @@ impl Pools {
         let (own, shared) = (pool("vram")?, pool("gtt")?);
         match backend {
             "Vulkan" => Some(Self::new(own, shared)),
-            // Kernels before 6.10 keep ROCm in the carve-out whatever its size; the backend's total then shows it.
+            // With kernels before 6.10, ROCm uses the carve-out whatever its size. The backend's total shows whether
+            // this is the case.
             "ROCm" if own.total >= shared.total || total <= own.total => Some(Self::new(own, Pool::default())),
             "ROCm" => Some(Self::new(Pool::default(), shared)),
             _ => None,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 #[must_use]
 pub struct Reading {
-    /// Total bytes. ggml's CUDA total is the usable part; NVML's is the whole card.
+    /// Total bytes. The total of ggml's CUDA backend is the usable part; NVML's total is the whole card.
     pub total: u64,
     /// Free bytes.
     pub free: u64,

@@ -19,14 +19,15 @@ pub enum ThrottleReason {
     /// The power supply asked the card to slow down (NVML: hardware power brake).
     #[error("power brake")]
     PowerBrake,
-    /// The clocks are halved or less, by heat or power; the driver does not say which (NVML: hardware slowdown).
+    /// The clocks are halved or less because of heat or power; the driver does not report which (NVML: hardware
+    /// slowdown).
     #[error("hardware slowdown")]
     Hardware,
 }
 
 impl ThrottleReason {
-    /// Whether the reason deserves a report. [`PowerLimit`](Self::PowerLimit) does not: busy cards settle their clocks
-    /// that way.
+    /// Whether the reason deserves a report. [`PowerLimit`](Self::PowerLimit) does not, because the clocks of busy
+    /// cards usually settle at this limit.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerLimit)
     }

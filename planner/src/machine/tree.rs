@@ -19,7 +19,8 @@ impl Tree<'_> {
     /// The text of a file, or `None` if it does not exist. A file that exists but cannot be read gives a note.
     pub(in crate::machine) fn read(&self, absolute: &str, notes: &mut Notes) -> Option<String> {
         match fs::read(self.locate(absolute)) {
-            // Cgroup and mount paths are bytes; one invalid name must not hide the rest of the file.
+            // The paths of groups and mounts may be any bytes. One path that is not valid UTF-8 must not hide the rest
+            // of the file.
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => {
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
@@ -57,7 +58,7 @@ pub(in crate::machine) fn field(text: &str, key: &str) -> Option<u64> {
 pub struct Note {
     /// The source or device: `NVML`, `CUDA0`, `/proc/meminfo`.
     pub about: String,
-    /// The problem and the substitute.
+    /// The problem, and the value or source that is used instead.
     pub text: String,
 }
 

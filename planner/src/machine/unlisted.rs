@@ -1,5 +1,5 @@
-//! Cards on the PCI bus that no driver reports: a container started without its GPUs, or a missing driver. Linux lists
-//! them below `/sys/bus/pci/devices`.
+//! Cards on the PCI bus that no driver reports. The cause may be a container that was started without its GPUs, or a
+//! missing driver. Linux lists them below `/sys/bus/pci/devices`.
 
 use std::fs;
 
@@ -10,18 +10,18 @@ use super::{Gpu, GpuKind, Machine, UnusedGpu, UnusedReason, gib};
 const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
 
-/// Smaller cards are ignored: the graphics of a processor have less memory set aside.
+/// Smaller cards are ignored, because they may be the graphics of a processor, for which less memory is set aside.
 const MIN_CARD_BYTES: u64 = gib(4);
 
-/// Drivers that pass a card through to a virtual machine, or reserve it for one.
+/// Drivers that pass a card through to a virtual machine, or reserve it for such a machine.
 const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 
-/// Adds cards without a driver's report to the machine's unused GPUs. `backends` are the backends of this build. If
-/// NVIDIA's driver answers for any card, it covers all of NVIDIA's cards.
+/// Adds the cards that no driver reports to the machine's unused GPUs. `backends` are the backends of this build. If
+/// NVIDIA's driver reports any card, it reports all of NVIDIA's cards.
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
     let known: Vec<Option<PciId>> = known.filter(|gpu| gpu.kind != GpuKind::Remote).map(|gpu| gpu.pci_id).collect();
-    // A known GPU without an address may be any of the cards.
+    // A known GPU without an address may be any of the cards on the bus.
     if known.contains(&None) {
         return;
     }

@@ -9,9 +9,9 @@ const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The two variables that select CUDA's devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct CudaVisibility {
-    /// `CUDA_VISIBLE_DEVICES`; `None` if unset: all cards are visible.
+    /// `CUDA_VISIBLE_DEVICES`. `None` if it is not set; all cards are then visible.
     pub(super) devices: Option<String>,
-    /// Whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`: then CUDA's numbers are NVML's.
+    /// Whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`. If so, CUDA numbers the cards as NVML does.
     pub(super) pci_order: bool,
 }
 
@@ -23,11 +23,12 @@ impl CudaVisibility {
         }
     }
 
-    /// Marks the cards that CUDA will not list, and moves the MIG slice that it will use to the front of its card's
-    /// slices. The list ends at its first entry that names no card (CUDA C++ Programming Guide, environment variables).
+    /// Marks the cards that CUDA will not list, and moves the MIG slice that CUDA will use to the front of its card's
+    /// slices. CUDA ignores the list from the first entry on that names no card (CUDA C++ Programming Guide,
+    /// environment variables).
     ///
     /// Without `PCI_BUS_ID` order, CUDA puts the fastest card first, so a number identifies a card only if all cards
-    /// are equal. If an entry cannot be matched to a card, nothing is marked and a note says so.
+    /// are equal. If an entry cannot be matched to a card, nothing is marked and a note is returned.
     pub(super) fn apply(&self, cards: &mut [NvidiaGpu]) -> Option<Note> {
         let list = self.devices.as_deref().filter(|_| !cards.is_empty())?;
         let unknown = |why: &str| Some(Note::new(VARIABLE, format!("is {list}: {why}, so all cards are listed")));
@@ -42,7 +43,7 @@ impl CudaVisibility {
                 }
                 Ok(number) => Some(number),
                 Err(_) if entry.starts_with("GPU-") => cards.iter().position(|card| begins(&card.uuid)),
-                // CUDA takes the first listed slice and no card beside it.
+                // CUDA takes the first listed slice, and no card in addition.
                 Err(_) if entry.starts_with("MIG-") => {
                     let Some(place) = take_slice(cards, |slice| begins(&slice.uuid)) else {
                         return unknown("no card has a MIG slice of this name");
@@ -82,7 +83,7 @@ mod tests {
     use super::{CudaVisibility, NvidiaGpu};
     use crate::machine::Gpu;
 
-    /// The indices of the visible cards, and whether a note says that the list was not understood.
+    /// The indices of the visible cards, and whether a note reports that the list was not understood.
     fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {
         let card = |(place, name): (usize, &str)| {
             let uuid = Some(format!("GPU-{place}abc-def"));
@@ -106,7 +107,7 @@ mod tests {
             // A UUID may be abbreviated.
             (Some("GPU-1a"), false, "a b", (vec![1], false)),
             (Some(" GPU-0abc-def , GPU-2"), false, "a b c", (vec![0, 2], false)),
-            // The list ends at its first wrong entry.
+            // CUDA ignores the list from the first wrong entry on.
             (Some("0,7,1"), true, "a b", (vec![0], false)),
             (Some("0,x,1"), true, "a b", (vec![0], false)),
             // A MIG slice that no known card has.

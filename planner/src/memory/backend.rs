@@ -1,4 +1,4 @@
-//! The memory layout of each GPU backend, and the attention that it can fuse.
+//! The memory layout of each GPU backend, and the kinds of attention that the backend can fuse.
 
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
@@ -12,16 +12,16 @@ use crate::profile::ModelProfile;
 pub struct BackendRules {
     /// Each tensor begins at a multiple of this many bytes.
     pub alignment: u64,
-    /// Rows of quantised tensors are padded to a multiple of this many elements: a tensor gets the padding of one row,
-    /// after its last row.
+    /// Rows of quantised tensors are padded to a multiple of this many elements: a tensor gets the padding of only one
+    /// row, after its last row.
     pub row_padding: Option<u64>,
 }
 
 impl BackendRules {
-    /// The host's rules: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow them too.
+    /// The host's rules: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow the same rules.
     pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
-    /// The rules of a GPU, with a flag: `true` for exact rules, `false` for upper bounds.
+    /// The rules of a GPU. The flag is `true` if the rules are exact, and `false` if they are upper bounds.
     pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
         let (alignment, row_padding, exactly) = match Family::from_backend(&gpu.backend) {
             // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
@@ -79,7 +79,7 @@ impl Family {
     }
 }
 
-/// Whether all GPUs of this family are known to fuse attention. If false, some may still do so.
+/// Whether all GPUs of this family are known to fuse attention. If false, some of them may still fuse it.
 pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);

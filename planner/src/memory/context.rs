@@ -15,15 +15,15 @@ const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 /// `LLAMA_MAX_SEQ` (llama-cparams.h).
 const MAX_SEQUENCES: u32 = 256;
 
-/// Maximum tokens by which a recurrent state can be rolled back. llama.cpp has no limit; each token costs a whole
-/// state.
+/// Maximum number of tokens by which a recurrent state can be rolled back. llama.cpp has no limit, but each token costs
+/// the memory of a whole state.
 pub(crate) const MAX_ROLLBACK_TOKENS: u32 = 64;
 
 /// Whether attention is computed in one fused step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlashAttention {
-    /// Fused if every device that holds a layer can do it: llama.cpp's default.
+    /// Fused if every device with a layer can fuse it: llama.cpp's default.
     #[default]
     Auto,
     /// Fused.
@@ -37,20 +37,21 @@ pub enum FlashAttention {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextParams {
-    /// Tokens of context, above 0. Callers resolve llama.cpp's 0, which means the training context.
+    /// Tokens of context, more than 0. In llama.cpp 0 means the training context; callers must replace 0 by that
+    /// number.
     pub n_ctx: u32,
-    /// Tokens that one call may submit.
+    /// The number of tokens that one call may submit.
     pub n_batch: u32,
-    /// Tokens of one computation.
+    /// The number of tokens of one computation.
     pub n_ubatch: u32,
-    /// Sequences that the context holds at once.
+    /// The number of sequences that the context holds at once.
     pub n_seq_max: u32,
-    /// Tokens of a batch that may request logits; 0 means all of them. 1 is enough to generate and saves much memory
-    /// (llama-context.cpp, the constructor, `sched_reserve`).
+    /// How many tokens of a batch may request logits; 0 means all of them. To generate, 1 is enough and saves much
+    /// memory (llama-context.cpp, the constructor, `sched_reserve`).
     pub n_outputs_max: u32,
-    /// The type of the keys.
+    /// The type of the cached keys.
     pub type_k: KvType,
-    /// The type of the values.
+    /// The type of the cached values.
     pub type_v: KvType,
     /// Whether attention is fused.
     pub flash_attn: FlashAttention,
@@ -62,24 +63,25 @@ pub struct ContextParams {
     pub kv_unified: bool,
     /// Whether windowed layers keep the whole context, so that decoding can return to any earlier token of a text.
     pub swa_full: bool,
-    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, and `_MMAP` if every device can use it) or read.
+    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, or `_MMAP` if every device can use a mapped file) or read.
     pub mmap: bool,
     /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
     pub repack: bool,
-    /// How to combine the vectors of a text, for a context that embeds texts. `None`: the context generates.
+    /// For a context that embeds texts, how the vectors of a text are combined. `None` means that the context
+    /// generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
-    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with their own context beside this one
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with a second context of their own
     /// (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
-    /// Tokens by which a recurrent model's state can be rolled back, up to 64. Every sequence keeps one more state for
-    /// each of these tokens (llama-memory-recurrent.cpp, the constructor).
+    /// By how many tokens a recurrent model's state can be rolled back, up to 64. Every sequence keeps one more state
+    /// for each of these tokens (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
     /// Bytes of GPU memory, over all GPUs together, for recently used experts that lie on the host while their layers
-    /// are on GPUs; 0 for no such cache. llama.cpp divides the bytes like the layers, and uses no more bytes than these
-    /// experts have (llama-moe-cache.cpp, the constructor).
+    /// are on GPUs; 0 for no such cache. llama.cpp divides the bytes among GPUs in the proportions of the layers, and
+    /// uses no more bytes than these experts have (llama-moe-cache.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub moe_cache_size: u64,
     /// How positions are scaled.
@@ -88,7 +90,7 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// The values of llama.cpp's programs (common.h, `common_params`), except for a context of 4096 tokens and one
+    /// The values of llama.cpp's programs (common.h, `common_params`), except that the context has 4096 tokens and one
     /// output. The context of a plan comes from its [`Request`](crate::plan::Request): by default 4096 to 32,768
     /// tokens. docs/defaults.md compares all values.
     fn default() -> Self {
@@ -127,19 +129,19 @@ pub struct ContextSizes {
     pub n_batch: u64,
     /// Cells of one cache: the tokens of one stream.
     pub cells: u64,
-    /// Number of streams, each with a cache.
+    /// The number of streams; each has a cache.
     pub streams: u64,
-    /// Tokens of the largest computation.
+    /// The number of tokens of the largest computation.
     pub n_tokens: u64,
-    /// Rows of logits of the largest computation.
+    /// The number of rows of logits of the largest computation.
     pub n_outputs: u64,
-    /// Maximum rows of the buffer that returns logits.
+    /// The maximum number of rows in the buffer that returns logits.
     pub output_rows: u64,
 }
 
 impl ContextParams {
-    /// Tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans count the
-    /// requested number.
+    /// The number of tokens of context for each sequence. llama.cpp rounds them up to a multiple of 256, but plans
+    /// count the requested number.
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,
@@ -148,7 +150,7 @@ impl ContextParams {
         }
     }
 
-    /// Tokens of one computation: `n_ubatch` limited by `n_batch`; an `n_ubatch` of 0 means `n_batch`.
+    /// The number of tokens in one computation: `n_ubatch`, but at most `n_batch`. An `n_ubatch` of 0 means `n_batch`.
     pub(crate) const fn computed(&self) -> u32 {
         match self.n_ubatch {
             1.. if self.n_ubatch < self.n_batch => self.n_ubatch,
@@ -209,7 +211,7 @@ impl ContextParams {
             n_batch,
             cells,
             streams,
-            // llama.cpp reserves the graph for equally many tokens of each sequence (llama-context.cpp,
+            // llama.cpp reserves the graph for the same number of tokens of each sequence (llama-context.cpp,
             // `graph_reserve`).
             n_tokens: n_tokens.next_multiple_of(n_seq),
             n_outputs: n_tokens.min(n_outputs_max),
@@ -242,9 +244,9 @@ impl ContextParams {
         matches!(self.embeddings, None | Some(Pooling::None)) || profile.architecture == "t5"
     }
 
-    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With prediction
-    /// blocks, the buffer also holds the hidden states of a whole batch, and the second context's logits and hidden
-    /// state for each sequence.
+    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). If prediction
+    /// blocks are loaded, the buffer also contains the hidden states of a whole batch and, for each sequence, the
+    /// logits and the hidden state of the second context.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
@@ -275,7 +277,7 @@ mod tests {
 
     #[test]
     fn contexts_are_divided_among_sequences_and_padded_to_256_tokens() {
-        // 4096 / 3 = 1365, padded to 1536 for each of three streams; the graph takes 171 tokens of each.
+        // 4096 / 3 = 1365, padded to 1536 for each of three streams. The graph has 171 tokens of each stream.
         for ((n_ctx, n_seq_max, kv_unified, n_outputs_max), (all, cells, streams), batch, outputs) in [
             ((4097, 1, false, 1), (4352, 4352, 1), (2048, 512), (1, 1)),
             ((100, 1, false, 1), (256, 256, 1), (100, 100), (1, 1)),

@@ -19,7 +19,7 @@ pub enum Error {
     /// A model with compressed keys needs one type for keys and values (llama-context.cpp, `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer { type_k: KvType, type_v: KvType },
-    /// Layers cannot be split by the sum of the GPUs' proportions.
+    /// The sum of the GPUs' proportions cannot be used to split layers.
     #[error("the layers cannot be split by proportions whose sum is {sum}")]
     SplitSum { sum: String },
     /// A proportion that llama.cpp cannot use.

@@ -16,7 +16,7 @@ pub struct Footprint {
     pub compute: u64,
     /// The cache of experts ([`ContextParams::moe_cache_size`](super::ContextParams::moe_cache_size)); on the host, the
     /// slots of each layer's experts.
-    // Workers send footprints in a format without names, so the field is always written.
+    // Workers send footprints in a format without field names, so the field is always written.
     #[serde(default)]
     pub experts: u64,
 }
@@ -58,7 +58,8 @@ pub struct Footprints {
     pub gpus: Vec<Footprint>,
     /// The host's footprint.
     pub host: Footprint,
-    /// Bytes of the buffer of logits, a part of the host's `compute`. llama.cpp's breakdown leaves it out.
+    /// Bytes of the buffer of logits, a part of the host's `compute`. llama.cpp's breakdown does not include this
+    /// buffer.
     pub output: u64,
 }
 

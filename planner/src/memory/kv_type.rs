@@ -14,9 +14,9 @@ macro_rules! kv_types {
         /// A type for keys or values in the cache.
         ///
         /// llama.cpp writes the cache with `SET_ROWS`. The CPU writes every type that it can quantise to (ggml-cpu.cpp,
-        /// `ggml_backend_cpu_device_supports_op`). CUDA writes only these nine (ggml-cuda.cu,
-        /// `ggml_backend_cuda_device_supports_op`), which are also those of llama.cpp's programs (common/arg.cpp,
-        /// `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
+        /// `ggml_backend_cpu_device_supports_op`). CUDA writes only these nine types (ggml-cuda.cu,
+        /// `ggml_backend_cuda_device_supports_op`), which are also the types that llama.cpp's programs accept
+        /// (common/arg.cpp, `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types, missing_docs)] // `Q8_0` is the name by which everybody knows it.
         pub enum KvType {
@@ -32,7 +32,7 @@ macro_rules! kv_types {
                 match self { $(Self::$name => TensorType::$name,)* }
             }
 
-            /// Whether the type is quantised: blocks of elements share a scale.
+            /// Whether the type is quantised, that is, whether the elements of a block share a scale.
             pub const fn is_quantized(self) -> bool {
                 self.tensor_type().is_quantized()
             }
@@ -60,7 +60,7 @@ impl KvType {
     /// `Q8_0`: 6.2344 instead of 6.2322 (LLaMA 3 8B, ggml-org/llama.cpp#7412); 7.8569 instead of 7.8551 (Gemma 3 4B,
     /// #21551). `Q4_0`: 7.9506 instead of 7.8551 (Gemma 3 4B, #21551), 5.2709 instead of 5.2306 (Gemma 4 31B,
     /// ikawrakow/ik_llama.cpp#1599). The method returns the larger figure of each type. All figures are for the short
-    /// texts of llama-perplexity, a few hundred tokens; longer texts may lose more.
+    /// texts of llama-perplexity, which have a few hundred tokens; longer texts may lose more.
     pub const fn perplexity_cost(self) -> Option<f64> {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => Some(0.0),

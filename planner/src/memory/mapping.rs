@@ -1,5 +1,5 @@
-//! Whether a model's file is mapped or read. The file and the GPUs of a placement flow in; the reason against mapping
-//! flows out.
+//! Whether a model's file is mapped or read. In: the file and the GPUs of a placement. Out: the reason why the file is
+//! not mapped.
 
 use crate::gguf::Header;
 use crate::machine::{Bytes, Gpu, GpuKind, gib};
@@ -12,8 +12,8 @@ use super::backend::Family;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// The largest upload from a mapped file that ROCm completed in published reports. Larger ones hung (ROCm's own #5952;
-/// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
+/// The largest upload from a mapped file that ROCm completed in published reports. Larger uploads hung (#5952 of ROCm
+/// itself; llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
 /// Why a file is read although the request allows mapping.
@@ -25,7 +25,8 @@ pub enum NotMapped {
     #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
     /// Metal maps the whole range of the file from the first to the last of a GPU's weights, including the host's
-    /// weights in between (llama-model.cpp, `load_tensors`). No probe sees those bytes.
+    /// weights in between (llama-model.cpp, `load_tensors`). A probe does not count the bytes of the host's weights in
+    /// this range.
     #[error("the file is read, not mapped: Metal would map weights of the host for the GPU too")]
     Metal,
     /// An integrated GPU copies the mapped weights into the same memory (ggml-org/llama.cpp#26081).
@@ -42,7 +43,7 @@ pub enum NotMapped {
 /// The properties of a file that decide whether it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFacts {
-    /// The alignment of the data, in bytes; the smallest of all shards.
+    /// The alignment of the data, in bytes; of several shards, the smallest alignment.
     pub alignment: u32,
     /// Bytes of all shards together.
     pub bytes: u64,
@@ -61,14 +62,14 @@ impl FileFacts {
 }
 
 impl NotMapped {
-    /// The reason against mapping the file, whatever GPUs hold the weights.
+    /// The reason against mapping the file that holds for all GPUs.
     pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
     }
 
-    /// The reason against mapping a file whose weights these GPUs hold. `None` if it is mapped, provided that
-    /// [`ContextParams::mmap`] allows it.
+    /// The reason against mapping a file whose weights are on these GPUs. `None` if the file can be mapped; it is then
+    /// mapped if [`ContextParams::mmap`] allows it.
     pub fn check(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
         let of_gpu = |gpu: &&Gpu| match (Family::from_backend(&gpu.backend), gpu.kind) {
             (Family::Metal, _) => Some(Self::Metal),
@@ -116,7 +117,7 @@ mod tests {
             (32, 8, vec![("CUDA", Discrete, 24), ("Vulkan", Integrated, 32)], twice),
             (32, 8, vec![("MTL", Integrated, 32)], Some(NotMapped::Metal)),
             (32, 8, vec![("RPC", Remote, 32)], None),
-            // A small model, or a card too small to hold much of the model.
+            // There is no reason against mapping a small model, or a model of which only a small part is on the card.
             (32, 8, vec![("ROCm", Discrete, 96)], None),
             (32, 80, vec![("ROCm", Discrete, 8)], None),
             (32, 58, vec![("ROCm", Discrete, 32); 3], Some(NotMapped::Rocm)),

@@ -1,5 +1,6 @@
 //! Room 4: the memory of a placement. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the
-//! [`ContextParams`] flow in; a [`Footprint`] per device and the [`HeadroomParts`] to keep free beside it flow out.
+//! [`ContextParams`] flow in; a [`Footprint`] per device flows out, with the [`HeadroomParts`] to keep free on the
+//! device.
 //!
 //! The bytes come from three sources, each more accurate than the one before: the [`estimate`] (arithmetic over the
 //! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. All three return [`Footprints`].

@@ -1,9 +1,9 @@
-//! The patterns of tensor overrides. They are regular expressions, and only `regex-lite` evaluates them.
+//! The patterns of tensor overrides. They are regular expressions, which only `regex-lite` evaluates, never llama.cpp.
 //!
 //! A pattern may come from another person's plan, and llama.cpp's `std::regex` backtracks: a dozen characters,
 //! `(.|.|.|..)+!`, take hours, and a long pattern overflows the stack. llama.cpp therefore never receives such a
-//! pattern. It receives [the names](by_name) that the pattern matches by `regex-lite`. The time of `regex-lite` is at
-//! most the pattern's length times the name's: about a second for a thousand names.
+//! pattern. It receives [the names](by_name) that `regex-lite` matches with the pattern. The time of `regex-lite` grows
+//! at most with the product of the lengths of pattern and name: it is about a second for a thousand names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,15 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::{Error, Place, TensorOverride};
 
-/// Maximum bytes of all patterns of a plan. Our own take about 2 KiB for the models with the most blocks.
+/// Maximum bytes of all patterns of a plan. The patterns that the planner writes have about 2 KiB for the models with
+/// the most blocks.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Maximum bytes of the names given to llama.cpp, which compiles them again for every tensor.
+/// The maximum number of bytes in the names that llama.cpp gets. llama.cpp compiles these names again for every tensor.
 const MAX_NAME_BYTES: usize = 8 << 10;
 
-/// Bytes of compiled pattern allowed for each byte of its text. A character takes 32 bytes, and a group or a class of a
-/// few ranges twice that. `(a{99}){99}` needs thousands.
+/// The compiled form of a pattern may have this many bytes for each byte of the pattern's text. A character takes 32
+/// bytes, and a group or a class of a few ranges takes 64. `(a{99}){99}` would need thousands of bytes for each byte.
 const COMPILED_BYTES_PER_BYTE: usize = 64;
 
 /// A pattern that no name matches: its override moves nothing.
@@ -30,8 +31,8 @@ pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// The form that the search writes: `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. A regular expression would try every number
-    /// on each name, which took a sixth of the planning time for 80 blocks.
+    /// The form that the search writes: `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. The form is parsed here, because a regular
+    /// expression would compare each name with every number. That took a sixth of the planning time for 80 blocks.
     Parts {
         blocks: BTreeSet<String>,
         stems: BTreeSet<String>,
@@ -92,7 +93,8 @@ impl OverrideRules {
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The place of the weight with this name, if an override moves it. The first pattern found in the name decides.
+    /// The place of the weight with this name, if an override moves it. The first pattern that is found in the name
+    /// decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
         self.0.iter().find(|(pattern, _)| pattern.is_in(name)).map(|&(_, place)| place)
     }
@@ -142,8 +144,8 @@ pub(super) fn by_name(
     Ok(listed)
 }
 
-/// Whether this character occurs in llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`). llama.cpp looks for
-/// no tensor with other characters.
+/// Whether this character occurs in llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`). No tensor that
+/// llama.cpp looks for has other characters in its name.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.')
 }
@@ -161,10 +163,11 @@ fn at_number(name: &str) -> (&str, &str, &str) {
     ("", "", name)
 }
 
-/// A pattern for these sorted texts of plain characters. The pattern contains a common beginning or end once.
+/// A pattern for these sorted texts of plain characters. If the texts have a common beginning or end, the pattern
+/// contains it only once.
 ///
-/// llama.cpp compiles a pattern again for every tensor: a plain list of 48 blocks with three moved weights each took
-/// more than half of the load time of an 80-block model without its data.
+/// The pattern must be short, because llama.cpp compiles it again for every tensor. For an 80-block model, a plain list
+/// of 48 blocks with three moved weights each took more than half of the time of a load without data.
 fn any_of(texts: &[&str]) -> String {
     let [first, _, ..] = texts else {
         return texts.concat().replace('.', r"\.");

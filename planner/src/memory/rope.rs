@@ -1,8 +1,8 @@
-//! Scaling of positions. It takes no memory, but it is a parameter of the context.
+//! Scaling of positions. It needs no memory, but it is a parameter of the context.
 
 use serde::{Deserialize, Serialize};
 
-/// Scaling of positions, for contexts longer than in training. A field of `None` keeps the model's own value. The
+/// Scaling of positions, for contexts longer than in training. If a field is `None`, the model's own value is used. The
 /// fields are those of `llama_context_params`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -12,11 +12,11 @@ pub struct Rope {
     pub scaling: Option<RopeScaling>,
     /// `rope_freq_base`, above 0.
     pub freq_base: Option<f32>,
-    /// `rope_freq_scale`, above 0: 0.25 for a context of 4 times the length.
+    /// `rope_freq_scale`, above 0: 0.25 for a context that is 4 times as long.
     pub freq_scale: Option<f32>,
     /// `yarn_orig_ctx`: the training context before YaRN, in tokens; above 0.
     pub yarn_orig_ctx: Option<u32>,
-    /// `yarn_ext_factor`, 0.0 (all interpolated) or more.
+    /// `yarn_ext_factor`, 0.0 (all positions are interpolated) or more.
     pub yarn_ext_factor: Option<f32>,
     /// `yarn_attn_factor`, 0.0 or more.
     pub yarn_attn_factor: Option<f32>,

@@ -10,15 +10,16 @@ use super::{Error, Place};
 #[non_exhaustive]
 #[must_use]
 pub struct Split {
-    /// Layers on GPUs, counted from the end; the output layer is the first of them.
+    /// The number of layers on GPUs, counted from the end: the output layer is counted first.
     pub n_gpu_layers: u32,
-    /// Proportion of these layers for each GPU, in the GPUs' order. Empty: in proportion to their free bytes.
+    /// Proportions in which the GPUs share these layers, in the GPUs' order. Empty: the GPUs' free bytes are the
+    /// proportions.
     pub tensor_split: Vec<f32>,
-    /// Weights placed apart from their layer. The first pattern that matches a name decides.
+    /// Weights that are placed apart from their layer. The first pattern that matches a name decides.
     pub overrides: Vec<TensorOverride>,
 }
 
-/// Weights placed apart from their layer. Their cache stays with the layer.
+/// Weights that are placed apart from their layer. The layer's cache stays with the layer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorOverride {
@@ -30,7 +31,7 @@ pub struct TensorOverride {
 }
 
 impl Split {
-    /// A split with `n_gpu_layers` layers on GPUs, in proportion to their free bytes.
+    /// A split with `n_gpu_layers` layers on GPUs, which share them in proportion to their free bytes.
     pub const fn layers(n_gpu_layers: u32) -> Self {
         Self { n_gpu_layers, tensor_split: Vec::new(), overrides: Vec::new() }
     }
@@ -38,8 +39,8 @@ impl Split {
     /// A split with `counts[i]` layers on GPU `i`; the last layer of the last GPU is the output layer.
     ///
     /// The counts become the proportions. llama.cpp compares cumulative sums divided by their total with layer indices
-    /// divided by the number of layers (llama-model.cpp, `load_tensors`). Both are small whole numbers divided by the
-    /// same number here, so each GPU gets exactly its count. A single GPU needs no proportions.
+    /// divided by the number of layers (llama-model.cpp, `load_tensors`). Here both are small whole numbers divided by
+    /// the same number, so each GPU gets exactly its count. A single GPU needs no proportions.
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts.iter().fold(0, |sum: u32, &count| sum.saturating_add(count));
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
@@ -59,8 +60,8 @@ impl Split {
         self
     }
 
-    /// The overrides in the form for llama.cpp: their patterns list the matching names among the model's `tensors`.
-    /// llama.cpp's `std::regex` backtracks, so it must not get another person's pattern.
+    /// The overrides in a form for llama.cpp, in which the patterns list the names among the model's `tensors` that
+    /// match. llama.cpp's `std::regex` backtracks, so it must not get another person's pattern.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in. The
-//! better one of it and of a placement with a cache flows out.
+//! The cache of experts on GPUs: whether a plan has one, and how large. A placement without a cache flows in. A
+//! placement with a cache flows out if it is better, otherwise the same placement.
 //!
-//! Experts that stay on the host are computed there. With a cache, the GPU of their layer computes with all of them,
-//! and the host uploads the experts that the cache lacks (llama-moe-cache.cpp). This is faster if texts soon use the
-//! same experts again and the link is fast; otherwise it is much slower.
+//! Experts that stay on the host are computed there. With a cache, the GPU of the layer computes with all experts of
+//! the layer, and the host uploads the experts that the cache lacks (llama-moe-cache.cpp). This is faster if texts soon
+//! use the same experts again and the link is fast; otherwise it is much slower.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +19,10 @@ use super::{Error, HostParts, MoeCache, Planner, Policy, Probe};
 /// A cache must make the workload faster by this factor, because its gain depends on texts that use the same experts
 /// again.
 const MIN_SPEEDUP: f64 = 1.1;
-/// The factor by which a cache may lengthen prompts: they keep nine tenths of their speed.
+/// The factor by which a cache may lengthen the time of a prompt: prompts keep nine tenths of their speed.
 const MAX_SLOWER_PROMPT: f64 = 1.0 / 0.9;
-/// Maximum number of searches for a cache with which prompts are fast enough. Each search tries at most `NEXT_SHARE` of
-/// the previous cache.
+/// Maximum number of searches for a cache with which prompts are fast enough. Each search tries caches of at most
+/// `NEXT_SHARE` of the previous cache's size.
 const MAX_SEARCHES: usize = 3;
 const NEXT_SHARE: f64 = 0.85;
 
@@ -30,7 +30,7 @@ const NEXT_SHARE: f64 = 0.85;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlannedMoeCache {
-    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. The footprints have the bytes of each GPU.
+    /// Bytes over all GPUs, for `llama_context_params.moe_cache_size`. The footprints contain the bytes of each GPU.
     pub bytes: u64,
     /// The share of the experts on the host that the cache holds at once, 0 to 1.
     pub share: f64,
@@ -39,7 +39,8 @@ pub struct PlannedMoeCache {
     pub slots: u64,
     /// The share of the uses of these experts that the cache is expected to serve, 0 to 1.
     pub hits: f64,
-    /// The share of served uses below which generation would be faster without the cache; `None` if it never would.
+    /// If the cache serves a smaller share of the uses than this, generation would be faster without the cache. `None`
+    /// if it would never be faster.
     pub break_even: Option<f64>,
     /// The predicted speed-up of the workload, as a factor, over the best placement without a cache.
     pub speedup: f64,
@@ -57,7 +58,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     ///
-    /// [`memory::Error::Context`] for a stated size that no placement has room for, or that is too small.
+    /// [`memory::Error::Context`] if no placement has room for the stated size, or if this size is too small.
     pub(super) fn with_moe_cache<'s>(
         &'s self,
         mut chosen: Chosen<'s>,
@@ -126,8 +127,8 @@ impl Planner<'_> {
         })
     }
 
-    /// The fastest placement with a cache of experts, among those that do not slow prompts down much. `None` if no
-    /// placement is enough faster than `without`.
+    /// The fastest placement with a cache of experts, among the placements that do not slow prompts down much. `None`
+    /// if no placement is sufficiently faster than `without`.
     fn best_with_cache<'s>(
         &'s self,
         without: &Chosen<'_>,
@@ -156,14 +157,14 @@ impl Planner<'_> {
                 found.cache = Some(CacheGain { speedup, token_without: then.token });
                 return Ok(Some(found));
             }
-            // Prompts copy the experts of the cache within the GPU's memory, so a smaller cache makes them faster.
+            // Prompts copy the experts of the cache within the GPU's memory, so a smaller cache makes prompts faster.
             most = share * NEXT_SHARE;
         }
         Ok(None)
     }
 
     /// The placement, and the share of the host's experts that its cache holds. `None` if the share is 0, because the
-    /// CPU rearranges the experts or because all of them are elsewhere.
+    /// CPU rearranges the experts or because no experts are on the host.
     fn holding_experts<'s>(&self, chosen: Chosen<'s>) -> Result<Option<(Chosen<'s>, f64)>, Error> {
         let share = self.share_held(&chosen)?;
         Ok((share > 0.0).then_some((chosen, share)))
@@ -240,7 +241,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The error for a cache that does not fit on the GPUs beside the rest.
+    /// The error for a cache that does not fit on the GPUs together with the rest of the model.
     fn no_room_for_cache(&self, without: &Chosen<'_>, bytes: u64) -> Error {
         let most: u64 = without.levels.gpus.iter().map(|level| level.budget).fold(0, u64::saturating_add);
         let on = without.room.names();
@@ -253,7 +254,7 @@ fn refused(bytes: u64, limit: String) -> Error {
 }
 
 impl Planner<'_> {
-    /// The cache of a placement, for its plan. `model` is the speed model for its devices and parameters.
+    /// The description of a placement's cache, for the plan. `model` is the speed model for its devices and parameters.
     pub(super) fn planned_moe_cache(
         &self,
         chosen: &Chosen<'_>,

@@ -1,5 +1,5 @@
 //! Paging of a model larger than the host's memory: the mapped weights that do not fit, and the time to read them from
-//! disk again. A chosen placement flows in, [`Paging`] flows out.
+//! disk again. In: a chosen placement. Out: [`Paging`].
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +10,12 @@ use crate::memory::{Error, OverrideRules, Place};
 use crate::profile::{ModelProfile, Weight, WeightRole};
 
 /// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
-/// is mapped: the system drops pages that do not fit and reads them again on use.
+/// is mapped: the system drops pages that do not fit, and reads them again when they are used.
 ///
 /// The order of use decides how much a token reads, because Linux drops the least recently used pages. Every token uses
 /// the dense weights in the same order. If they do not all fit, each is dropped before its next use, and every token
 /// reads all of them (benches/results: 400 MiB of a file in 360 MiB of memory are read whole in every pass). The use of
-/// experts is random: of the experts that a token uses, it reads the share that does not fit.
+/// experts is random: a token reads from disk only that share of its experts that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "{} of weights do not fit in memory and are read from disk again, {} for every token: {:.2} s with {disk}",
@@ -25,7 +25,7 @@ use crate::profile::{ModelProfile, Weight, WeightRole};
 pub struct Paging {
     /// Bytes of weights that do not fit.
     pub bytes: u64,
-    /// Bytes read for each generated token. Only the experts in use count.
+    /// Bytes read for each generated token. Of the experts, only those that the token uses are counted.
     pub bytes_per_token: u64,
     /// Bytes read for each computation of a prompt (one ubatch).
     pub bytes_per_batch: u64,
@@ -84,7 +84,7 @@ impl Paging {
             let seconds = computations * self.seconds(self.bytes_per_batch);
             prompt.tokens_per_second = slower(prompt.tokens_per_second, f64::from(prompt.tokens), seconds);
         }
-        // Other points of the curve have other numbers of layers, and would read other bytes.
+        // Other points of the curve have other numbers of layers, and would read a different number of bytes.
         speed.curve.clear();
         speed
     }

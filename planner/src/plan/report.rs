@@ -10,7 +10,7 @@ use super::{Placement, PlacementKind, Plan, Speed};
 
 impl fmt::Display for Plan {
     /// One line for the model, a table with a line for each device, the reason, the notes, the predicted speed, the
-    /// placements by depth, and the same placement in other programs' flags.
+    /// placements by depth, and the flags with which other programs make the same placement.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;
@@ -19,7 +19,7 @@ impl fmt::Display for Plan {
         }
         writeln!(f, " · {} · {} + output", Bytes(model.file_bytes), counted(model.blocks, "layer"))?;
         let width = self.placements.iter().map(|placement| placement.name.chars().count()).fold(16, usize::max);
-        // Few plans have a cache of experts. Other plans get no column for it.
+        // Few plans have a cache of experts. The table of any other plan has no column for the cache.
         let has_cache = self.placements.iter().any(|placement| placement.footprint.experts > 0);
         let cells: Vec<Vec<String>> = self.placements.iter().map(|placement| cells(placement, has_cache)).collect();
         let heads = ["weights", "KV", "compute", "experts", "headroom", "free"];
@@ -97,7 +97,7 @@ impl Plan {
         let on_host = rounded(speed.all_on_host);
         let all_on_gpus = self.n_gpu_layers == self.layers();
         if all_on_gpus && self.moe_cache.is_some() {
-            // The host computes with none of the experts of a cache.
+            // With a cache of experts, the GPUs compute with all experts, so the host computes nothing.
             return format!("{begin} (all on GPUs: {}, all on the host: {on_host})", rounded(all));
         }
         if all_on_gpus && self.split_blocks == 0 {
@@ -109,7 +109,8 @@ impl Plan {
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
         let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));
-        // The host reads its whole layers. With a cache, it does not read the experts of other layers.
+        // The host reads the layers that are wholly on it. If there is a cache, it does not read the experts of other
+        // layers.
         let missed =
             if self.moe_cache.is_some() { ", and experts that the cache lacks come over the link" } else { "" };
         format!(

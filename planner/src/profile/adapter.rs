@@ -1,6 +1,6 @@
-//! LoRA adapters and control vectors. A [`Header`] flows in; its content, checked against the model, becomes part of
-//! the [`ModelProfile`]. Files that llama.cpp would reject, or that would abort the process while a graph is built, are
-//! rejected here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+//! LoRA adapters and control vectors. In: a [`Header`]. Out: its content, which is checked against the model and
+//! becomes a part of the [`ModelProfile`]. Files that llama.cpp would reject, or that would abort the process while a
+//! graph is built, are rejected here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ use super::{Group, ModelProfile, Weight, WeightRole};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoraPair {
-    /// `lora_a`: the weight's inputs by the rank. For an embedding, the rank by the embedding's rows.
+    /// `lora_a`: its shape is the weight's inputs by the rank or, for an embedding, the rank by the embedding's rows.
     pub a: Weight,
-    /// `lora_b`: the rank by the weight's outputs.
+    /// `lora_b`: its shape is the rank by the weight's outputs.
     pub b: Weight,
 }
 
@@ -33,9 +33,9 @@ pub struct Lora {
     pub file: String,
     /// `general.name`, or the file's stem.
     pub name: String,
-    /// `general.architecture`: the architecture of its model.
+    /// `general.architecture`: the architecture of the models that the adapter fits.
     pub architecture: String,
-    /// The additions, weight by weight.
+    /// The additions, one for each adapted weight.
     pub pairs: Vec<LoraPair>,
 }
 
@@ -44,8 +44,8 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] for a file that is not a LoRA adapter, for one activated by tokens (aLoRA), and for a tensor
-    /// without its other half or of an unsupported type.
+    /// [`AdapterError`] if the file is not a LoRA adapter or is an adapter that tokens activate (aLoRA), and if a
+    /// tensor lacks the other factor of its pair or has an unsupported type.
     pub fn from_header(header: &Header) -> Result<Self, AdapterError> {
         let file = header.path().display().to_string();
         let expect = |key: &str, wanted: &'static str| match header.str(key)? {
@@ -94,8 +94,8 @@ impl Lora {
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
-        // llm_build_inp_embd looks up rows of `a`, so the factors swap roles. The end of the name identifies an
-        // embedding.
+        // For an embedding, llm_build_inp_embd looks up rows of `a`, so the factors swap their roles. Only an
+        // embedding's name has this ending.
         let (of_a, of_b) = if pair.a.name.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
@@ -114,8 +114,8 @@ impl Lora {
     }
 }
 
-/// Reads one of the two factors of an addition and names it after its weight. Rejects types that no backend can
-/// multiply by (ggml-cpu.c, `type_traits_cpu`: types without a `vec_dot`).
+/// Reads one of the two factors of an addition and names it after its weight. Rejects types with which no backend can
+/// multiply (ggml-cpu.c, `type_traits_cpu`: types without a `vec_dot`).
 fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
     use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
     let ty = tensor.ty();
@@ -135,7 +135,7 @@ pub struct Adapters {
     pub lora: Vec<String>,
     /// Whether there is a control vector.
     pub control_vector: bool,
-    /// The additions, each with its weight's group.
+    /// The additions, each with the group of the weight that it changes.
     pub(crate) adapted: Vec<(Group, LoraPair)>,
 }
 
@@ -147,7 +147,7 @@ impl Adapters {
 }
 
 impl ModelProfile {
-    /// The same model with an adapter. The adapter's bytes lie on the device of each weight that it changes.
+    /// The same model with an adapter. The bytes of the adapter for a weight are on the device of that weight.
     ///
     /// # Errors
     ///
@@ -168,8 +168,8 @@ impl ModelProfile {
             };
             lora.fits(pair, weight)?;
             if weights.tied_output && &*pair.a.name == "token_embd.weight" {
-                // llama.cpp would multiply the output matrix by factors whose shapes suit a lookup (llama-graph.cpp,
-                // `build_lora_mm`).
+                // llama.cpp would multiply the output matrix by factors whose shapes are made for a lookup
+                // (llama-graph.cpp, `build_lora_mm`).
                 let reason = format!("changes the token embedding, which is also the output matrix of {}", self.name);
                 return Err(unfit(reason));
             }
@@ -180,7 +180,7 @@ impl ModelProfile {
         Ok(self)
     }
 
-    /// The same model with a control vector. It takes `n_embd` floats for each layer but the first, on the layer's
+    /// The same model with a control vector. It takes `n_embd` floats for each layer except the first, on the layer's
     /// device.
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;
@@ -188,7 +188,7 @@ impl ModelProfile {
     }
 
     /// The blocks that hold a direction of the control vector, and the weight of one direction. llama.cpp allocates a
-    /// direction for every block but the first, even if the vector has none there (llama-adapter.cpp,
+    /// direction for every block but the first, even for a block without a direction in the file (llama-adapter.cpp,
     /// `llama_adapter_cvec::init`).
     pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {
         let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
@@ -198,8 +198,8 @@ impl ModelProfile {
     }
 }
 
-/// A problem with an adapter's file, or with its use for this model. Each message names the file, the expected value
-/// and the found one.
+/// A problem with an adapter's file, or with the use of the adapter for this model. Each message names the file, the
+/// expected value and the value found there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.
@@ -213,7 +213,8 @@ pub enum AdapterError {
     /// The file is not an adapter or is for another model, or llama.cpp would abort on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// A tensor is neither a factor of a pair nor a layer's direction, or its shape does not fit its weight.
+    /// A tensor is neither a factor of a pair nor a layer's direction, or its shape does not fit the weight to which it
+    /// belongs.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// The scale is not a finite number.
@@ -225,7 +226,7 @@ pub enum AdapterError {
     /// A request names an adapter that the model was loaded without.
     #[error("the model was loaded without an adapter called `{name}`: {}", list(present))]
     NoSuchAdapter { name: String, present: Vec<String> },
-    /// A range of layers contains no layer that a control vector could be added to.
+    /// A range of layers contains no layer to which a control vector could be added.
     #[error(
         "control vectors cannot be added to the layers {first} to {last}: layers count from 1, and the first is not after the last"
     )]

@@ -1,11 +1,11 @@
 //! The KV layout of each architecture.
 //!
 //! `llama_model::create_memory` (llama-model.cpp) creates a plain `llama_kv_cache` for an architecture, with four
-//! exceptions: its `switch` names the architecture, the architecture is recurrent or hybrid (llama-arch.cpp,
-//! `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), its `load_arch_hparams` sets a `swa_type`, or it reuses layers. The
-//! list was made by reading that function and the `load_arch_hparams` of each file in models/.
-//! `tests/load/architectures.rs` compares every entry with llama.cpp. An architecture without such a comparison is
-//! listed as unknown.
+//! exceptions: the function's `switch` names the architecture, the architecture is recurrent or hybrid (llama-arch.cpp,
+//! `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), the architecture's `load_arch_hparams` sets a `swa_type`, or the
+//! model reuses layers. The list below was made by reading `create_memory` and the `load_arch_hparams` of each file in
+//! models/. `tests/load/architectures.rs` compares every entry with llama.cpp. An architecture without such a
+//! comparison is listed as unknown.
 
 /// The rule by which an architecture's header determines the state of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,20 +14,20 @@ pub(super) enum LayoutRule {
     Nothing,
     /// Every block keeps every token.
     Full,
-    /// As `Full`, including the last layer, which llama.cpp counts as a prediction layer.
+    /// Like `Full`, including the last layer, which llama.cpp counts as a prediction layer.
     Routed,
-    /// As `Full`, with one cache for each encoding block; there may not be more decoding blocks (models/t5.cpp,
-    /// `load_arch_hparams`).
+    /// As `Full`, with one cache for each encoding block. The decoding blocks may not outnumber the encoding blocks
+    /// (models/t5.cpp, `load_arch_hparams`).
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// As `Windowed`; with compressed keys, every block has a window. Models with hyper-connections are unknown
-    /// (models/dflash.cpp, `load_arch_hparams`).
+    /// As `Windowed`, but if keys are compressed, every block has a window. The layout of models with hyper-connections
+    /// is unknown (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
     /// Windowed with 64 blocks, otherwise full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
-    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`). With `None`,
-    /// the header states how many of the last blocks do so.
+    /// Windowed, and the blocks from this number on use the caches of earlier blocks (`n_layer_kv_from_start`). If the
+    /// number is `None`, the header states how many of the last blocks do so.
     Reused(Window, Option<u32>),
     /// Full, unless the header states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
@@ -35,18 +35,18 @@ pub(super) enum LayoutRule {
     Indexed(Indexer),
     /// Every block keeps a recurrent state.
     Recurrent(Mixer),
-    /// Some blocks keep a recurrent state and the others tokens, or every block keeps both.
+    /// Some blocks keep a recurrent state and the others keep tokens, or every block keeps both.
     Hybrid(Hybrid),
 }
 
 /// The source of the sliding window in `load_arch_hparams`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// The window if the header states none.
+    /// The meaning of a header that states no window.
     pub(super) unstated: Unstated,
-    /// The window's tokens if the header states any number but 0; 0 then means no window.
+    /// With `Some`, the window has this many tokens whatever number the header states, but 0 means no window.
     pub(super) fixed: Option<u32>,
-    /// The windowed blocks.
+    /// Which blocks are windowed.
     pub(super) pattern: Pattern,
 }
 
@@ -55,11 +55,11 @@ pub(super) struct Window {
 pub(super) enum Unstated {
     /// A window of this many tokens.
     Tokens(u32),
-    /// No window; 0 tokens in the header mean the same.
+    /// There is no window. A 0 in the header means the same.
     NoWindow,
     /// llama.cpp rejects the file.
     Refused,
-    /// llama.cpp aborts the process, even for 0 tokens in the header: its graph requires windowed caches
+    /// llama.cpp aborts the process, even if the header states 0 tokens: its graph requires windowed caches
     /// (models/afmoe.cpp, `graph::graph`).
     Fatal,
 }
@@ -67,9 +67,9 @@ pub(super) enum Unstated {
 /// The windowed blocks, unless the header lists them (`load_swa_pattern`, llama-model.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Of each group of this many blocks, the last has no window.
+    /// In each group of this many blocks, the last block has no window.
     LastIsFull(u32),
-    /// Of each group of this many blocks, the first has no window.
+    /// In each group of this many blocks, the first block has no window.
     FirstIsFull(u32),
     /// The header must list them.
     Listed,
@@ -92,7 +92,7 @@ pub(super) enum Mixer {
     Lightning,
 }
 
-/// The recurrent blocks of a hybrid model, and the state of the others.
+/// The recurrent blocks of a hybrid model, and the state of its other blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hybrid {
     pub(super) mixer: Mixer,
@@ -107,7 +107,7 @@ pub(super) struct Hybrid {
 pub(super) enum Recurring {
     /// Blocks without key heads.
     WithoutKeyHeads,
-    /// Blocks without key heads and without a feed-forward width; a block with such a width keeps nothing
+    /// Blocks without key heads and without a feed-forward width. A block with only a feed-forward width keeps nothing
     /// (models/nemotron-h.cpp, `load_arch_hparams`).
     WithoutKeyHeadsAndForward,
     /// All blocks, which also attend (models/falcon-h1.cpp, `load_arch_hparams`).
@@ -117,21 +117,22 @@ pub(super) enum Recurring {
     AllButEvery(u32),
 }
 
-/// The state of a hybrid model's attention blocks. They keep every token, with these exceptions.
+/// The state of a hybrid model's attention blocks. They keep every token, with the exceptions that these fields
+/// describe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Attention {
     /// Whether keys are compressed.
     pub(super) compressed: bool,
     /// The blocks that attend to a window.
     pub(super) windowed: Windowed,
-    /// The number of rows that each block's index pools; `None` without an index.
+    /// If the blocks have an index, the number of rows that the index of a block pools.
     pub(super) indexed: Option<u32>,
 }
 
 /// The blocks of a hybrid model that attend to a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Windowed {
-    /// None.
+    /// No block attends to a window.
     #[default]
     Never,
     /// All blocks that attend, if the header states a window (models/lfm2.cpp, `load_arch_hparams`).
@@ -145,32 +146,33 @@ pub(super) enum Windowed {
 pub(super) enum Predicting {
     /// Unknown: none of the loaders that we have read has such blocks.
     Unread,
-    /// They keep nothing: llama.cpp's filters exclude them.
+    /// They keep nothing, because llama.cpp's filters exclude them.
     Nothing,
-    /// They keep the same as other blocks: llama.cpp's filters only test for recurrence.
+    /// They keep the same as other blocks, because llama.cpp's filters only test whether a block is recurrent.
     AsOthers,
 }
 
-/// The blocks with an index, and the kind of cache beside the index.
+/// The blocks with an index, and the kind of cache that they have in addition to the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
-    /// Every block has an index, beside compressed keys.
+    /// Every block has an index, in addition to compressed keys.
     Every,
-    /// The blocks that the header lists, beside compressed keys (models/glm-dsa.cpp, `load_arch_hparams`). Without a
-    /// list: the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise every block.
+    /// The blocks that the header lists, in addition to compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
+    /// Without a list, these are the blocks of GLM 5.2 if the training context has at least this many tokens, otherwise
+    /// all blocks.
     Glm(u32),
-    /// The blocks that the header lists, beside compressed keys, if the header states how many keys to select.
+    /// The blocks that the header lists, in addition to compressed keys, if the header states how many keys to select.
     ListedIfChoosing,
-    /// The blocks that the header lists; the others attend to a window. All keys are compressed.
+    /// The blocks that the header lists have an index; the other blocks attend to a window. All keys are compressed.
     ListedBesideWindows,
-    /// The blocks that are not dense, beside keys and values.
+    /// The blocks that are not dense, in addition to keys and values.
     AfterDense,
-    /// The blocks that the header lists, or every block without a list, beside compressed keys. Other blocks may use
-    /// these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists (all blocks if there is no list), in addition to compressed keys. Other blocks
+    /// may use these keys again (models/mistral-large4.cpp, `load_arch_hparams`).
     ListedAndReused,
     /// Every block keeps a window, and compressed caches of the tokens before it.
     Distilled,
-    /// As `Distilled`, but a block may use the compressed cache of an earlier block (models/deepseek41.cpp,
+    /// Like `Distilled`, but a block may use the compressed cache of an earlier block (models/deepseek41.cpp,
     /// `load_arch_hparams`).
     DistilledAndReused,
 }
@@ -192,7 +194,7 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
     };
     Some(match architecture {
         // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2
-        // and mistral3 never read it.
+        // and mistral3 never read one.
         "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl" | "qwen3" | "qwen3moe"
         | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3" | "phimoe" | "gemma" | "granite" | "granitemoe"
         | "smollm3" | "arcee" | "apertus" | "seed_oss" | "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "hunyuan-moe"
@@ -259,7 +261,7 @@ pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
     })
 }
 
-/// The reason why an architecture is unknown, for the message.
+/// The reason why an architecture is unknown, for the error message.
 pub(super) fn why_unknown(architecture: &str) -> &'static str {
     match architecture {
         "eagle3" | "gemma4-assistant" => {

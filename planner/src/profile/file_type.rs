@@ -1,7 +1,7 @@
-//! The name of a file's quantisation: a `general.file_type` flows in, its name flows out.
+//! The name of a file's quantisation: In: a `general.file_type`. Out: its name.
 
 /// The short names of `general.file_type`, as in file names (include/llama.h, `llama_ftype`), ordered by number; `-`
-/// for removed ones.
+/// stands for a removed type.
 const FILE_TYPES: &str = "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M \
     Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 \
     MXFP4_MOE NVFP4 Q1_0 Q2_0 F8_E4M3";

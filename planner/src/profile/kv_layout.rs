@@ -13,7 +13,8 @@ const PATTERN: &str = "attention.sliding_window_pattern";
 pub(super) enum NoLayout {
     /// The header is rejected.
     Refused(Error),
-    /// Unknown: we have not read llama.cpp's code for such a model. The text completes "`architecture` ...".
+    /// Unknown: we have not read llama.cpp's code for such a model. The text completes a sentence that begins with the
+    /// architecture.
     Unknown(String),
 }
 
@@ -28,7 +29,7 @@ pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLayout> {
     Err(NoLayout::Unknown(why.into()))
 }
 
-/// The reason that is given for models with prediction blocks whose use in llama.cpp we have not read.
+/// The reason for models with prediction blocks if we have not read how llama.cpp uses these blocks.
 pub(super) const PREDICTS: &str = "with blocks that predict further tokens";
 
 /// The inputs of a layout.
@@ -44,9 +45,9 @@ pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 /// The windows of a model (`n_swa`, `is_swa_impl`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Windows {
-    /// Tokens of each window.
+    /// The number of tokens of each window.
     pub(super) tokens: u32,
-    /// For each block, including those that predict, whether it has a window.
+    /// For each block, including the blocks that predict further tokens (MTP), whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 
@@ -112,8 +113,8 @@ fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     Ok((blocks, None))
 }
 
-/// Whether a model without causal attention computes a whole text in one batch and keeps nothing (llama-model.cpp,
-/// `create_memory`).
+/// Whether this model, if it has no causal attention, computes a whole text in one batch and keeps nothing
+/// (llama-model.cpp, `create_memory`).
 fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     match keys.architecture {
         "lfm2" => Ok(keys.or("decision.block_count", 0)? > 0),
@@ -121,7 +122,7 @@ fn decides(keys: &Keys<'_>) -> Result<bool, Error> {
     }
 }
 
-/// Queries must divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert it.
+/// Checks that query heads divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert this.
 fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
         // A block without attention has no key heads (deci).
@@ -170,8 +171,8 @@ fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> 
     }
 }
 
-/// From block `from` on, a block uses the cache of the last windowed or the last full block before it, by its own kind
-/// (llama-model.cpp, `create_memory`).
+/// From block `from` on, a windowed block uses the cache of the last windowed block before `from`, and a full block
+/// uses the cache of the last full block before `from` (llama-model.cpp, `create_memory`).
 fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let Some(windows) = windows(facts, window)? else {
@@ -233,11 +234,12 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// For each block, whether it is windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of each
-/// group (llama-hparams.cpp, `set_swa_pattern`).
+/// For each block, whether it is windowed: as the header lists it (llama-model.cpp, `load_swa_pattern`), or else all
+/// blocks but one of each group (llama-hparams.cpp, `set_swa_pattern`).
 fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLayout> {
     if let Some(Value::Array(listed)) = keys.get(PATTERN) {
-        // llama.cpp reads or rejects lists of another length or type differently; no converter writes one.
+        // llama.cpp would reject other lengths and types of lists, or read them in another way. No converter writes
+        // such lists.
         if listed.len() != u64::from(hparams.n_layer) {
             return unknown("with a list of windowed blocks of another length");
         }
@@ -260,12 +262,12 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 }
 
 impl Hyperparameters {
-    /// Elements of a token's keys and values in block `il`.
+    /// The numbers of elements of a token's keys and values in block `il`.
     pub(super) fn state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
-    /// Elements of a token's keys and values in block `il`, if it is windowed.
+    /// The numbers of elements of a token's keys and values in block `il`, if it is windowed.
     pub(super) fn windowed_state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
     }
@@ -279,14 +281,14 @@ impl Hyperparameters {
         BlockState::attended(self.state(il), Rows::Tokens)
     }
 
-    /// The state of each block, returned by `of`; blocks that predict further tokens keep nothing (llama-model.cpp,
-    /// `create_memory`).
+    /// The state that `of` returns for each block, except that blocks that predict further tokens keep nothing
+    /// (llama-model.cpp, `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
         (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::default() }).collect()
     }
 
-    /// The state of each block, some of them windowed.
+    /// The state of each block of a model with these windows.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
             true => BlockState::attended(self.windowed_state(il), Rows::Window(windows.tokens)),
@@ -301,7 +303,8 @@ impl Hyperparameters {
         blocks
     }
 
-    /// Elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    /// The number of elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`,
+    /// llama-hparams.cpp).
     pub(crate) fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
             Some(true) => self.windowed_state(il).1,

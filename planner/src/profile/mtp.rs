@@ -29,12 +29,12 @@ pub enum MtpError {
     Embeds { model: String },
 }
 
-/// Weights that models/*.cpp assert in every prediction block, by the middle of their names.
+/// The weights that models/*.cpp assert in every prediction block. Each entry is the middle of a weight's name.
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
-/// The weights that a prediction block of this architecture needs beside [`ALWAYS`] (models/*.cpp, `graph_mtp`). The
-/// error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's memory cannot drop
-/// single tokens.
+/// The weights that a prediction block of this architecture needs in addition to [`ALWAYS`] (models/*.cpp,
+/// `graph_mtp`). The error is the reason why the block cannot be used: llama.cpp does not compute it, or the model's
+/// memory cannot drop single tokens.
 fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),
@@ -55,8 +55,8 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
 }
 
 impl ModelProfile {
-    /// The same model with the blocks that predict further tokens loaded. A second context computes them, so only a
-    /// [probe](crate::plan::Planner::plan_probed) can plan the model.
+    /// The same model, with the blocks that predict further tokens loaded too. A second context computes them, so only
+    /// a [probe](crate::plan::Planner::plan_probed) can plan the model.
     ///
     /// # Errors
     ///
@@ -98,8 +98,8 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether llama.cpp keeps earlier states, to which it returns when draft tokens are rejected (llama-arch.cpp,
-    /// `llm_arch_supports_rs_rollback`).
+    /// Whether llama.cpp keeps earlier states, so that it can return to them when draft tokens are rejected
+    /// (llama-arch.cpp, `llm_arch_supports_rs_rollback`).
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
     }

@@ -1,10 +1,9 @@
-//! The matrices that caches rotate keys and values by. A model's layout flows in; the same layout with these matrices
-//! flows out.
+//! The matrices by which caches rotate keys and values. In: a model's layout. Out: the same layout with these matrices.
 //!
 //! llama.cpp multiplies quantised keys and values by a Hadamard matrix, which spreads large elements over all of them.
 //! Each cache keeps one matrix for the keys and one for the values of each block, in a buffer of its own on the block's
 //! device. The environment variable `LLAMA_ATTN_ROT_DISABLE` leaves the matrices out. The estimate ignores the
-//! variable, so it is then too high by these matrices.
+//! variable, so with the variable set the estimate is too high by the bytes of the matrices.
 
 use super::{BlockState, Hyperparameters, KeptTensor, Part, Rotation, Rows};
 
@@ -15,7 +14,7 @@ const LEAST: u32 = 64;
 const ALWAYS: &str = "deepseek32 deepseek4 glm-dsa dots3note mistral-large4";
 
 /// Sets the matrix of each tensor (llama-kv-cache.cpp, the constructor). `windowed` has a flag for each block, or is
-/// empty. `index_k` is the number of elements of an index key, 0 without one.
+/// empty. `index_k` is the number of elements of an index key, or 0 without index keys.
 pub(super) fn set(
     blocks: &mut [BlockState],
     architecture: &str,
@@ -38,10 +37,10 @@ pub(super) fn set(
                 (Part::State, _) => Rotation::Never,
                 (Part::Keys, _) => of_keys(k, first_k, always(hparams.head_dim_k)),
                 (Part::Values, _) => of_values(v, first_v),
-                // A row holds compressed keys and index keys.
+                // A row contains both compressed keys and index keys.
                 (Part::IndexKeys, Rows::Groups(_)) if architecture == "deepseek41" => of_keys(kept.n, kept.n, false),
-                // The first tensor of groups holds compressed keys. The second one holds the index keys that select
-                // among them.
+                // The first tensor with a row for each group contains compressed keys. The second such tensor contains
+                // the index keys that select among them.
                 (Part::IndexKeys, Rows::Groups(_)) if compresses => {
                     compresses = false;
                     of_keys(k, first_k, always(hparams.head_dim_k))
@@ -53,8 +52,9 @@ pub(super) fn set(
     }
 }
 
-/// Elements of the first block's key in the cache of these index keys. In llama-kv-cache-dsa.cpp (the constructor) a
-/// window has its own width of keys. In llama-kv-cache-dsv4.cpp every block has a window, so its keys have one width.
+/// The number of elements of the first block's key, in the cache that holds the index keys of `kept`. In
+/// llama-kv-cache-dsa.cpp (the constructor) a window has its own width of keys. In llama-kv-cache-dsv4.cpp every block
+/// has a window, so its keys have one width.
 fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameters) -> u32 {
     match (kept.rows, windowed.first()) {
         (Rows::Tokens, Some(true)) => hparams.head_dim_k_swa,
@@ -62,7 +62,7 @@ fn of_first_index(kept: &KeptTensor, windowed: &[bool], hparams: &Hyperparameter
     }
 }
 
-/// The matrix for keys, given the elements of a head in this block and in the first one.
+/// The matrix for keys, given the elements of a head in this block and in the first block.
 const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     // The largest power of two, at least 64, that divides the elements of the head.
     let mut width = LEAST;
@@ -77,7 +77,7 @@ const fn of_keys(head: u32, first: u32, always: bool) -> Rotation {
     }
 }
 
-/// The matrix for values, given the elements of a head in this block and in the first one.
+/// The matrix for values, given the elements of a head in this block and in the first block.
 const fn of_values(head: u32, first: u32) -> Rotation {
     if head > 0 && first.is_multiple_of(LEAST) { Rotation::IfQuantised(LEAST) } else { Rotation::Never }
 }

@@ -8,14 +8,15 @@ pub enum KvLayout {
     Known {
         /// The state of each block.
         blocks: Vec<BlockState>,
-        /// Elements of the widest block's values, whether or not that block has a cache (`n_embd_v_gqa_max`). Without
-        /// flash attention all caches have this width (llama-kv-cache.cpp, the constructor).
+        /// The number of elements of the widest block's values, whether or not that block has a cache
+        /// (`n_embd_v_gqa_max`). Without flash attention all caches have this width (llama-kv-cache.cpp, the
+        /// constructor).
         widest_v: u32,
-        /// For each block, whether it attends to a sliding window, including blocks without their own cache; empty if
-        /// none does.
+        /// For each block, including blocks without a cache of their own, whether it attends to a sliding window. Empty
+        /// if no block does.
         windowed: Vec<bool>,
     },
-    /// The layout of this architecture is unknown: only a probe measures the context's memory.
+    /// The layout of this architecture is unknown: only a probe can measure the context's memory.
     Unknown {
         /// The reason.
         reason: String,
@@ -39,20 +40,20 @@ pub struct BlockState {
 pub struct KeptTensor {
     /// The content.
     pub part: Part,
-    /// Elements of a row.
+    /// The number of elements of a row.
     pub n: u32,
     /// The number of rows.
     pub rows: Rows,
-    /// The matrix that the cache rotates these rows by.
+    /// The matrix by which the cache rotates these rows.
     pub rotation: Rotation,
 }
 
 /// The square matrix of 32-bit floats by which a cache rotates keys or values before they are quantised. Each block has
-/// one, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
+/// one matrix, on the device of its cache (llama-kv-cache.cpp, `init_rotation`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotation {
-    /// None.
+    /// No matrix.
     #[default]
     Never,
     /// A matrix of this width, if the type of the cache is quantised.
@@ -73,7 +74,7 @@ pub enum Part {
     /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values beside index keys, which nothing reads.
+    /// Values that are stored with index keys, although nothing reads these values.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
     /// (`n_embd_s`), or tokens that are still to be compressed.
@@ -86,7 +87,8 @@ pub enum Part {
 pub enum Rows {
     /// One row for each token.
     Tokens,
-    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or for each token with `swa_full`.
+    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or, with `swa_full`, for each token of
+    /// the context.
     Window(u32),
     /// One row for each token of a window, separately for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
     OwnWindow(u32),
@@ -94,8 +96,8 @@ pub enum Rows {
     Groups(u32),
     /// One row for each sequence, and one more for each token of rollback (`llama_memory_recurrent`).
     States,
-    /// One row for each sequence, and one more for each token of rollback: tokens that are still to be compressed
-    /// (llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
+    /// One row for each sequence, and one more for each token of rollback. The rows contain tokens that are still to be
+    /// compressed (llama-kv-cache-dsv4.cpp, `llama_dsv4_comp_state`).
     Pending,
 }
 
@@ -115,7 +117,7 @@ impl BlockState {
         Self::new([(Part::Keys, k, rows)])
     }
 
-    /// Keys of every token and index keys, with the values of either if it has any.
+    /// Keys and index keys of every token, each kind with its values if it has any.
     pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
         let parts =
             [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];
@@ -127,7 +129,7 @@ impl BlockState {
         Self::new([r, s].map(|n| (Part::State, n, Rows::States)))
     }
 
-    /// This state, with the tensors of another added.
+    /// This state, to which the tensors of another state are added.
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.kept.extend(&other.kept);
         self
@@ -138,8 +140,8 @@ impl BlockState {
         self.kept.iter().find(|kept| kept.part == part)
     }
 
-    /// Elements of a sequence's recurrent state and of its convolution's past; they do not depend on its length. 0
-    /// without such a state.
+    /// The number of elements in a sequence's recurrent state and in the past of its convolution. The sequence's length
+    /// does not change this number. 0 without such a state.
     pub fn recurrent_elements(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }

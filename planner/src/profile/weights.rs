@@ -17,11 +17,11 @@ pub struct Weight {
     pub name: Arc<str>,
     /// The type of the elements.
     pub ty: TensorType,
-    /// Elements in each dimension, innermost first; unused dimensions are 1.
+    /// The number of elements in each dimension, the innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
     /// Bytes (`ggml_nbytes`).
     pub bytes: u64,
-    /// The role in its block.
+    /// The role of the weight in its block.
     pub role: WeightRole,
 }
 
@@ -42,7 +42,7 @@ impl Weight {
     }
 
     /// Whether llama.cpp keeps this weight on the host wherever its layer is (llama-model-loader.cpp,
-    /// `select_weight_buft`): no GPU supports the product (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal-device.m).
+    /// `select_weight_buft`): no GPU supports the product with it (ggml-cuda.cu, ggml-vulkan.cpp, ggml-metal-device.m).
     pub(crate) fn stays_on_host(&self) -> bool {
         self.ty == TensorType::F8_E4M3 && self.is_matrix()
     }
@@ -54,7 +54,7 @@ impl Weight {
     }
 }
 
-/// The layer that a weight follows.
+/// The layer to which a weight belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     /// Always on the host.
@@ -75,8 +75,8 @@ fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
     weights.iter().find(|weight| &*weight.name == name)
 }
 
-/// Architectures without logits, with logits computed on the CPU (bitnet), or with those of the model that they draft
-/// for (dflash, eagle3).
+/// Architectures that have no logits, compute their logits on the CPU (bitnet), or use the logits of the model that
+/// they draft for (dflash, eagle3).
 const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
     bitnet dflash eagle3";
 
@@ -89,7 +89,7 @@ pub struct WeightBytes {
     /// Weights that llama.cpp loads for each block, in the order of the file. For blocks that predict further tokens
     /// there are few or none: see `skipped`.
     pub blocks: Vec<Vec<Weight>>,
-    /// Names of the blocks' weights, without the block: `attn_q.weight`.
+    /// Names of the blocks' weights, without the block's prefix: `attn_q.weight`.
     pub(crate) stems: BTreeSet<String>,
     /// `output`, `output_norm` and similar. `output.weight` is missing if it is tied to the embedding.
     pub output: Vec<Weight>,
@@ -98,13 +98,13 @@ pub struct WeightBytes {
     /// For each block, whether it uses the weights in `rope`.
     pub rope_blocks: Vec<bool>,
     /// Weights that the file contains but llama.cpp does not load: those of blocks that predict further tokens (without
-    /// `load_mtp`), and unused ones.
+    /// `load_mtp`), and weights that llama.cpp does not use.
     pub skipped: Vec<Weight>,
-    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. Their bytes count with the
-    /// output layer, and the plan's notes name them.
+    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. Their bytes are counted with
+    /// the output layer, and the notes of a plan name them.
     pub unplaced: Vec<Weight>,
-    /// Whether the token embedding computes the logits: there is no `output.weight`, and llama.cpp makes a second copy
-    /// of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
+    /// Whether the token embedding computes the logits: if so, there is no `output.weight`, and llama.cpp makes a
+    /// second copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
 }
 
@@ -126,7 +126,7 @@ impl WeightBytes {
             let weight = Weight::new(tensor);
             match Slot::from_name(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
-                // In a file of prediction blocks only, those blocks are the model (llama-model.cpp, `create_memory`).
+                // If a file has only prediction blocks, these blocks are the model (llama-model.cpp, `create_memory`).
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
@@ -179,8 +179,8 @@ impl WeightBytes {
         }
     }
 
-    /// The types of the matrices that every token passes, with a flag for matrices of experts, the largest first. Types
-    /// with less than a twentieth of the bytes are left out: they hardly affect the speed.
+    /// The types of the matrices that tokens pass, each with a flag for matrices of experts. The type with the most
+    /// bytes comes first. Types with less than a twentieth of the bytes are left out: they hardly affect the speed.
     pub fn matrix_types(&self) -> Vec<(TensorType, bool)> {
         let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
         let output = self.output_matrix().into_iter();
@@ -207,10 +207,10 @@ impl WeightBytes {
     }
 }
 
-/// For each block, whether it uses rope frequencies. Most blocks do, except those that predict further tokens or repeat
-/// others. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), nor do lfm3's windowed and
-/// recurrent ones (models/lfm3.cpp, `load_arch_tensors`). step35's prediction blocks do (models/step35.cpp,
-/// `load_arch_tensors`).
+/// For each block, whether it uses rope frequencies. Most blocks do, except blocks that predict further tokens or
+/// repeat other blocks. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), nor do lfm3's
+/// windowed and recurrent ones (models/lfm3.cpp, `load_arch_tensors`). step35's prediction blocks do
+/// (models/step35.cpp, `load_arch_tensors`).
 fn rope_blocks(keys: &Keys<'_>, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
     let architecture = keys.architecture;
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);

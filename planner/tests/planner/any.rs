@@ -34,7 +34,7 @@ pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
     prop_oneof![2 => Just(KvCache::Given), 1 => Just(KvCache::Auto), 1 => Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
-/// A card with 4 GiB, partly free, or an integrated GPU of the same size, perhaps with a carve-out.
+/// A card with 4 GiB, of which a part is free, or an integrated GPU of the same size, with or without a carve-out.
 pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];
@@ -58,7 +58,7 @@ pub(crate) fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     prop_oneof![gpu().prop_map(|gpu| vec![gpu]), prop::collection::vec(card, 1..4)]
 }
 
-/// A request for the number of layers that is safe, and for a context of up to 20000 tokens.
+/// A request for the most layers that fit, with any kind of headroom and a context of up to 20000 tokens.
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     let headroom = prop_oneof![
         Just(Headroom::Default),

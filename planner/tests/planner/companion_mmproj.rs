@@ -1,5 +1,5 @@
-//! Memory of an mmproj beside the main model: exact bytes of weights, and a compute buffer that is never smaller than
-//! clip.cpp's reservation for the largest image.
+//! Memory of an mmproj that is loaded with the main model: exact bytes of weights, and a compute buffer that is never
+//! smaller than clip.cpp's reservation for the largest image.
 
 use autoplace_planner::gguf::{Builder, Tensor, TensorType};
 use autoplace_planner::machine::{Gpu, gib, mib};
@@ -11,7 +11,7 @@ use test_support::shapes::{Shape, TINY};
 use test_support::synthetic::mmproj;
 use test_support::table::rows;
 
-/// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for its largest image. The load
+/// Bytes that clip.cpp (of the llama.cpp that `vendor/` pins) reserved on a CUDA device for the largest image. The load
 /// allocated nothing (`clip_context_params::no_alloc`), on a card that `llama_sys::sim` simulates.
 /// `benches/clip-buffers` repeats the measurement. Columns: file, image, bytes of weights, bytes of the device's
 /// compute buffer with fused attention, the same without fused attention, bytes of the host's buffer.
@@ -65,7 +65,7 @@ fn weights_equal_clip_cpps_and_compute_buffers_slightly_exceed_them() {
 fn without_a_gpu_the_mmproj_is_on_the_host_and_attention_is_fused() {
     let gemma = companion(mmproj::gemma3(2560));
     let bytes = gemma.bytes(None, &ContextParams::default()).unwrap();
-    // The CPU aligns tensors to 32 bytes. The number comes from clip.cpp, like those in the table.
+    // The CPU aligns tensors to 32 bytes. The number comes from clip.cpp, like the numbers in the table.
     assert_eq!(bytes.host.weights, 849_871_296);
     assert!(bytes.host.compute >= 127_139_840 && bytes.host.compute < 241_000_000);
     assert_eq!((bytes.gpu.total(), bytes.gpu_uncertainty), (0, 0));
@@ -79,7 +79,7 @@ fn a_backend_that_does_not_fuse_attention_needs_memory_for_all_scores() {
     for backend in ["CUDA", "Vulkan", "MTL"] {
         assert!(compute(backend) < mib(230), "{backend}");
     }
-    // 4096 x 4096 scores for each of 16 heads.
+    // There are 4096 x 4096 scores for each of 16 heads.
     assert!(compute("SomethingNew") > gib(1));
 }
 
@@ -89,8 +89,7 @@ fn every_tensor_of_a_quantised_file_is_padded_by_the_rules_of_its_backend() {
     let odd = || plain().tensor("mm.odd.weight", TensorType::Q8_0, &[96, 10]);
     let weights = |file, backend| on(backend, &companion(file)).gpu.weights;
     let extra = |backend| weights(odd(), backend) - weights(plain(), backend);
-    // A tensor has 10 rows of 3 blocks of 34 bytes. CUDA fills the last row up to 512 elements, which is 13 blocks
-    // more.
+    // A tensor has 10 rows of 3 blocks of 34 bytes. CUDA pads the last row to 512 elements, which takes 13 more blocks.
     assert_eq!(extra("MTL"), 1024);
     assert_eq!(extra("CUDA"), (1020_u64 + 13 * 34).div_ceil(128) * 128);
 }
@@ -191,7 +190,8 @@ fn an_mmproj_of_another_width_does_not_fit_a_model() {
 #[test]
 fn the_pools_of_an_mmproj_suffice_for_the_widest_step_of_the_largest_image() {
     let gemma = companion(mmproj::gemma3(2560)).peak_sizes(&ContextParams::default()).unwrap();
-    // 4096 patches and a class token, each 4304 wide; the largest matrix belongs to the feed-forward step.
+    // The image has 4096 patches and a class token, each 4304 wide. The largest matrix belongs to the feed-forward
+    // step.
     assert_eq!(gemma.activations, 4 * 4304 * 4097);
     assert_eq!(gemma.decoded_matrix, 2 * 1152 * 4304);
     assert_eq!(gemma.vocabulary, 0);

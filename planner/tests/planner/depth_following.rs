@@ -30,7 +30,7 @@ fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap()
 }
 
-/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv). The bandwidth of its host's memory follows from the
+/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv). The bandwidth of the host's memory follows from the
 /// first row: 2.19 tokens per second after 2339 tokens, with the feed-forward matrices of 38 blocks on the host.
 fn of_the_ledger(profile: &ModelProfile) -> Machine {
     let card = Gpu::named("RTX 6000 Ada").unwrap().free(mib(38_016));
@@ -57,7 +57,7 @@ fn by_data_sheet(card: &str, host: &str) -> Machine {
     Machine::new(Host::named(host, 64 << 30).unwrap()).with_gpu(Gpu::named(card).unwrap())
 }
 
-/// The times of a placement of a dense model without windows. They are linear in the depth.
+/// The times of a placement of a dense model without windows, which are linear in the depth.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     token: [f64; 2],
@@ -110,7 +110,7 @@ fn traces() -> [(&'static str, Texts); 4] {
     ]
 }
 
-/// The steps of a text. The first step of a prompt comes with a second value, for the whole prompt.
+/// The steps of a text. The first step of a prompt comes with a second value, which describes the whole prompt.
 fn steps(turns: &[(u32, u32)]) -> Vec<(DepthWork, Option<DepthWork>)> {
     let (mut depth, mut steps) = (0, Vec::new());
     for &(prompt, reply) in turns {
@@ -292,7 +292,8 @@ fn a_plan_follows_a_stated_depth_and_refuses_one_beyond_the_context() {
     let follows = planned(Depth::Follow).unwrap();
     for (depth, tokens) in [(Depth::Fixed(0), 0), (Depth::Fixed(N_CTX), N_CTX)] {
         let plan = planned(depth).unwrap();
-        // A plan for a fixed depth is at least as fast there as the better placement of a plan with two.
+        // At its depth, a plan for a fixed depth is at least as fast as the better placement of a plan with two
+        // placements.
         let [fixed, of_two] =
             [&plan, &follows.clone().for_depth(tokens)].map(|plan| Times::new(&profile, &machine, plan));
         let at = |times: Times| times.seconds(DepthWork::token(tokens));
@@ -321,7 +322,7 @@ fn a_plan_states_the_measured_time_of_a_move_and_has_one_placement_if_too_long()
     let stated = planned(MoveRates::default());
     let by_depth = |plan: &Plan| plan.by_depth.as_deref().unwrap().clone();
     assert_eq!(by_depth(&stated).moving_measured, None);
-    // Figures of a load predict nothing if the time of the load's rest is missing.
+    // A load's figures predict nothing if the time of everything but reading is missing.
     let mut part = of_load(4_000_000_000);
     part.rest_ns = None;
     assert_eq!(planned(part), stated);
@@ -337,8 +338,7 @@ fn a_plan_states_the_measured_time_of_a_move_and_has_one_placement_if_too_long()
         line.ends_with("(as measured 2027-01-15, beside other work (its threads waited for a core 60 % of the time))"),
         "{line}"
     );
-    // Once a move was measured, the copies of the state count: back from the other placement, for the same number of
-    // tokens.
+    // Once a move was measured, the prediction also counts the copies of the state for the same number of tokens.
     let mut moves = of_load(4_000_000_000);
     moves.state = figure(1_000_000);
     assert!(by_depth(&stated.clone().with_move_rates(&moves)).moving_seconds > seconds + 60.0);

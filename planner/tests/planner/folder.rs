@@ -1,5 +1,5 @@
-//! A Linux machine in a folder. A test writes its `/proc` and `/sys`, and detection reads them. Also devices as ggml's
-//! backends list them.
+//! A Linux machine in a folder. A test writes its `/proc` and `/sys`, and detection reads them. This file also
+//! describes devices as ggml's backends list them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(crate) fn device(text: &str) -> GgmlDevice {
         "meta" => GgmlKind::Meta,
         other => panic!("{other}"),
     };
-    // Backends report an overdrawn device with a negative number.
+    // If more bytes than the budget are in use, backends report a negative number of free bytes.
     let size = |text: &str| (text.parse::<i64>().unwrap() << 30) as u64;
     let backend = name.trim_end_matches(char::is_numeric);
     let mut device = GgmlDevice::new(name, backend, kind).memory(size(words[2]), size(words[3]));

@@ -10,7 +10,8 @@ use test_support::shapes::{QWEN3_8B, Shape};
 
 const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
 
-/// A card of any backend and size, with or without a measured headroom, read before or after ggml opened it.
+/// A card of any backend and size, with or without a measured headroom. Its memory was read before or after ggml opened
+/// the card.
 fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop::sample::select(&["CUDA", "ROCm", "Vulkan", "MTL", "Other"]);
     let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>())
@@ -91,7 +92,7 @@ fn plan(gpu: Gpu, headroom: Headroom, wsl: bool) -> Plan {
     crate::plan(&QWEN3_600M.profile(), &machine, &request).unwrap()
 }
 
-/// A card of 8 GiB on which other programs use 7 GiB. A fixed margin of 1 GiB would leave nothing for the model.
+/// The card has 8 GiB, of which other programs use 7 GiB. A fixed margin of 1 GiB would leave nothing for the model.
 #[test]
 fn a_small_model_that_fits_into_1_gib_of_free_memory_is_on_the_gpu() {
     let gpu = Gpu::named("RTX 4060").unwrap().free(gib(1));
@@ -102,9 +103,9 @@ fn a_small_model_that_fits_into_1_gib_of_free_memory_is_on_the_gpu() {
         let needed = taken.footprint.total() + taken.headroom.driver + taken.headroom.growth;
         assert!(needed > mib(600) && needed < gib(1), "{plan}");
     }
-    // `Cautious` keeps 15 % of the total free: 1.2 GiB, which is more than the card has free beside other programs.
+    // `Cautious` keeps 15 % of the total free. These 1.2 GiB are more than the other programs have left free.
     assert_eq!(plan(gpu, Headroom::Cautious, false).n_gpu_layers, 0);
-    // A card without a known name has the margin of a large driver's context.
+    // For a card whose name is unknown, the plan leaves memory for a large context of the driver.
     let unknown = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default, false);
     assert!(unknown.n_gpu_layers > 0 && !unknown.full_offload, "{unknown}");
 }

@@ -10,7 +10,7 @@ use test_support::shapes::{Shape, TINY};
 
 const F32: TensorType = TensorType::F32;
 
-/// A model of two blocks, 64 wide.
+/// A model with two blocks and a width of 64.
 const MODEL: Shape = Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (F32, F32, F32), ..TINY };
 
 /// An adapter of rank 4 for the first block's keys.
@@ -145,8 +145,8 @@ fn a_control_vector_lies_on_the_devices_of_its_layers_despite_overrides() {
         let footprints = estimate.footprints(layers);
         (footprints.gpus[0].weights, footprints.host.weights)
     };
-    // Of the two blocks, only the second one has a direction, of 64 floats. It moves to a GPU directly after the output
-    // layer.
+    // Of the two blocks, only the second has a direction; the direction has 64 floats. The second block moves to a GPU
+    // directly after the output layer.
     let (plain, with) = (MODEL.profile::<ModelProfile>(), MODEL.profile::<ModelProfile>().with_control_vector());
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));

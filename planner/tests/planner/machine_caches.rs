@@ -1,5 +1,5 @@
-//! The measurements of a machine (rates of its devices, headroom of its GPUs) are kept in files. They are found again
-//! only on the same machine, with the same driver and build.
+//! A machine's measurements (rates of its devices, headroom of its GPUs) in files. They are found again only on the
+//! same machine, with the same driver and build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,8 @@ fn the_largest_headroom_is_found_only_by_the_same_device_driver_backend_and_buil
     // The largest measured bytes are kept, and the folder has no other file.
     cache.put_headroom(&card(), BUILD, learned(mib(40), mib(10)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(40), mib(30))));
-    // The larger of two workloads is also kept. If neither is larger in both parts, the later one is kept.
+    // The larger of two workloads is also kept. If neither workload is larger in both parts, the later workload is
+    // kept.
     for (work, stays) in [((mib(10), mib(10)), (mib(28), mib(112))), ((mib(30), mib(5)), (mib(30), mib(5)))] {
         cache.put_headroom(&card(), BUILD, LearnedHeadroom::new(0, 0).work(work.0, work.1));
         let most = LearnedHeadroom::new(mib(40), mib(30)).work(stays.0, stays.1);
@@ -90,11 +91,11 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let host = Host::new(gib(64)).physical_cores(8);
     assert_eq!(cache.host_rates(&host, BUILD), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
-    // Of two rates for the same type, the later one is kept.
+    // Of two rates for the same type, the later rate is kept.
     let both = [(TensorType::Q4_K, 12), (TensorType::Q6_K, 11)];
     put_rates(&cache, &host, rates(Some(8), &both));
     assert_eq!(cache.host_rates(&host, BUILD), Some(rates(Some(8), &both)));
-    // Rates with another number of threads replace the earlier ones.
+    // Rates that were measured with another number of threads replace the earlier rates.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
     // The machine counts as the same if a newer kernel reserves more of the memory.
@@ -135,7 +136,7 @@ fn a_cache_file_states_its_version_and_its_device() {
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
-/// Damages the file that a cache wrote, in each of these ways. Checks that the cache reads nothing from the file and
+/// Damages a file that a cache wrote, in each of several ways. Checks that the cache reads nothing from the file and
 /// writes it again.
 fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache) -> bool, wrong: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
@@ -222,7 +223,10 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
 
 proptest! {
     #[test]
-    fn no_cache_file_causes_a_panic_or_a_figure_above_the_cards_total(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
+    fn no_cache_file_causes_a_panic_or_a_figure_above_the_cards_total(
+        text in any::<Vec<u8>>(),
+        tail in "[0-9a-z \n-]{0,60}",
+    ) {
         let folder = tempfile::tempdir().unwrap();
         let cache = MeasurementCache::at(folder.path());
         cache.put_headroom(&card(), BUILD, learned(20, 30));
@@ -256,7 +260,7 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
     for (taken, bytes, layer_ns, expected) in [
         // The first measurement is kept with its disturbance, even if it was disturbed.
         (busy(1, 190), 10, 900, (10, 900)),
-        // Of two disturbed measurements, the less disturbed one is kept; at equal disturbance, the later one.
+        // Of two disturbed measurements, the less disturbed one is kept or, at equal disturbance, the later one.
         (busy(2, 195), 9, 950, (10, 900)),
         (busy(3, 60), 30, 500, (30, 500)),
         (busy(4, 60), 32, 480, (32, 480)),
@@ -320,7 +324,7 @@ fn times_of_moves_are_found_only_for_the_same_file_on_the_same_machine() {
     assert_eq!(known(&machine, &link, 4), Some(rates.clone()));
     let crowded = Machine::new(Host::new(gib(64))).with_gpu(card().free(gib(1)));
     assert_eq!(known(&crowded, &file, 4), Some(rates.clone()));
-    // Other figures are added to the known ones.
+    // Figures of other kinds are added to the known figures.
     let mut later = MoveRates::default();
     later.rest_ns = figure(3_000_000_000);
     cache.put_move_rates(&machine, (&file, 4), BUILD, later.clone());

@@ -4,7 +4,7 @@ use crate::folder::Fake;
 
 #[test]
 fn cores_outside_the_affinity_of_the_process_are_not_usable() {
-    // Four cores have two threads each; the second threads have numbers from 4 on.
+    // Four cores have two threads each. The second threads of the cores have the numbers from 4 on.
     let all: Vec<(u32, u32, u32)> = (0..8).map(|cpu| (cpu, 0, cpu % 4)).collect();
     for (allowed, usable) in [("0-7", 4), ("0-3", 4), ("0,4", 1), ("1-2,5", 2), ("6", 1), ("0-4294967295", 4)] {
         let host = Fake::new()

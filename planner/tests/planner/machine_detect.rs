@@ -1,5 +1,5 @@
-//! Detection of a machine from ggml's backends and NVIDIA's driver: which entries are the same card, whose figure
-//! counts, and which cards remain unused.
+//! Detection of a machine from ggml's backends and NVIDIA's driver: which entries are the same card, which source's
+//! figure counts, and which cards remain unused.
 
 use crate::folder::{Fake, device};
 use crate::nvml::{ScriptedNvml, card, rtx_4090};

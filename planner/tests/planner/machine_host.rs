@@ -1,4 +1,4 @@
-//! Host memory that this process may take. Each test writes the `/proc` and `/sys` of a machine into a folder and
+//! The host's memory that this process may take. Each test writes the `/proc` and `/sys` of a machine into a folder and
 //! detects it.
 
 use crate::folder::Fake;
@@ -153,7 +153,7 @@ fn nested(groups: &[[Option<String>; 4]]) -> Fake {
 }
 
 proptest! {
-    // Each case writes the files of a machine, so there are only a few.
+    // Each case writes the files of a machine, so there are only a few cases.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]

@@ -146,7 +146,7 @@ fn half_a_core_halves_the_rates_of_the_host_but_not_those_of_a_gpu() {
     apu.kind = GpuKind::Integrated;
     let whole = Rates::for_devices(&[&apu], &host);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 200_000, 100_000));
-    // With ratios instead of measured rates, the rate shrinks with the share of the cores.
+    // If ratios stand for measured rates, the rate shrinks with the share of the cores.
     let quarter = Rates::for_devices(&[&apu], &host);
     assert_eq!(quarter.host.bytes_per_second, whole.host.bytes_per_second / 4.0);
     assert_eq!(
@@ -154,7 +154,7 @@ fn half_a_core_halves_the_rates_of_the_host_but_not_those_of_a_gpu() {
         (whole.host.flops / 4.0, whole.host.attention.map(|rate| rate / 4.0))
     );
     assert_eq!(quarter.gpus, whole.gpus);
-    // A rate that was measured with one thread shrinks with the share of the time of that thread.
+    // A rate that was measured with one thread shrinks with the share of the time in which that thread may compute.
     host.rates = Some(measured);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 50_000, 100_000));
     let half = Rates::for_devices(&[], &host).host;

@@ -1,5 +1,5 @@
-//! Linux's reports of a GPU: its place on the bus, its PCIe link and its memory pools. The machines are folders. Also
-//! the use of the pools by a plan.
+//! Linux's reports on a GPU: its place on the bus, its PCIe link and its memory pools. The machines are folders. This
+//! file also tests how a plan uses the pools.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,8 @@ use test_support::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 /// The bus address of each machine's AMD GPU.
 const AMD: &str = "0000:c5:00.0";
 
-/// Adds a device to the PCI bus by its files in sysfs, with or without a driver: `class=0x030000 vendor=0x1002`.
+/// Adds a device to the PCI bus by writing its files in sysfs, with or without a driver: `class=0x030000
+/// vendor=0x1002`.
 fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
     files.split(' ').fold(fake, |fake, file| {
         let (name, text) = file.split_once('=').expect(file);
@@ -124,8 +125,7 @@ fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
     on_the_bus(Fake::new().meminfo(mem_total, mem_available), AMD, &format!("{vram} {gtt}"))
 }
 
-/// Strix Halo with 128 GiB. The BIOS sets 96 GiB of them aside; Linux has 31 GiB, and offers half of these to the GPU
-/// as GTT.
+/// Strix Halo with 128 GiB. The BIOS sets 96 GiB aside. Linux has 31 GiB, and offers half of them to the GPU as GTT.
 fn carved_out() -> Fake {
     let (total, available) = (32_490_272 * 1024, 23_144_396 * 1024);
     amd(103_079_215_104, total / 2, total, available)
@@ -216,8 +216,8 @@ fn a_backend_with_unknown_pools_gets_no_more_than_the_host_has() {
 
 #[test]
 fn chips_of_intel_apple_and_nvidia_have_only_the_hosts_memory() {
-    // Of the host's 64 GiB, 48 are available. Mesa has one heap of three quarters, Metal has a recommended working set,
-    // and CUDA reports its own figure.
+    // Of the host's 64 GiB, 48 are available. Mesa reports a heap of three quarters of the memory, Metal reports a
+    // recommended working set, and CUDA reports a figure of its own.
     for (listed, free) in [
         ("Vulkan0@0000:00:02.0 igpu 48 47 Intel(R) Iris(R) Xe Graphics (TGL GT2)", gib(47)),
         ("MTL0 gpu 48 48 Apple M3 Max", gib(48)),

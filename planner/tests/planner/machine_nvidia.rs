@@ -63,7 +63,7 @@ fn every_answer_of_a_driver_becomes_a_card_or_a_note() {
     }
 }
 
-/// Writes a program beside the library that answers as `nvidia-smi` does.
+/// Writes a program that answers as `nvidia-smi` does into the library's folder.
 #[cfg(unix)]
 fn with_program(nvml: &ScriptedNvml, answer: &str) {
     use std::os::unix::fs::PermissionsExt;
@@ -90,7 +90,7 @@ fn for_a_driver_before_510_nvidia_smi_reports_the_free_bytes() {
     let (cards, notes) = old("00000000:01:00.0, [N/A], [N/A]\n00000000:C1:00.0, 12288, 10240\n");
     assert_eq!(cards, ["RTX 4090 0000:01:00.0 -", "RTX 3060 0000:c1:00.0 12288/10240/-"]);
     assert_eq!(notes.len(), 2, "{notes:?}");
-    // If a driver has the query, the program is not asked.
+    // If a driver has the memory query, the program is not asked.
     let nvml = ScriptedNvml::new(&(rtx_4090() + "memory_error 4\n"));
     with_program(&nvml, "00000000:01:00.0, 24576, 22528\n");
     let (cards, _) = nvidia::detect(Some(&nvml.library()));

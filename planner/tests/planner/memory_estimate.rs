@@ -1,4 +1,4 @@
-//! Memory of a placement, compared with numbers counted by hand and with llama.cpp's.
+//! Memory of a placement, compared with numbers that were counted by hand and with llama.cpp's numbers.
 
 use autoplace_planner::gguf::{Builder, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
@@ -25,7 +25,8 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
 /// floats; k of 64 x 32 floats; gate and up of 64 x 128 floats; and, in Q8_0 (34 bytes per 32 elements), v of 64 x 32
 /// and down of 128 x 64.
 const TINY_BLOCK_HOST: u64 = 2 * 256 + 2 * 16384 + 8192 + 2 * 32768 + 32 * 68 + 64 * 136;
-/// CUDA pads the rows of v and down to 512 elements. The further 448 elements take 476 bytes, and the further 384 take
+/// CUDA pads the rows of v and down to 512 elements. For v, the further 448 elements take 476 bytes; for down, the
+/// further 384 elements take
 /// 408. Then CUDA aligns each tensor to 128 bytes.
 const TINY_BLOCK_CUDA: u64 = TINY_BLOCK_HOST - (2176 + 8704) + 2688 + 9216;
 /// 100 rows of 64 floats.
@@ -87,7 +88,8 @@ fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
     // bytes.
     let elements = 8 * 128 * 512;
     let (f16, q8_0, q4_0) = (2 * elements, elements / 32 * 34, elements / 32 * 18);
-    // The matrices have floats. 128 is the largest power of two that divides the heads; for values the width is always
+    // The matrices contain floats. 128 is the largest power of two that divides the heads; for values the width is
+    // always
     // 64.
     let (of_keys, of_values) = (4 * 128 * 128, 4 * 64 * 64);
     let profile = LLAMA_8B.profile();
@@ -114,7 +116,7 @@ fn a_quantised_cache_keeps_separate_rotation_matrices_for_keys_and_values() {
 
 #[test]
 fn keys_on_another_gpu_are_copied_once_for_all_blocks_that_read_them() {
-    // Blocks 1 and 3 keep compressed keys; block 2 reads those of 1, and blocks 4 and 5 those of 3.
+    // Blocks 1 and 3 keep compressed keys. Block 2 reads block 1's keys, and blocks 4 and 5 read block 3's.
     let header = Builder::new("deepseek41")
         .u32("deepseek41.block_count", 6)
         .u32("deepseek41.context_length", 1024)
@@ -171,7 +173,7 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
 }
 
-/// The tiny model on a CUDA card and a Metal one, which has twice as many free bytes.
+/// The tiny model on a CUDA card and a Metal card. The Metal card has twice as many free bytes.
 fn two() -> Estimate {
     let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
     Estimate::new(&TINY.profile(), &[&cuda, &metal], &params(512)).unwrap()
@@ -187,7 +189,7 @@ fn two_gpus_share_layers_by_free_memory_with_the_rules_of_each_backend() {
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
-    // If only the host has a block, `rope_freqs` also lies there.
+    // If only the host has a block, `rope_freqs` is also on the host.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
     assert_eq!(weights(2), (cuda, output, host));
@@ -254,7 +256,7 @@ fn allocations(shape: &Shape) -> usize {
     after - before
 }
 
-/// A search makes hundreds of estimates.
+/// This matters because a search makes hundreds of estimates.
 #[test]
 fn a_placement_costs_no_allocation_per_layer() {
     own_process!();

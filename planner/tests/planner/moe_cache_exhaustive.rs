@@ -1,6 +1,6 @@
-//! The search for a cache of experts, compared with a search through all placements by hand. A placement by hand has a
-//! number of layers on the host, a number of blocks whose experts stay on the host, an ubatch, and the largest cache
-//! that fits.
+//! The search for a cache of experts, compared with a search through all placements that a person could write by hand.
+//! Such a placement consists of the number of layers on the host, the number of blocks whose experts stay on the host,
+//! an ubatch, and the largest cache that fits.
 
 use autoplace_planner::machine::{Gpu, Machine, mib};
 use autoplace_planner::memory::estimate::Assignment;
@@ -108,8 +108,8 @@ impl<'a> Cell<'a> {
         Some(Times { by_hand, share, workload: seconds, prompt, token: token(seconds, prompt), always_hit })
     }
 
-    /// The times of all placements that fit, with these steps between the numbers of layers on the host and of blocks
-    /// whose experts are there, and with these ubatches.
+    /// The times of all placements that fit, with these ubatches. `of_first` is the step between the numbers of layers
+    /// on the host, and `of_kept` is the step between the numbers of blocks whose experts are on the host.
     fn all(&self, (of_first, of_kept): (usize, usize), n_ubatch: &[u32]) -> Vec<Times> {
         let layers = self.profile.n_layer();
         let firsts = (0..=layers).step_by(of_first);
@@ -121,7 +121,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The fastest of these placements among those whose prompts are fast enough in comparison with a plan without a cache.
+/// The fastest of the placements whose prompts are fast enough in comparison with a plan without a cache.
 fn best(all: &[Times], prompt: f64, by: fn(&Times) -> f64) -> Times {
     let allowed = all.iter().filter(|times| times.prompt <= MAX_SLOWER_PROMPT * prompt);
     *allowed.min_by(|a, b| by(a).total_cmp(&by(b))).expect("a placement that fits")
@@ -145,7 +145,8 @@ fn no_placement_by_hand_is_faster_than_the_searched_one_with_a_cache() {
         let all = Cell::new(&profile, &machine, &off).all((4, 4), &[512, 1024, 2048]);
         let ((prompt, _), (_, seconds)) = (of_plan(&off), of_plan(&auto));
         let best = best(&all, prompt, |times| times.workload);
-        // Each step of the search away from the preferred setting, such as another ubatch, must gain a hundredth.
+        // The search moves away from the preferred setting, for example to another ubatch, only if each step gains a
+        // hundredth.
         assert!(seconds <= 1.015 * best.workload, "{title}: {seconds} s, and {best:?}\n{auto}");
     }
 }

@@ -1,4 +1,4 @@
-//! A plan's advice, checked by making each advised change.
+//! A plan's advice. Each advised change is made, and its outcome is checked.
 
 use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
@@ -22,7 +22,7 @@ fn planner((profile, machine, request): &Asked) -> Planner<'_> {
     Planner::new(profile, machine).request(request.clone())
 }
 
-/// Makes a change, and plans again.
+/// Makes the change, and plans again.
 fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> {
     let (mut profile, mut machine, mut request) = asked.clone();
     for kind in &change.kinds {
@@ -75,8 +75,8 @@ fn rank(change: &Change) -> u32 {
     }
 }
 
-/// Columns: situation | model | card, its free MiB, and the memory that programs use | GiB of the host, and whether its
-/// bandwidth is known | request.
+/// Columns: situation | model | card, its free MiB, and the memory that programs use | GiB of the host, and whether the
+/// host's bandwidth is known | request.
 const CASES: &str = "\
 everything fits | 8B | RTX 4090 | 64 known |
 a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000
@@ -135,7 +135,7 @@ fn case([model, card, host, asked]: [&str; 4]) -> Asked {
     (profile, machine, request)
 }
 
-/// Prints the advice of each case, after checking that every advised change has the promised outcome.
+/// For each case, checks that every advised change has the promised outcome, and prints the advice.
 #[test]
 fn every_case_has_its_advice() {
     let mut text = String::new();
@@ -180,7 +180,7 @@ const HOST_RATES: [(&str, u64); 8] = [
     ("Q5_0", 139),
 ];
 
-/// A machine whose host has measured rates for all types but these.
+/// A machine whose host has measured rates for all types except `without`.
 fn measured(gpus: &[Gpu], without: &[&str]) -> Machine {
     let known = HOST_RATES.into_iter().filter(|(name, _)| !without.contains(name));
     let weights: Vec<_> =
@@ -268,8 +268,8 @@ fn advice_names_the_cheapest_card_that_suffices_and_a_second_like_the_first() {
     // The model has 4.6 GiB of weights and 1 GiB of cache.
     let small = case(["8B", "RTX 3050 6GB, 5000", "64 known", ""]);
     assert_eq!(cards(&small), ["RTX 3050 8GB in place of RTX 3050", "a second RTX 3050"]);
-    // The model has 40 GiB, more than any desktop card. It fits on a workstation card that is not slower, and on two
-    // cards.
+    // The model has 40 GiB, which is more than any desktop card has. The model fits on a workstation card that is not
+    // slower, and on two cards.
     let large = case(["70B", "RTX 4090", "64 known", "tokens 4096"]);
     assert_eq!(cards(&large), ["RTX PRO 5000 Blackwell 48GB in place of RTX 4090", "a second RTX 4090"]);
     // No card on sale between 24 and 48 GiB is large enough for the model.

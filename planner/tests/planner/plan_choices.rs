@@ -1,4 +1,4 @@
-//! The choices of a plan: which GPU, how many layers, how many tokens.
+//! The choices of a plan: the GPU, the number of layers, the number of tokens.
 
 use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
@@ -18,8 +18,7 @@ fn exactly(layers: u32) -> Request {
 #[test]
 fn the_gpu_with_more_spare_bytes_is_chosen_or_the_first_of_equal_gpus() {
     let profile = LLAMA_1B.profile();
-    // Both cards of the last case are large enough for the whole model. The plan takes the card with more to
-    // spare.
+    // Both cards of the last case are large enough for the whole model. The plan takes the card with more spare bytes.
     for (free, chosen) in [([4, 5], "card 1"), ([5, 5], "card 0"), ([0, 5], "card 1"), ([20, 22], "card 1")] {
         let plan = plan(&profile, &machine(gib(64), &free.map(gib)), &Request::new()).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, chosen, "{free:?}");
@@ -80,7 +79,7 @@ fn the_context_has_32768_tokens_unless_another_is_requested() {
         assert_eq!(plan(&LLAMA_1B.profile(), &machine, &stated).unwrap().context.n_ctx, 131_072, "{sequences}");
     }
     assert!(of(Request::new().n_seq_max(8)).unwrap().context.n_ctx >= 8 * 2049);
-    // A stated workload is that of one sequence.
+    // A stated workload is the workload of one sequence.
     let work = Request::new().workload(Workload::new(8000, 192)).n_seq_max(8);
     assert_eq!(plan(&LLAMA_1B.profile(), &machine, &work).unwrap().context.n_ctx, 8 * 8192);
     // The trained length is compared with the tokens of each sequence.
@@ -114,8 +113,8 @@ fn experts_may_be_placed_on_the_host() {
     assert!((10..40).contains(&parted.split_blocks), "{parted}");
 }
 
-/// A model with 32k tokens on a card of `card` GiB, and a request for one of the two ways of llama.cpp's own fit: whole
-/// layers, or experts.
+/// A model with 32k tokens on a card of `card` GiB, and a request for the same kind of placement as llama.cpp's own
+/// fit: with whole layers, or with experts on the host.
 fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Request) {
     let profile = ModelProfile::from_header(&named(model).builder().header().unwrap()).unwrap();
     let card = Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000);
@@ -131,8 +130,9 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_requested() {
         let (profile, machine, request) = at_32k(model, card, swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
-    // llama.cpp's own fit finds these numbers with its defaults and the same bytes left free. The estimate alone must
-    // keep more bytes free for its uncertainty, which costs one layer of 40 for gemma 2 on 12 GiB.
+    // llama.cpp's own fit finds these numbers with its default settings, if the same number of bytes is left free.
+    // Without a probe, more bytes must stay free for the estimate's uncertainty. For gemma 2 on 12 GiB, this costs one
+    // of 40 layers.
     for (model, card, least) in
         [("gemma3 Gemma 3 27B", 24, 63), ("gemma2 Gemma 2 9B", 12, 39), ("gemma2 Gemma 2 9B", 8, 24)]
     {
@@ -196,7 +196,7 @@ fn paging(context: u32) -> Request {
     Request::new().allow_paging(true).n_ctx(context)
 }
 
-/// The model has 40 GiB, and the host has 24 GiB.
+/// The model needs 40 GiB, and the host has 24 GiB.
 #[test]
 fn a_model_that_does_not_fit_is_read_from_disk_if_that_is_allowed() {
     let profile = LLAMA_70B.profile::<ModelProfile>();

@@ -85,13 +85,14 @@ fn a_draft_has_the_stated_device_and_number_of_layers() {
     ] {
         assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
     }
-    // Two of five layers are requested, including the output layer; then more layers than the draft has.
+    // The first request is for two of five layers, including the output layer. The next one is for more layers than the
+    // draft has.
     let two = on(&|options| options.n_gpu_layers = Some(2));
     assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
     assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
     assert_eq!(on(&|options| options.n_gpu_layers = Some(99)).bytes, given.bytes);
-    // 32 elements take 34 bytes instead of 64. Each layer has a matrix of 64 x 64 floats that rotates keys and another
-    // one for values. The backend's padding is added.
+    // In Q8_0, 32 elements take 34 bytes instead of 64. Each layer has a matrix of 64 x 64 floats that rotates keys and
+    // another one for values. The backend's padding is added.
     let small = on(&|options| (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
     let packed = given.bytes.gpu.kv / 64 * 34 + 4 * 2 * (4 * 64 * 64);
     assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
@@ -125,14 +126,14 @@ fn a_longer_context_also_makes_the_draft_larger() {
     let planned = |context| plan(&machine(gib(64), &[gib(20)]), Request::new().context(context)).unwrap();
     let taken = |n_ctx| planned(Context::Tokens(n_ctx)).gpus().next().unwrap().companions;
     assert!(taken(32_768) > taken(4096));
-    // The draft's cache was counted for the smallest context, so the context keeps that size.
+    // The draft's cache was counted for the smallest context, so the context keeps this size.
     assert_eq!(planned(Context::AtLeast(8192)).context.n_ctx, 8192);
 }
 
 #[test]
 fn the_error_says_that_model_and_draft_do_not_fit_together() {
     let mut machine = machine(gib(64), &[mib(300)]);
-    // The host has enough memory for the model alone, but not for the draft beside it.
+    // The host has enough memory for the model alone, but not for the model and the draft.
     machine.host.available = mib(6000);
     assert!(crate::plan(&LLAMA_8B.profile(), &machine, &Request::new()).is_ok());
     let error = plan(&machine, Request::new()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The type of the KV cache if the plan may choose it.
+//! The type of the KV cache if the planner may choose the type.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Split};
@@ -81,7 +81,7 @@ fn a_type_for_which_a_device_does_not_fuse_attention_is_not_chosen() {
     for (backend, kv) in [("CUDA", KvType::Q8_0), ("Vulkan", KvType::Q8_0), ("SYCL", KvType::F16)] {
         assert_eq!(types(vec![card(free, backend)], asked(KvCache::Auto)), kv, "{backend}");
     }
-    // A second card without layers does not decide the type; a card with layers does.
+    // A second card affects the type only if it has layers.
     assert_eq!(types(vec![card(free, "CUDA"), card(mib(900), "SYCL")], asked(KvCache::Auto)), KvType::Q8_0);
     let plain = asked(KvCache::Auto).flash_attn(FlashAttention::Off);
     assert_eq!(types(vec![card(free, "CUDA")], plain), KvType::F16);

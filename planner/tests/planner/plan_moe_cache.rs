@@ -12,7 +12,7 @@ use test_support::synthetic::{measured, named};
 pub(crate) const A3B: &str = "qwen3moe Qwen3 30B A3B";
 pub(crate) const A5B: &str = "gpt-oss gpt-oss 120B";
 
-/// The cards of docs/fit.md, with the links of the table there.
+/// The cards of docs/fit.md, each with the link that the table in docs/fit.md states.
 pub(crate) const CARDS: [(&str, &str); 4] =
     [("8 GiB", "RTX 4060"), ("12 GiB", "RTX 3060 12GB"), ("16 GiB", "RTX 4060 Ti 16GB"), ("24 GiB", "RTX 4090")];
 
@@ -144,7 +144,7 @@ fn a_stated_placement_has_only_the_cache_that_is_stated_with_it() {
     let plan = planned(&profile, &machine, request.moe_cache(MoeCache::Bytes(gib(4)))).unwrap();
     let cache = plan.moe_cache.unwrap();
     assert_eq!((cache.bytes, plan.n_gpu_layers), (gib(4), 49));
-    // All experts are on the host, so the share is that of all experts.
+    // All experts are on the host, so the share is a share of all experts.
     let experts: u64 = profile
         .weights
         .blocks
@@ -238,8 +238,9 @@ fn a_cache_on_two_cards_is_divided_as_by_llama_cpp() {
 }
 
 /// A measurement of kekzl/imp 1374 (2026-08): all experts of Qwen3-30B-A3B Q4_K_M are on the host, and there are caches
-/// of four sizes. The engine is another one, with its own time for everything but the experts, so the largest cache
-/// calibrates that time. The row without a cache (kekzl/imp 1365: every expert is uploaded) calibrates the link.
+/// of four sizes. The measurement was made with another engine, whose time for everything but the experts is different.
+/// So the largest cache calibrates this time. The row without a cache (kekzl/imp 1365: every expert is uploaded)
+/// calibrates the link.
 #[test]
 fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     const RESIDENT: f64 = 311.24;
@@ -250,7 +251,7 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
     let sketch = measured().into_iter().find(|sketch| sketch.title() == A3B).unwrap();
     let profile = ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap();
     let overrides = [TensorOverride::new("_exps", Place::Host)];
-    // Seconds of a token with this share of misses, without the time of the link's copies.
+    // Seconds of a token with this share of misses, without the fixed time of each copy over the link.
     let seconds = |misses: f64, upload: f64| {
         let mut gpu = Rate::new(1e12);
         (gpu.upload, gpu.crossing) = (upload, 20e-6);
@@ -271,7 +272,7 @@ fn a_published_sweep_of_cache_sizes_is_predicted_within_a_quarter() {
         let assignment = Estimate::new(&profile, &[&Gpu::new("card").total(gib(80))], &params).unwrap().assignment(99);
         model.token_seconds(&assignment, 128)
     };
-    // Half of the misses are counted twice, because locality cannot be negative.
+    // The difference of two shares of misses is scaled up, because a locality for all misses would be negative.
     let missed = |upload: f64| (seconds(0.5, upload) - seconds(0.25, upload)) * 4.0;
     let mut upload = 25.6e9;
     for _ in 0..50 {

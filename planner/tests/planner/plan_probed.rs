@@ -13,10 +13,10 @@ use crate::any::{gpu, request, shape};
 use crate::machine;
 use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
-/// A probe that answers with the estimate, scaled.
+/// A probe that answers with the scaled estimate.
 struct Scaled<'a> {
     profile: &'a ModelProfile,
-    /// The scale in percent for each GPU and number of layers, or llama.cpp's reason to refuse them.
+    /// For each GPU and number of layers, the scale in percent, or llama.cpp's reason to refuse this placement.
     percent: Box<Percent<'a>>,
     asked: RefCell<Vec<u32>>,
 }
@@ -91,7 +91,7 @@ fn a_plan_of_a_70b_model_needs_few_probes_and_equals_an_exhaustive_search() {
         let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         let asked = probe.asked.take().len();
         assert!(asked <= at_most, "{percent} %: asked {asked} times");
-        // Brute force: the largest number of layers whose probe fits the budget of the plan.
+        // By brute force, this is the largest number of layers whose probe fits the budget of the plan.
         let budget = plan.gpus().next().unwrap().budget;
         let gpu = &machine.gpus[0];
         let largest = (1..=81).rev().find(|&n| {
@@ -162,7 +162,7 @@ fn the_error_of_a_probed_plan_names_the_split_with_the_fewest_missing_bytes() {
 #[test]
 fn a_model_with_unknown_memory_can_only_be_planned_by_a_probe() {
     let machine = machine(gib(32), &[gib(8)]);
-    // A draft model without its own context, and a graph of several streams.
+    // One is a draft model without a context of its own, the other has a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
         let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);

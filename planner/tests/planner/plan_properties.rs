@@ -14,7 +14,8 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
 }
 
 /// Checks a plan and its other placement: no device's budget is exceeded, including the host memory that GPUs use; each
-/// layer has one place; and the plan reads back as it was written. Both placements must have the same context.
+/// layer has one place; and a plan that is written and read back is the same plan. Both placements must have the same
+/// context.
 pub(crate) fn assert_sound(plan: &Plan) {
     if let Some(by_depth) = &plan.by_depth {
         assert_sound(&by_depth.plan);
@@ -96,7 +97,8 @@ proptest! {
             assert_sound(&plan);
             Some(plan.speed?.seconds())
         };
-        // A plan that may choose the type of the cache may be slower, by the time that a smaller type must save.
+        // If the planner may choose the type of the cache, the plan may be slower by the time that a smaller type must
+        // save.
         let slack = if kv == KvCache::Given { 1.01 } else { 1.31 };
         let fastest = seconds(&machine, Policy::Fastest);
         if let Some(most_layers) = seconds(&machine, Policy::MostLayers) {

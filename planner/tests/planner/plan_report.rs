@@ -74,7 +74,7 @@ fn a_plan_states_why_a_file_is_read_and_not_mapped() {
     let read = plan(&profile, &machine, &Request::new()).unwrap();
     let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml needs 32";
     assert!(!read.context.mmap && read.to_string().contains(said), "{read}");
-    // A request that turns the memory map off gets no note about it.
+    // A request that turns off the memory map gets no note about the map.
     let mut asked = Request::new();
     asked.params.mmap = false;
     let asked = plan(&profile, &machine, &asked).unwrap();

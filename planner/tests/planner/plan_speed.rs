@@ -12,7 +12,7 @@ use crate::any::shape;
 use test_support::dims::Experts;
 use test_support::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
-/// Bytes that a token reads. They are its time in seconds on a host that reads one byte per second.
+/// Bytes that a token reads, which equal the token's seconds on a host that reads one byte per second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
     let model = SpeedModel::new(profile, &ContextParams::default(), Rates::new(Vec::new(), Rate::new(1.0)));
     model.token_seconds(&Assignment::by_counts(profile.n_layer(), &[]), depth) as u64
@@ -35,7 +35,7 @@ const SWEEP: [(u32, f64); 7] = [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (3
 #[test]
 fn two_measured_ends_predict_the_cliff_between_them_within_eight_percent() {
     let profile = QWEN_14B.profile();
-    // The depth of the middle of 256 generated tokens after a short prompt.
+    // The depth of the middle of 256 tokens that are generated after a short prompt.
     const DEPTH: u32 = 256;
     let bytes = token_bytes(&profile, DEPTH) as f64;
     let [host, gpu] = [SWEEP[0].1, SWEEP[6].1].map(|speed| Rate::new(bytes * speed));
@@ -169,8 +169,8 @@ fn real_use_corrects_the_rates_until_the_observed_time_is_predicted() {
                 let error = seen.predicted(&corrected, &assignment) / seen.seconds() - 1.0;
                 assert!(error.abs() < 0.01, "{seen:?}: {error}");
             }
-            // No shallow token was observed. If attention was the error, the predicted time of shallow tokens does not
-            // change.
+            // No shallow token was observed. If attention caused the difference, the predicted time of shallow tokens
+            // does not change.
             let shallow = |host: &Host| on_host(&profile, host).0.token_seconds(&assignment, 0);
             let before = shallow(&measured_host(20_000_000_000, 60_000_000_000, &quiet));
             let is_same = (shallow(&host) / before - 1.0).abs() < 0.01;

@@ -37,7 +37,7 @@ fn a_quantised_model_has_the_bytes_of_the_published_files() {
         for pair in words.chunks(2) {
             let quantisation = Q::ALL.iter().find(|quantisation| quantisation.to_string() == pair[0]);
             let published = pair[1].parse::<u64>().unwrap() * 10_000_000;
-            // Our sizes are those of the tensors. A file's vocabulary adds some megabytes.
+            // Our sizes count only the tensors. The vocabulary adds some megabytes to a file.
             let ours = bytes(&profile.quantised(*quantisation.expect(pair[0])));
             let off = ours.abs_diff(published);
             assert!(off * 100 <= published, "{} {pair:?}: {ours}", shape.name);

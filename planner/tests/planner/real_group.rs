@@ -1,4 +1,4 @@
-//! A control group of this computer. A test creates it if it has the rights.
+//! A control group of this computer, which a test creates if it has the rights to do so.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub(crate) struct RealGroup {
 }
 
 impl RealGroup {
-    /// Returns `None` if no group can be created: in most containers, and without the rights.
+    /// Returns `None` if no group can be created, which is the case in most containers and without the rights.
     pub(crate) fn enter(quota_us: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let group =

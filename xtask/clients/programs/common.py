@@ -13,7 +13,7 @@ url, model = sys.argv[1] + "/v1", sys.argv[2]
 key = "none"
 prompt = "How is the weather in Bonn? Answer briefly."
 tokens = 400
-# A picture of 8 x 6 pixels, if the model sees.
+# A picture of 8 x 6 pixels, for a model that accepts images.
 picture = (
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAGCAIAAABxZ0isAAAAY0lEQVR42g3JIQEAQQhFQZKgCbEh0Jvky5cCTYgNgSbR3dgxM9w4"
     "xjVklPGMNcwCD05wAwUVvGDjj8STk9xESSUv2fxDuDjiCokST6z+aLw5zW3UVPOa7T8GH85wBw01vGGHD8x/PnGPuaBxAAAAAElF"

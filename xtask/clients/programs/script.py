@@ -30,7 +30,7 @@ def direct(request, turns):
     """Holds the request to the last of these turns. A turn is a text, or a tool's name and its arguments."""
     is_anthropic = "system" in request
     for turn in turns:
-        # The tools of earlier turns stay as they were: a prompt that changes would be computed again.
+        # The tools of earlier turns stay as they were, because a changed prompt would be computed again.
         if isinstance(turn, str):
             continue
         name, arguments = turn
@@ -63,7 +63,7 @@ def scripted(server, turns):
 
         def do_POST(self):
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            # Requests beside the task, such as one for a title, have no tools.
+            # Requests that do not belong to the task, such as a request for a title, have no tools.
             is_task = "tools" in request or all(isinstance(turn, str) for turn in turns)
             turn = results(request)
             if is_task and "count_tokens" not in self.path and turn < len(turns):

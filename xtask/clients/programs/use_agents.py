@@ -26,14 +26,15 @@ async def use(surface, kind):
     client = AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
     served = kind(model=model, openai_client=client)
     settings = ModelSettings(max_tokens=tokens)
-    # The agents take a response that its limit has cut for an error, and the demo model seldom ends by itself.
+    # The agents treat a response that was cut at its limit as an error, and the demo model seldom ends a response by
+    # itself.
     sentence = ModelSettings(max_tokens=tokens, extra_body={"stop": ["."]})
     plain = Agent(name="plain", instructions="Be brief.", model=served, model_settings=sentence)
     agents = Client("openai-agents", surface)
     with agents.tries("text"):
         first = await Runner.run(plain, prompt)
         assert first.final_output
-        # The conversation goes on with the items of the first answer, and with the stored response.
+        # The conversation is continued twice: with the items of the first answer, and with the stored response.
         turns = [*first.to_input_list(), {"role": "user", "content": prompt}]
         assert (await Runner.run(plain, turns)).final_output
         if kind is OpenAIResponsesModel:

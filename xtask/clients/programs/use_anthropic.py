@@ -15,7 +15,7 @@ weather = {
     "name": "weather", "description": "The weather.",
     "input_schema": {"type": "object", "properties": {"days": {"type": "integer", "minimum": 1}}, "required": ["days"]},
 }
-# The client has no parameter for it any more; the API has.
+# The client no longer has a parameter for the temperature, but the API does.
 greedy = {"temperature": 0}
 one_call = {"type": "any", "disable_parallel_tool_use": True}
 
@@ -39,7 +39,7 @@ class Forecast(BaseModel):
 messages = Client("anthropic", "messages", "anthropic (Python)")
 options = {"model": model, "messages": said, "max_tokens": 24, "system": "Be brief.", "extra_body": greedy}
 with messages.tries("fields of the documentation"):
-    # Every field of the SDK is in the table of the documentation.
+    # Every field of the SDK must be in the documentation's table.
     document = (pathlib.Path(__file__).parents[3] / "docs/messages.md").read_text()
     named = set(re.findall(r"`([a-z_]+)`", document[document.index("| field | |") :]))
     fields = set()
@@ -99,5 +99,5 @@ if sees:
         image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}
         parts = [image, {"type": "text", "text": question}]
         seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, extra_body=greedy).content[0].text
-        # Another surface shows the model the same.
+        # The model must get the same prompt through another API.
         assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

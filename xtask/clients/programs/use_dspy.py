@@ -18,7 +18,7 @@ class Forecast(dspy.Signature):
 # LiteLLM sends a schema only to models that it knows.
 known = {"supports_response_schema": True, "litellm_provider": "openai", "mode": "chat"}
 litellm.register_model({f"openai/{model}": known, model: known})
-# DSPy's own engine knows no other model's schemas either.
+# DSPy's own engine also sends schemas only to models that it knows.
 options = {"cache": False, "num_retries": 0, "engine": "litellm"}
 served = dspy.LM(f"openai/{model}", api_base=url, api_key=key, max_tokens=tokens, **options)
 client = Client("dspy", "chat completions")

@@ -19,7 +19,8 @@ class Weather(BaseModel):
 client = OpenAI(base_url=url, api_key=key, max_retries=0)
 said = [{"role": "user", "content": prompt}]
 tools = [pydantic_function_tool(Weather)]
-# The demo model repeats itself: without `parallel_tool_calls` it can write calls up to the limit, which is an exception.
+# The demo model repeats itself. Unless `parallel_tool_calls` is false, it can write calls up to the limit, which raises
+# an exception.
 one_call = {"tools": tools, "parallel_tool_calls": False}
 
 
@@ -61,5 +62,5 @@ if sees:
         image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
         parts = [image, {"type": "text", "text": question}]
         seen = create(messages=[{"role": "user", "content": parts}], max_tokens=12, temperature=0).content
-        # Another surface shows the model the same.
+        # The model must get the same prompt through another API.
         assert seen and seen == seen_in_messages(), (seen, seen_in_messages())

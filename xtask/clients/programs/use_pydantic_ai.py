@@ -34,7 +34,7 @@ def use(surface, prefix, name):
         assert plain.run_sync(prompt, message_history=first.all_messages()).output
     with pydantic_ai.tries("stream"):
         assert asyncio.run(stream(plain))
-    # Of Anthropic's models, Pydantic AI asks only those for a form whose names it knows.
+    # Pydantic AI requests a form only from those of Anthropic's models whose names it knows.
     if prefix != "anthropic":
         with pydantic_ai.tries("form"):
             answer = Agent(served, output_type=NativeOutput(Forecast), model_settings=settings).run_sync(prompt).output

@@ -37,7 +37,7 @@ class Forecast(BaseModel):
 responses = Client("openai", "responses", "openai (Python)")
 short = {"temperature": 0, "max_output_tokens": 24, "instructions": "Be brief."}
 with responses.tries("fields of the documentation"):
-    # Every field of the SDK is in the table of the documentation.
+    # Every field of the SDK must be in the documentation's table.
     document = (pathlib.Path(__file__).parents[3] / "docs/responses.md").read_text()
     named = set(re.findall(r"`([a-z_]+)`", document[document.index("| field | |") :]))
     fields = set(typing.get_type_hints(types.response_create_params.ResponseCreateParamsBase))
@@ -103,5 +103,5 @@ if sees:
         image = {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{picture}"}
         parts = [image, {"type": "input_text", "text": question}]
         seen = create(input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0).output_text
-        # Another surface shows the model the same.
+        # The model must get the same prompt through another API.
         assert seen and seen == seen_in_chat(), (seen, seen_in_chat())

@@ -7,7 +7,7 @@ use super::Server;
 pub(super) const TEXT: &str = "/v1/completions";
 /// Bytes of a body just below the size limit.
 pub(super) const BODY: usize = (16 << 20) - 1000;
-/// The beginning of an object with one member. In most lists, this is the most expensive entry.
+/// An object with one member, as an entry of a list. In most lists, this is the most expensive kind of entry.
 pub(super) const OBJECT: &str = "{\"\":0},";
 
 /// A request of about this many bytes. Its parameter `name` is a list of objects.
@@ -25,13 +25,13 @@ pub(super) fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<Stri
     })
 }
 
-/// Opens `count` connections that send only `bytes`, and returns the status of `/health` meanwhile.
+/// Opens `count` connections that send only `bytes`, and returns the status of `/health` while they are open.
 pub(super) fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
     let _held: Vec<_> = (0..count).map(|_| server.connected(bytes)).collect();
     vec![server.get("/health")]
 }
 
-/// A list of these entries with about this many bytes, and a zero at the end.
+/// A list of about this many bytes. It repeats this entry, and ends with a zero.
 pub(super) fn list(entry: &str, bytes: usize) -> String {
     format!("[{}0]", entry.repeat((bytes - 100) / entry.len()))
 }

@@ -1,4 +1,4 @@
-//! Hostile grammars in GBNF, llama.cpp's notation, over HTTP: those of
+//! Hostile grammars in GBNF, llama.cpp's notation, that are sent over HTTP: the grammars of
 //! `autoplace/tests/generate/constrained_limits.rs`, and the largest grammar that a request may contain.
 
 use serde_json::json;

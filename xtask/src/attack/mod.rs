@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 /// Attacks our program, or another program with the same arguments. A word selects the attacks with that word in their
-/// names. The verb fails if the memory or an answer is out of bounds, but never because of time.
+/// names. The verb fails if the memory or an answer exceeds its bounds, but never because an attack takes long.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
@@ -55,7 +55,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     let attacks = [ATTACKS, grammars::ATTACKS, media::ATTACKS, pool::ATTACKS].concat();
     for attack in attacks.into_iter().filter(|attack| attack.name.contains(word)) {
         let server = Server::start(&target, attack.setup)?;
-        // The memory that is measured afterwards includes the one-time allocations of the first answer.
+        // This request makes the one-time allocations, so that they count as memory of the idle server.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
         if matches!(attack.setup, Setup::Pool | Setup::PoolOfThousand) {
             server.post(TEXT, &pool::asked("m0"));
@@ -80,6 +80,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
         });
         let taken = (server.peak()? - idle) >> 10;
         let mut said = answers.clone();
+        said.sort();
         said.dedup();
         println!(
             "| {} | {taken} MiB | {} MiB | {} | {} | {} |",

@@ -4,7 +4,7 @@ use super::bodies::{BODY, TEXT, at_once, text};
 use super::rows::{Attack, Setup};
 use super::{MODEL, Server};
 
-/// The key for the server with a key.
+/// The API key of the server that requires one.
 pub(super) const KEY: &str = "secret";
 
 /// The file of a pool with this many models, named `m0`, `m1` and so on.
@@ -21,7 +21,7 @@ fn named(model: &str) -> String {
     format!(r#"{{"model": "{model}"}}"#)
 }
 
-/// Names that are paths, or names that a careless program would open.
+/// Names of models that are paths, or that a careless program would open as files.
 const PATHS: [&str; 8] = [
     "/etc/passwd",
     "../../../../etc/passwd",
@@ -33,7 +33,7 @@ const PATHS: [&str; 8] = [
     "con",
 ];
 
-/// 400 loads and 400 unloads of this many models, eight of each at once, and then a text of each model.
+/// Requests 400 loads and 400 unloads of this many models, eight of each at once, and then a text of each model.
 fn storm(server: &Server, models: usize) -> Vec<String> {
     let ask = |path: &str, from: usize| {
         let names = (from..from + 50).map(|number| format!("m{}", number % models));
@@ -44,7 +44,7 @@ fn storm(server: &Server, models: usize) -> Vec<String> {
         let all: Vec<_> = (0..16).map(|index| scope.spawn(move || ask(paths[index % 2], 50 * (index / 2)))).collect();
         all.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
     });
-    // An answer that is not a text is a failure: its status is not one of those of the attack.
+    // An answer that is not a text is a failure, because its status is not allowed for this attack.
     let texts = (0..models).map(|model| server.post(TEXT, &asked(&format!("m{model}"))));
     said.extend(texts.map(|status| if status == "200" { status } else { format!("a text: {status}") }));
     said.sort();

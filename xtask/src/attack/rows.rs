@@ -11,7 +11,7 @@ const MESSAGES: &str = "/v1/messages";
 #[derive(Clone, Copy)]
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// The MiB of memory that the server may use for the attack, beyond those of an idle server.
+    /// The MiB of memory that the server may use for the attack, in addition to the memory of an idle server.
     pub(super) most: u64,
     /// The allowed statuses of the answers.
     pub(super) answers: &'static [&'static str],
@@ -118,7 +118,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         answers: &["400"],
         setup: Setup::Plain,
         run: |server| {
-            // The demo model has 1024 tokens, so the list names each of them several times.
+            // The demo model has 1024 tokens, so the list names each token several times.
             let biases = (0..160_000).map(|n| format!("\"{}{}\": 1", "0".repeat(n / 1024), n % 1024));
             let biases: Vec<String> = biases.collect();
             let grammar = r#""%llguidance {}\nstart: /[a-z]{100}/""#;
@@ -352,7 +352,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "`/lora-adapters`: 16 MiB of scales and of names; prompts of 16 MiB to be counted, and responses by long ids",
-        most: 256,
+        most: 512,
         answers: &["400", "404", "503"],
         setup: Setup::Plain,
         run: |server| {

@@ -1,6 +1,6 @@
-//! Checks that an exception keeps its message on its way between libraries, even through a library of another compiler.
-//! The check uses a library, a program and a stand-in for the CUDA backend, all in `gpu-check/zig/exceptions`. In: the
-//! toolchain. Out: an error that names the failed way.
+//! Checks that an exception keeps its message when it passes from one library to another, even through a library of
+//! another compiler. The check uses a library, a program and a stand-in for the CUDA backend, all in
+//! `gpu-check/zig/exceptions`. In: the toolchain. Out: an error that names the path on which the message was lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
     run(shared(&mut toolchain.cxx(), &source.join("library.cpp"), &library))?;
     let backend = folder.join("libbackend.so");
     run(shared(
-        // The compiler of the machine on which the CUDA backend is built.
+        // This compiler stands for the one on the machine on which the CUDA backend is built.
         &mut Command::new(setup::cxx()?),
         &source.join("backend.cpp"),
         &backend,

@@ -4,8 +4,8 @@
 //! 1. Builds the programs for the oldest promised glibc and plain x86-64 (`toolchain`), with loadable backends that
 //!    exceptions can cross (`exceptions`).
 //! 2. Puts them in a folder with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
-//! 3. Checks that every file needs only libraries that each system has (`portable`).
-//! 4. Packs the archive, checks its size, and runs it without a card after unpacking it elsewhere.
+//! 3. Checks that all files need only libraries that every system has (`portable`).
+//! 4. Packs the archive, checks its size, unpacks it elsewhere, and runs it without a card.
 
 mod exceptions;
 pub(crate) mod portable;
@@ -30,8 +30,8 @@ const MODEL: &str = "autoplace-demo-q8_0.gguf";
 /// The programs, by their cargo targets.
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 
-/// The features exclude `native` and `openmp`, so the CPU code runs on any x86-64, and no compiler runtime has to be
-/// shipped.
+/// The features. `native` and `openmp` are left out, so that the CPU code runs on any x86-64 and no compiler runtime
+/// has to be shipped.
 const FEATURES: [&str; 3] =
     ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
@@ -183,8 +183,8 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
-    // Without OpenMP, ggml's threads spin while they wait for each other. On a busy machine, several threads would be
-    // many times slower.
+    // Only one thread is used. Without OpenMP, ggml's threads spin while they wait for each other, so on a busy machine
+    // several threads would be many times slower.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
     run(&mut command)
         .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;

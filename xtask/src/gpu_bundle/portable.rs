@@ -82,14 +82,14 @@ pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str
             glibc.0,
             glibc.1
         );
-        // Another unwinder that is linked statically could not unwind the CUDA backend.
+        // A statically linked unwinder could not unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
     println!("{verb}: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
     Ok(all.into_iter().flat_map(|(_, needs)| needs.libraries).collect())
 }
 
-/// The requirements of a file that neither the files beside it nor the system meet.
+/// The requirements of a file that are met neither by the files in its folder nor by the system.
 fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
     let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
     let libraries = needs.libraries.iter().filter(|library| !is_there(library));
@@ -98,11 +98,11 @@ fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> 
     libraries.chain(versions).map(String::as_str).collect()
 }
 
-/// Accepts glibc's versions (`GLIBC_2.17`) up to the given one, and gcc's versions. `GLIBC_PRIVATE` is rejected,
-/// because it belongs to a single build of glibc.
+/// Accepts symbol versions of glibc (`GLIBC_2.17`) up to the given version, and all symbol versions of gcc.
+/// `GLIBC_PRIVATE` is rejected, because it belongs to a single build of glibc.
 fn is_old_enough(version: &str, glibc: (u32, u32)) -> bool {
     let Some(version) = version.strip_prefix("GLIBC_") else {
-        // Versions of libgcc. The newest one that we link against on x86-64 is that of gcc 4.2
+        // Versions of libgcc. The newest of them that we link against on x86-64 is from gcc 4.2
         // (gpu-check/zig/gcc_s.map).
         return version.starts_with("GCC_");
     };

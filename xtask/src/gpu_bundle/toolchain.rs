@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{python, source};
 
-/// RHEL 8's glibc. Ubuntu 20.04 and Debian 11 have 2.31.
+/// The glibc of RHEL 8. Ubuntu 20.04 and Debian 11 have glibc 2.31.
 pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -24,12 +24,12 @@ const ZMM: &str = "-mevex512";
 
 const REQUIREMENTS: &str = "gpu-check/zig/requirements.txt";
 
-/// A line of libc++'s header `typeinfo`: on Linux, types are equal if their names have the same address.
+/// A line of libc++'s header `typeinfo`. It makes types equal if their names have the same address, as usual on Linux.
 const BY_ADDRESS: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 1\n";
-/// The replacement: types are equal if their names are equal.
+/// The line that replaces it. It makes types equal if their names are equal.
 const BY_NAME: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 2\n";
 
-/// The toolchain. All of its files are below one folder, which no other build shares.
+/// The toolchain. All of its files are below one folder, which no other build uses.
 pub(crate) struct Toolchain {
     /// `target/gpu-bundle`.
     pub(crate) folder: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// Creates the environment, once, and patches it.
+    /// Creates the environment and patches it, unless this was done before.
     pub(crate) fn prepare(workspace: &Workspace) -> Result<Self> {
         let python = python::environment(workspace, REQUIREMENTS)?;
         let folder = workspace.target.join("gpu-bundle");
@@ -64,7 +64,7 @@ impl Toolchain {
         let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
         let text = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
         let changed = text.replace(BY_ADDRESS, BY_NAME);
-        // On Windows, the file has such a line without a patch.
+        // The unpatched file also has such a line, which is for Windows.
         ensure!(
             changed.matches(BY_NAME).count() == 2,
             "{} compares types otherwise than xtask/src/gpu_bundle/toolchain.rs knows",
@@ -76,9 +76,10 @@ impl Toolchain {
         Ok(())
     }
 
-    /// Makes a stub of libgcc's unwinder to link with. zig would link an unwinder into every library. The CUDA backend
-    /// is built by the other machine's compiler and unwound by its libgcc_s.so.1, and one unwinder cannot continue the
-    /// stack of another: the process would end. So all libraries use libgcc_s.so.1, and the stub has only its symbols.
+    /// Makes a stub of libgcc's unwinder for linking. Without it, zig would link an unwinder of its own into every
+    /// library. The CUDA backend is built by the other machine's compiler and unwound by that machine's libgcc_s.so.1.
+    /// One unwinder cannot continue the stack of another, so an exception would end the process. So all libraries use
+    /// libgcc_s.so.1, and the stub has only its symbols.
     fn link_unwinder(&self, workspace: &Workspace) -> Result<()> {
         let source = workspace.root.join("gpu-check/zig");
         fs::create_dir_all(self.unwinder.parent().context("it lies in a folder")?)?;
@@ -142,7 +143,7 @@ impl Toolchain {
         Ok(command)
     }
 
-    /// Sets a separate cache, so that a libc++ that was compiled with the unpatched header is not reused.
+    /// Sets a cache of our own, so that zig does not reuse a libc++ that was compiled with the unpatched header.
     fn surround(&self, command: &mut Command) {
         let cache = self.folder.join("zig-cache");
         let mut path = self.python.parent().unwrap_or(Path::new("")).as_os_str().to_owned();

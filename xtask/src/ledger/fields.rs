@@ -1,4 +1,4 @@
-//! Fields of a JSON document, with their paths for errors.
+//! Fields of a JSON document. Each has its path, for errors.
 
 use std::ops::RangeInclusive;
 
@@ -110,7 +110,7 @@ impl<'v> Field<'v> {
         Ok(number)
     }
 
-    /// A whole number, in the digits of the document.
+    /// A whole number, with the digits that the document has.
     pub(super) fn whole(&self, range: RangeInclusive<f64>) -> Result<String> {
         let number = self.number(range)?;
         ensure!(number.fract() == 0.0, "{}: {number} is no whole number", self.path());

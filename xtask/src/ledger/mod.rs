@@ -16,7 +16,7 @@ use table::{EMPTY_IN_SUBMISSIONS, check, line};
 
 const LEDGER: &str = "docs/ledger/speeds.csv";
 
-/// The first fields of a submission, as `measure` writes them.
+/// The values of a submission's first fields, as `measure` writes them.
 const FORM: &str = "autoplace measurement for others";
 const VERSION: f64 = 1.0;
 
@@ -50,7 +50,7 @@ fn print_predictions(workspace: &Workspace) -> Result<()> {
 
 /// The rows of a submission's file.
 fn read(file: &Path) -> Result<Vec<Vec<String>>> {
-    /// A sweep over all numbers of layers takes some hundred kilobytes.
+    /// The longest accepted file. A sweep over all numbers of layers takes only some hundred kilobytes.
     const MAX_BYTES: u64 = 16 << 20;
     let length = fs::metadata(file)?.len();
     ensure!(length <= MAX_BYTES, "it has {length} bytes, and a submission has at most {MAX_BYTES}");
@@ -214,7 +214,7 @@ fn conditions(field: &Field<'_>) -> Result<()> {
     field.get("throttle").list(32)?.iter().try_for_each(|reason| reason.text().map(drop))
 }
 
-/// The numbers of computed tokens; and the tokens per second: median, minimum and maximum of the samples.
+/// The numbers of computed tokens, and the median, minimum and maximum of the samples in tokens per second.
 fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     row.has_only(&["n_prompt", "n_gen", "n_depth", "predicted", "ns"])?;
     let tokens = |name: &str| row.get(name).whole(0.0..=2_147_483_648.0);

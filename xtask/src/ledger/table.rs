@@ -44,7 +44,7 @@ pub(super) const COLUMNS: [&str; 38] = [
     "kept_back",
 ];
 
-/// The number of last columns that a submission leaves empty.
+/// The number of columns at the end of the table that a submission leaves empty.
 pub(super) const EMPTY_IN_SUBMISSIONS: usize = 10;
 
 /// The rates that a row can calibrate (planner/tests/planner/ledger/mod.rs).

@@ -39,7 +39,7 @@ impl Files {
     pub(super) fn read(source: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for path in tree::files(source)? {
-            // A program beside a library is a separate crate.
+            // If a package has a library, its program is a separate crate.
             let is_apart = path == Path::new("main.rs") && source.join("lib.rs").is_file();
             if let Some(module) = module(&path).filter(|_| !is_apart) {
                 let text = std::fs::read_to_string(source.join(&path))?;
@@ -105,7 +105,8 @@ impl Files {
     }
 
     /// Circles of imports with more than two files, each with the shortest path around it. Re-exports do not count as
-    /// imports. Two files may import from each other: a module and each of its parts, or a type and its iterator.
+    /// imports. Two files may import from each other, for example a module and a part of it, or a type and its
+    /// iterator.
     pub(super) fn circles(&self) -> Vec<Vec<&Path>> {
         let mut edges: BTreeMap<&Module, BTreeSet<&Module>> = BTreeMap::new();
         for import in self.imports().iter().filter(|import| !import.is_exported) {
@@ -124,7 +125,7 @@ impl Files {
     }
 }
 
-/// The shortest circle from `from` through `to` back to `from`, except for the circle of only these two files.
+/// The shortest circle from `from` through `to` back to `from` that has more than these two files.
 fn way_back<'m>(
     edges: &BTreeMap<&'m Module, BTreeSet<&'m Module>>,
     from: &'m Module,

@@ -1,8 +1,8 @@
 //! `rooms`: checks three rules. The rooms of a crate import in one direction, in the order of ARCHITECTURE.md; no
 //! circle of imports has more than two files; and all modules with parts are named in the same way.
 //!
-//! In: the table of crates and rooms, and the source. A room is a module of a crate, such as `load` or `safe::model`.
-//! It may import from the rooms above it in the table. Out: the circles, and the lines that import from a room below.
+//! In: the table of crates and rooms, and the source. A room is a module of a crate, such as `load` or `safe::model`. A
+//! room may import from the rooms above it in the table. Out: the circles, and the lines that import from a lower room.
 //! Tests and comments do not count.
 
 mod files;
@@ -19,8 +19,8 @@ use files::{Files, Module};
 
 const LIST: &str = "ARCHITECTURE.md";
 
-/// Folders in which circles remain. In the search, the placements own the costs, and the costs are computed from the
-/// placements.
+/// Folders in which circles are accepted. In the search, the placements own the costs, and the costs are computed from
+/// the placements.
 const WITH_CIRCLES: [&str; 1] = ["planner/src/plan/search"];
 
 /// Fails for an import from a later room, for a circle of more than two files, and for a module in two places.
@@ -84,7 +84,7 @@ fn upward(files: &Files, rooms: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for import in files.imports() {
         let Some(own) = room_of(import.from) else { continue };
-        // Of a re-export, both the room in the path and the room of the item count.
+        // If the path goes through a re-export, both the room in the path and the room of the item count.
         let later = [room_of(&import.named), room_of(import.to)].into_iter().flatten().find(|room| *room > own);
         if let Some(later) = later {
             let (file, line) = (import.file.display(), import.line);
@@ -116,7 +116,7 @@ fn folders_of_code(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The files of modules that have further files in a folder of the same name: `x.rs` beside `x/y.rs`.
+/// The files of modules that have further files in a folder of the same name: both `x.rs` and `x/y.rs` exist.
 fn in_two_places(files: &BTreeSet<PathBuf>) -> impl Iterator<Item = &PathBuf> {
     let is_rust = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "rs");
     files.iter().filter(is_rust).filter(move |file| {

@@ -14,7 +14,7 @@ pub(super) struct Named {
     pub(super) alias: String,
 }
 
-/// The paths of a file, without those in comments and in the tests at the end.
+/// The paths of a file, except for paths in comments and in the tests at the end.
 pub(super) fn named(text: &str) -> Vec<Named> {
     let code = without_comments(without_tests(text));
     let modules = modules(&code);
@@ -22,7 +22,7 @@ pub(super) fn named(text: &str) -> Vec<Named> {
     let mut begins_word = true;
     for (at, letter) in code.char_indices() {
         let is_name = is_of_name(letter);
-        // A path in a visibility names a module, but imports nothing.
+        // A path in a visibility such as `pub(in ...)` names a module, but imports nothing.
         let is_inside = code[..at].ends_with("::") || code[..at].ends_with("pub(in ");
         if is_name && begins_word && !is_inside {
             let word: String = code[at..].chars().take_while(|letter| is_of_name(*letter)).collect();

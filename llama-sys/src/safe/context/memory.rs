@@ -146,9 +146,9 @@ impl MemoryBreakdown {
 }
 
 impl Context {
-    /// The compute buffers now, and the graphs that were reserved again since the context was created. llama.cpp counts
-    /// only graphs whose operations keep their devices; a change of devices reserves again too (llama-context.cpp,
-    /// `sched_graph_realloc`). The query does not wait for the devices.
+    /// The bytes of the compute buffers now, and how many graphs were reserved again since the context was created. A
+    /// graph whose operations have moved to other devices is reserved again too, but llama.cpp does not count it
+    /// (llama-context.cpp, `sched_graph_realloc`). The query does not wait for the devices.
     pub fn compute_buffers(&self) -> ComputeBuffers {
         // SAFETY: the context lives, and has a scheduler since its creation. The shim fills every field of the struct,
         // whose all-zero state is valid.

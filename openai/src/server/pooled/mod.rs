@@ -1,8 +1,9 @@
 //! The routes of a pool. Each request goes to the routes of the model that it names; the model is loaded if necessary.
 //!
-//! [`forward`] finds the model and forwards the request. [`waiting`] writes the comments of a stream while its model is
-//! being loaded. [`listing`] has the paths of the pool itself, which are those of llama-server's router: `GET
-//! /v1/models` with each model's state, `POST /models/load` and `POST /models/unload`.
+//! [`forward`] finds the model and forwards the request. [`waiting`] keeps an event stream alive while the requested
+//! model is being loaded: it sends comments (SSE lines that begin with a colon). [`listing`] has the paths of the pool
+//! itself, which are those of llama-server's router: `GET /v1/models` with each model's state, `POST /models/load` and
+//! `POST /models/unload`.
 
 mod forward;
 mod listing;

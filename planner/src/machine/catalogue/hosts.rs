@@ -1,5 +1,5 @@
-//! Common computers by their processor's name, and memories by their notation. A name flows in, as a person writes it:
-//! `Ryzen 9 7950X`, `DGX Spark`, `DDR5-5600 x2`. A hypothetical [`Host`], or a memory's bandwidth, flows out.
+//! Common computers by the name of their processor, and memories by their notation. A name as a person writes it flows
+//! in: `Ryzen 9 7950X`, `DGX Spark`, `DDR5-5600 x2`. A hypothetical [`Host`], or a memory's bandwidth, flows out.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use crate::machine::host::Host;
 static PLATFORMS: LazyLock<Vec<Platform>> = LazyLock::new(|| rows(include_str!("platforms.txt"), Platform::parse));
 static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("memories.txt"), Memory::parse));
 
-/// Bits of one channel of memory; `x2` stands for two channels.
+/// The width of one channel of memory, in bits; `x2` stands for two channels.
 const CHANNEL: u64 = 64;
 
 /// Maximum number of channels: two sockets with twelve each.
@@ -23,7 +23,7 @@ const MAX_CHANNELS: u64 = 24;
 /// Maximum number of similar names that are listed for an unknown name.
 const MAX_NEAR_NAMES: usize = 5;
 
-/// A computer, by its processor.
+/// A computer, which is identified by its processor.
 struct Platform {
     name: &'static str,
     /// The words of each name of the computer.
@@ -63,17 +63,17 @@ impl Memory {
     }
 }
 
-/// A host with this processor, `total` bytes, and the memory that the processor is specified for: see [`Host::named`].
+/// A host with this processor, `total` bytes, and the memory for which the processor is specified: see [`Host::named`].
 pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, CatalogueError> {
     let asked = words(text);
     let is_whole = |platform: &&Platform| platform.names.contains(&asked);
     let is_end = |platform: &&Platform| platform.names.iter().any(|words| words.ends_with(&asked));
     let mut ends = PLATFORMS.iter().filter(|platform| !asked.is_empty() && is_end(platform));
-    // A computer's whole name may also be the end of another's: `M3`, `Xeon ... M3`.
+    // The whole name of one computer may also be the end of another computer's name: `M3`, `Xeon ... M3`.
     let whole = PLATFORMS.iter().find(is_whole);
     let only = ends.next().filter(|_| ends.next().is_none());
-    // A longer request may end with a listed name: `AMD Ryzen Threadripper 3970X` with `Threadripper 3970X`. A listed
-    // name of one word does not match in this way, because many longer names end with it.
+    // A longer request may end with a listed name: `AMD Ryzen Threadripper 3970X` ends with `Threadripper 3970X`. A
+    // listed name of one word is not accepted in this way, because the end of many longer names is the same word.
     let is_within = |words: &Vec<String>| words.len() > 1 && asked.ends_with(words);
     let within = || PLATFORMS.iter().find(|platform| platform.names.iter().any(is_within));
     let Some(platform) = whole.or(only).or_else(within) else {
@@ -86,8 +86,8 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     Ok(host)
 }
 
-/// Similar names: those with the same model number up to its last character. Without any, those that contain the
-/// request.
+/// Similar names: the names whose model number is the same up to its last character. If there are none, the names that
+/// contain the request.
 fn near(asked: &[String]) -> Vec<String> {
     let is_model = |word: &&String| word.len() >= 2 && word.chars().any(|c| c.is_ascii_digit());
     let begins = |name: &[String], word: &str| {
@@ -112,14 +112,14 @@ fn near(asked: &[String]) -> Vec<String> {
     names
 }
 
-/// The words of a processor's name in lower case, without generic words, its clock and its GPU: `13th Gen Intel(R)
+/// The words of a processor's name in lower case, without generic words, the clock and the GPU: `13th Gen Intel(R)
 /// Core(TM) i9-13900K @ 3.00GHz`, `AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`.
 fn words(text: &str) -> Vec<String> {
     const NOISE: [&str; 9] = ["cpu", "core", "processor", "gen", "11th", "12th", "13th", "14th", "chip"];
     let text = text.to_lowercase();
     let text = text.split('@').next().unwrap_or_default();
     let text = text.split(" w/").next().unwrap_or_default();
-    // Drops `16-Core` of `16-Core Processor`.
+    // This drops `16-Core` from `16-Core Processor`.
     let parts: Vec<&str> = text.split_whitespace().filter(|part| !part.ends_with("-core")).collect();
     let words = Name::parse(&parts.join(" ")).words;
     words.into_iter().filter(|word| !NOISE.contains(&word.as_str())).collect()
@@ -143,7 +143,7 @@ pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
         Some(text) => text
             .parse()
             .ok()
-            // Overclocked modules are sold too.
+            // The limit is higher, because overclocked modules are also sold.
             .filter(|number| (least..=most + most / 4).contains(number))
             .ok_or_else(|| wrong("not a speed that this memory is sold in: the type is followed by millions of transfers per second, as in `DDR5-5600`"))?,
     };
@@ -215,13 +215,14 @@ mod tests {
                 assert_eq!(host.cpu.as_deref(), Some(platform.name), "{name}");
                 assert_eq!((host.physical_cores, host.total), (Some(platform.cores), gib(64)));
             }
-            // The range from a Raspberry Pi to an Apple Ultra.
+            // The range reaches from a Raspberry Pi to an Apple Ultra.
             let peak = platform.memory.bytes_per_second / 1_000_000_000;
             assert!((15..=1000).contains(&peak) && (4..=192).contains(&platform.cores), "{}: {peak}", platform.name);
         }
     }
 
-    /// Bandwidths in GB/s that makers publish. The source of each is a page that quotes the maker, read on 2026-11-28.
+    /// Bandwidths in GB/s that makers publish. The source of each figure is a page that quotes the maker, read on
+    /// 2026-11-28.
     const PUBLISHED: [(&str, f64, &str); 12] = [
         ("EPYC 9654", 460.8, "tomshardware.com/news/amd-confirms-12-ddr5-memory-channels-on-genoa"),
         ("EPYC 9124", 460.8, "the same: the whole series has twelve channels"),
@@ -234,7 +235,7 @@ mod tests {
         ("M4 Pro", 273.0, "americanfork.business"),
         ("M4 Max", 546.0, "macmegasite.com, 2024-10-30"),
         ("M1 Pro", 200.0, "Apple's press release of 2021-10-18"),
-        // Its memory controller reaches 301 GB/s (Hot Chips 2025), but the computer is sold with 273.
+        // The memory controller reaches 301 GB/s (Hot Chips 2025), but the computer is sold with 273 GB/s.
         ("DGX Spark", 273.0, "groundy.com, June 2026"),
     ];
 

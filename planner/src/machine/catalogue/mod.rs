@@ -1,9 +1,10 @@
-//! The catalogue of common GPUs, computers and memories: sizes and speeds from their makers, for hypothetical machines
-//! and for properties that a driver does not report.
+//! The catalogue of common GPUs, computers and memories. Its sizes and speeds come from their makers, and are used for
+//! hypothetical machines and for properties that a driver does not report.
 //!
 //! A name flows in, as a person or a driver writes it. A hypothetical [`Gpu`] or [`Host`](super::Host), or the
 //! bandwidth of a detected card, flows out. A driver's name must match the card's whole name: `RTX 4090 Laptop GPU` is
-//! not an `RTX 4090`. A person may write only the distinctive words, `R9700`; a card with two sizes needs its size.
+//! not an `RTX 4090`. A person may write only the distinctive words, such as `R9700`. For a card that is sold with two
+//! sizes of memory, the name must include the size.
 
 mod hosts;
 mod name;
@@ -22,8 +23,8 @@ static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
     lines.filter(|line| !line.starts_with('#')).filter_map(Card::parse).collect()
 });
 
-/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB on a card of 24 GiB (Ollama #18201). This fraction of a
-/// hypothetical card counts as not free.
+/// NVIDIA's drivers keep 1 to 3 % of a card's memory: 638 MiB on a card of 24 GiB (Ollama #18201). This fraction (1/32)
+/// of a hypothetical card counts as not free.
 const DRIVERS_SHARE: u64 = 32;
 
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub(crate) enum Generation {
     Amd(&'static str),
 }
 
-/// Owner of the memory, and the usable part of it.
+/// The owner of the memory, and how much of it is usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Own,
@@ -121,7 +122,8 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     }
 }
 
-/// The key of the only card whose name contains these words in a row: `R9700` is the Radeon AI PRO R9700.
+/// The key of the card whose name contains these words one after the other, if there is only one such card: `R9700` is
+/// the Radeon AI PRO R9700.
 fn only_with_words(asked: &Name) -> Option<&'static str> {
     const MIN_KEY_LENGTH: usize = 3;
     let has_words = |card: &&Card| {
@@ -134,7 +136,7 @@ fn only_with_words(asked: &Name) -> Option<&'static str> {
     keys.all(|key| key == first).then_some(first)
 }
 
-/// Up to five names that contain the requested one or are contained in it.
+/// Up to five names that contain the requested name, or that the requested name contains.
 fn near(asked: &str) -> Vec<String> {
     let is_near = |card: &&Card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key));
     let mut names: Vec<String> = CARDS.iter().filter(is_near).map(|card| short_name(card.name).to_owned()).collect();
@@ -144,7 +146,7 @@ fn near(asked: &str) -> Vec<String> {
     names
 }
 
-/// Every catalogue card with its own memory, with a name that [`Gpu::named`] resolves to exactly this card.
+/// Every card of the catalogue that has its own memory. [`Gpu::named`] resolves the name to exactly this card.
 pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
     CARDS.iter().flat_map(|card| {
         card.gib.iter().map(|&size| {
@@ -158,26 +160,28 @@ pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
     })
 }
 
-/// An unused card of the same kind: see [`Gpu::another`].
+/// A card of the same kind that no program uses: see [`Gpu::another`].
 pub(super) fn another(gpu: &Gpu) -> Gpu {
     let other = Gpu { device: None, pci_id: None, pcie: None, processes: None, ggml: None, nvml: None, ..gpu.clone() };
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
-/// The peak bandwidth of a detected card and its number of resident threads, by the driver's name and the usable bytes.
+/// The peak bandwidth and the number of resident threads of a detected card, which is identified by the driver's name
+/// and the usable bytes.
 ///
 /// `None` if no card has this name and size, for example after somebody has soldered on more memory.
 pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, Option<u32>) {
     let name = Name::parse(description);
     let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
-    // If the rows differ, no bandwidth is returned. For the threads, the larger number is the safe one.
+    // If the rows differ, no bandwidth is returned. For the threads, the larger number is returned, because it is the
+    // safe one.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }
 
-/// The multiprocessors of a whole card, by its name; the fewest if cards of this name differ. `None` for a card that is
-/// not listed, for a slice of a card, and for cards of makers other than NVIDIA and AMD.
+/// The multiprocessors of a whole card, by its name. If cards of this name differ, the smallest number is returned.
+/// `None` for a card that is not listed, for a slice of a card, and for cards of makers other than NVIDIA and AMD.
 pub(crate) fn multiprocessors(gpu: &Gpu) -> Option<Multiprocessors> {
     let key = Name::parse(&gpu.description).key;
     let cards = CARDS.iter().filter(|card| gpu.mig.is_none() && card.key == key);
@@ -253,13 +257,14 @@ impl Card {
     }
 
     /// Whether a device with `total` usable bytes can be this card. At most a tenth of a card's own memory is missing,
-    /// through error correction and the driver. An integrated GPU gets a part of the host's memory that the system and
-    /// its owner decide. A size in the name must match: half of an A100 80GB has the bytes of an A100 40GB.
+    /// because of error correction and the driver. An integrated GPU gets a part of the host's memory that the system
+    /// and its owner decide. A size in the name must match, because half of an A100 80GB has as many bytes as an A100
+    /// 40GB.
     fn may_have(&self, total: u64, named: Option<u64>) -> bool {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
             Memory::Own | Memory::Ecc => total <= gib(*size) && total >= gib(*size) / 10 * 9,
-            // Metal never gives a GPU all of the memory; on a Jetson all memory is shared.
+            // Metal never lets a GPU use all of the memory. On a Jetson, the GPU can use all of it.
             Memory::Host if self.maker == "Apple" => total < gib(*size) && total >= gib(*size) / 5 * 3,
             Memory::Host => total <= gib(*size) && total >= gib(*size) / 5 * 3,
         };
@@ -283,7 +288,7 @@ mod tests {
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
             let is_known = match card.multiprocessors.map(|multiprocessors| multiprocessors.generation) {
-                // From Pascal to Blackwell.
+                // The generations from Pascal to Blackwell.
                 Some(Generation::Cuda(major, _)) => card.maker == "NVIDIA" && (6..=12).contains(&major),
                 Some(Generation::Amd(name)) => {
                     card.maker == "AMD" && ["GCN", "RDNA", "CDNA"].iter().any(|kind| name.starts_with(kind))
@@ -291,7 +296,7 @@ mod tests {
                 None => !["NVIDIA", "AMD"].contains(&card.maker),
             };
             assert!(is_known, "{}", card.name);
-            // The range from a Jetson Orin Nano to a B300.
+            // The range reaches from a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
             assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
             for &size in &card.gib {
@@ -330,7 +335,7 @@ mod tests {
             assert_eq!((gpu.name.as_str(), gpu.total), ("RTX 4090", gib(24)));
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
         }
-        // A laptop's chip is a separate card.
+        // The chip of a laptop counts as a separate card.
         for (text, expected) in [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)] {
             let peak = named(text).unwrap().bandwidth.unwrap().bytes_per_second;
             assert_eq!(peak, expected * 1_000_000_000, "{text}");
@@ -367,7 +372,7 @@ mod tests {
             ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
             ("AMD Radeon RX 7600M XT", gib(8), None),
             ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16), None),
-            // Cards with memory soldered on afterwards.
+            // A card onto which more memory was soldered.
             ("NVIDIA GeForce RTX 4090", gib(48), None),
             ("NVIDIA GeForce RTX 2080 Ti", gib(22), None),
             ("NVIDIA A100 80GB PCIe", gib(39), None),
@@ -393,7 +398,7 @@ mod tests {
         let of = |name: &str| multiprocessors(&Gpu::new(name)).map(|found| (found.count, found.generation));
         assert_eq!(of("NVIDIA GeForce RTX 4090"), Some((128, Generation::Cuda(8, 9))));
         assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some((108, Generation::Cuda(8, 0))));
-        // If several computers share the name, the smallest number counts.
+        // If several computers share the name, the smallest number is used.
         assert_eq!(of("Orin"), Some((8, Generation::Cuda(8, 7))));
         assert_eq!(of("AMD Radeon RX 7900 XTX (RADV NAVI31)"), Some((96, Generation::Amd("RDNA 3"))));
         assert_eq!(of("Apple M2 Ultra"), None);
@@ -445,7 +450,7 @@ mod tests {
         ] {
             assert_eq!(named(words).unwrap().name, name, "{words}");
         }
-        // Each of these is a part of a word, or a word in the names of several cards.
+        // Each of these is only a part of a word, or a word that occurs in the names of several cards.
         for words in ["R970", "9700", "4090", "PRO 6000", "Ti", "A100", "Jetson"] {
             assert!(matches!(named(words), Err(CatalogueError::Unknown { .. })), "{words}");
         }

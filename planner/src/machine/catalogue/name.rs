@@ -1,7 +1,7 @@
 //! Names of GPUs in any spelling: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
 
-/// Words that do not distinguish cards. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` distinguish them and are
-/// kept.
+/// Words that do not distinguish cards. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do distinguish cards and
+/// are kept.
 const NOISE: &str = "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition";
 
 /// A name in a canonical form.
@@ -9,7 +9,7 @@ const NOISE: &str = "nvidia geforce tesla amd ati radeon instinct intel arc appl
 pub(super) struct Name {
     /// The words in lower case, without spaces: `rtx4090`, `a100sxm4`.
     pub(super) key: String,
-    /// The memory size in the name, in GiB: a maker's GB of a card are GiB.
+    /// The memory size in the name, in GiB: when makers state the size of a card in GB, they mean GiB.
     pub(super) gib: Option<u64>,
     /// The separate words.
     pub(super) words: Vec<String>,

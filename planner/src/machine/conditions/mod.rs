@@ -1,9 +1,9 @@
-//! The conditions of a rate measurement: whether other work used the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor during the measurement.
 //!
-//! Counters of Linux (`/proc`, `/sys`), read before and after a measurement, flow in; [`RateConditions`], stored with
-//! each figure, flow out. The averages of `/proc/pressure/cpu` cover ten seconds and change every two, too slowly for a
-//! measurement of milliseconds. Instead, counters that change at once decide: the time that this process's threads
-//! waited for a core, and the cores' time that other processes used.
+//! Counters of Linux (`/proc`, `/sys`) from before and after a measurement flow in. [`RateConditions`] flow out, and
+//! are stored with each figure. The averages of `/proc/pressure/cpu` cover ten seconds and change only every two
+//! seconds, which is too slow for a measurement of milliseconds. So the decision is made by counters that change at
+//! once: the time that this process's threads waited for a core, and the cores' time that other processes used.
 
 use std::fmt;
 use std::fs;
@@ -18,21 +18,21 @@ use super::throttle::ThrottleReason;
 use super::tree::{Notes, Tree, field};
 
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
-/// The percentage is below 1 on a quiet machine, and 30 to 50 beside one busy thread on two cores.
+/// The percentage is below 1 on a quiet machine, and 30 to 50 on two cores if another program keeps one thread busy.
 const MIN_WAITED: u32 = 8;
 /// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters may
-/// be wrong by 15.
+/// be wrong by 15 percentage points.
 const MIN_OTHERS: u32 = 40;
 /// The same limit for the percentage of the cores' time that the hypervisor gave to other machines.
 const MIN_STEAL: u32 = 5;
 /// The same limit for the percentage of time in which a CPU quota stopped this process.
 const MIN_THROTTLED: u32 = 10;
-/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Such work
-/// tends to come again during the measurement.
+/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core. Work that
+/// caused waiting before the measurement tends to come back during the measurement.
 const MIN_PRESSURE: u32 = 50;
-/// Ticks of `/proc/stat` per second (`USER_HZ`, which is 100 on every Linux architecture).
+/// The number of ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every Linux architecture).
 const TICKS_PER_SECOND: u64 = 100;
-/// The disturbance of a figure with unknown conditions.
+/// The disturbance, in percent, that is assumed for a figure with unknown conditions.
 const UNKNOWN_DISTURBANCE: u32 = 50;
 
 /// The state of the machine during a measurement. Shares are percent. `None` means that the system does not report the
@@ -46,11 +46,11 @@ pub struct RateConditions {
     /// The share of the previous ten seconds in which some thread waited for a core (`/proc/pressure/cpu`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pressure_before: Option<u32>,
-    /// Threads of other work that ran or waited for a core just before (`/proc/loadavg`).
+    /// The number of threads of other work that ran or waited for a core just before the measurement (`/proc/loadavg`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_queue_before: Option<u32>,
-    /// The time that the threads of this process waited for a core (`schedstat`), summed up: 100 is one thread that
-    /// waited all the time.
+    /// The time that the threads of this process waited for a core (`schedstat`), added up over all threads: 100 is one
+    /// thread that waited all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<u32>,
     /// The cores' time that other processes used (`/proc/stat`): 100 is one core.
@@ -65,10 +65,10 @@ pub struct RateConditions {
     /// How often the processor lowered its clock because of heat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overheated: Option<u32>,
-    /// The processor's clock afterwards, in MHz.
+    /// The processor's clock after the measurement, in MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<u32>,
-    /// The temperature of the processor or GPU afterwards, in degrees Celsius.
+    /// The temperature of the processor or GPU after the measurement, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<u32>,
     /// The reasons that held a GPU's clocks down.
@@ -144,7 +144,7 @@ pub fn looks_quiet() -> bool {
         }
         run_queue(tree)
     });
-    // Occasional work does not run at all three looks.
+    // Occasional work is rarely seen by all three looks, so the least of them counts.
     let Some(Some(least)) = looks.min() else { return true };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     least as usize <= cores / 16
@@ -162,8 +162,8 @@ impl fmt::Display for RateConditions {
     }
 }
 
-/// Whether a later figure is more disturbed than an earlier one, by their conditions. A figure without stored
-/// conditions may have been disturbed.
+/// Whether a later figure is more disturbed than an earlier one, judged by the conditions of both. A figure without
+/// stored conditions may have been disturbed.
 pub(super) fn is_worse(later: Option<&RateConditions>, earlier: Option<&RateConditions>) -> bool {
     let [later, earlier] =
         [later, earlier].map(|conditions| conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance));
@@ -208,7 +208,7 @@ impl ConditionsWatch {
         let tree = Tree(&self.root);
         let (first, last) = (&self.first, Counters::read(tree));
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Percent of the elapsed time.
+        // Returns the percentage of the elapsed time.
         let share = |micros_of: u64| u32::try_from(micros_of.saturating_mul(100) / micros).unwrap_or(u32::MAX);
         let gone = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
         let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND);
@@ -231,7 +231,7 @@ impl ConditionsWatch {
     }
 }
 
-/// Running totals, in the units of their files.
+/// Running totals, in the units of the files that they were read from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
     /// Ticks that all processes used, and ticks that the hypervisor gave to other machines.
@@ -304,7 +304,8 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
             (_, true) => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
             _ => continue,
         };
-        // In a container, the listed path may be that of the host although the group is mounted as the root.
+        // In a container, the listed path may be the group's path on the host, although the group is mounted as the
+        // root.
         let groups = Path::new(group).ancestors().filter_map(Path::to_str);
         for (folder, group) in folders.iter().flat_map(|folder| groups.clone().map(move |group| (folder, group))) {
             let file = format!("{folder}/{}/cpu.stat", group.trim_matches('/'));
@@ -316,7 +317,7 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
     most
 }
 
-/// Threads that run or wait for a core, without this one (proc_loadavg(5): `1/123`).
+/// The number of threads that run or wait for a core, without the calling thread (proc_loadavg(5): `1/123`).
 fn run_queue(tree: Tree<'_>) -> Option<u32> {
     let text = tree.read("/proc/loadavg", &mut Notes::default())?;
     let running: u32 = text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()?;

@@ -6,8 +6,9 @@ use super::{ConditionsWatch, RateConditions};
 
 const QUARTER: Duration = Duration::from_millis(250);
 
-/// Writes the counters of a machine with two cores: ticks of all processes and of this one, nanoseconds that its two
-/// threads waited, microseconds that its quota stopped it, and the number of heat events.
+/// Writes the counters of a machine with two cores: the ticks of all processes and of this process, the nanoseconds
+/// that the two threads of this process waited, the microseconds that its quota stopped it, and the number of heat
+/// events.
 fn write(root: &Path, [busy, steal, own]: [u64; 3], waited: [u64; 2], [quota, heat]: [u64; 2]) {
     let file = |path: &str, text: String| {
         let path = root.join(path);
@@ -45,7 +46,7 @@ fn seen(ticks: [u64; 3], waited_ms: u64, [quota_ms, heat]: [u64; 2], pressure: f
 
 #[test]
 fn a_measurement_is_quiet_if_only_this_process_used_the_cores() {
-    // Two cores for a quarter of a second; one tick belongs to another process.
+    // A quarter of a second on two cores. One tick belongs to another process.
     let quiet = seen([51, 0, 50], 1, [0, 0], 3.0);
     assert_eq!((quiet.others, quiet.waited, quiet.steal, quiet.throttled), (Some(4), Some(0), Some(0), Some(0)));
     assert_eq!((quiet.run_queue_before, quiet.pressure_before), (Some(5), Some(3)));
@@ -68,7 +69,7 @@ fn each_kind_of_other_work_disturbs_a_measurement_and_is_named() {
         assert!(!conditions.is_quiet(), "{word}: {conditions:?}");
         assert!(conditions.to_string().contains("beside other work") && conditions.to_string().contains(word));
     }
-    // A disturbance before the measurement weighs less than one during it.
+    // A disturbance before the measurement counts less than a disturbance during it.
     let [before, seen] = [seen([50, 0, 50], 0, [0, 0], 90.0), seen([50, 0, 50], 60, [0, 0], 0.0)];
     assert!(before.disturbance() < seen.disturbance());
 }

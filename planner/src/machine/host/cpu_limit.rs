@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-/// The processor time that the threads of a control group get together (Linux: `cpu.max`, `cpu.cfs_quota_us`).
+/// The processor time that all threads of a control group together get (Linux: `cpu.max`, `cpu.cfs_quota_us`).
 ///
 /// When the quota is used up, all threads stop until the period ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("processor time limited to {} by {file}", Cores(self.cpus()))]
 #[non_exhaustive]
 pub struct CpuLimit {
-    /// The file that holds the limit.
+    /// The file that contains the limit.
     pub file: String,
     /// Microseconds in each period, over all processors.
     pub quota_us: u64,
@@ -30,12 +30,13 @@ impl CpuLimit {
         self.quota_us as f64 / self.period_us.max(1) as f64
     }
 
-    /// The number of threads that the limit keeps busy, at least 1. The last one may be busy for only part of the time.
+    /// The number of threads that the limit keeps busy, at least 1. The last thread may be busy for only a part of the
+    /// time.
     pub fn threads(&self) -> u32 {
         u32::try_from(self.quota_us.div_ceil(self.period_us.max(1))).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether this limit allows no more time than another.
+    /// Whether this limit allows at most as much time as another.
     pub(super) fn is_at_most(&self, other: &Self) -> bool {
         let product = |one: u64, two: u64| u128::from(one) * u128::from(two);
         product(self.quota_us, other.period_us).cmp(&product(other.quota_us, self.period_us)) != Ordering::Greater

@@ -18,8 +18,8 @@ const FILES: [(&str, &[&str]); 2] = [
 
 /// Checks repeatedly for changed limits on this process's processors.
 ///
-/// A check reads a few small files and allocates nothing. Other systems than Linux have no such files, so nothing
-/// changes there.
+/// A check reads a few small files and allocates nothing. Systems other than Linux have no such files, so a watch never
+/// reports a change there.
 #[derive(Debug)]
 pub struct CpuWatch {
     root: PathBuf,
@@ -28,7 +28,7 @@ pub struct CpuWatch {
     now: Vec<u8>,
 }
 
-/// An open file, with its content at the last check.
+/// An open file, with the content that it had at the last check.
 #[derive(Debug)]
 struct Watched {
     file: File,
@@ -37,7 +37,7 @@ struct Watched {
     held: Vec<u8>,
 }
 
-/// Initial size of the buffer: a status has about 1500 bytes, more on a machine with very many processors.
+/// Initial size of the buffer: a status has about 1500 bytes, and more on a machine with very many processors.
 const BUFFER_BYTES: usize = 8 << 10;
 
 impl CpuWatch {
@@ -53,11 +53,11 @@ impl CpuWatch {
         watch
     }
 
-    /// The current processors with the limit on their time, if a file has changed since the last check. The memory of
-    /// this [`Host`] is 0.
+    /// The processors that this process may use now, with the limit on processor time, if a file has changed since the
+    /// last check. The memory of the returned [`Host`] is 0.
     pub fn changed(&mut self) -> Option<Host> {
         let Self { files, now, .. } = self;
-        // A group that no longer exists cannot be read.
+        // Reading fails if a group no longer exists; this also counts as a change.
         if files.iter().all(|watched| watched.read(now).is_ok_and(|held| held == watched.held)) {
             return None;
         }

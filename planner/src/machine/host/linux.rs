@@ -1,5 +1,5 @@
-//! Linux: the system's available memory, bounded by every limit on this process; and its cores and caches, which decide
-//! the number of threads and the size of data that stays out of the caches.
+//! The host under Linux: the system's available memory, bounded by every limit on this process, and the cores and
+//! caches. They decide the number of threads, and the size of data that does not stay in the caches.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -29,12 +29,12 @@ pub(super) fn detect_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     host
 }
 
-/// The memory alone, from a few small files.
+/// Only the memory, from a few small files.
 pub(super) fn memory_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     memory(tree, &Groups::read(tree, notes), notes)
 }
 
-/// The processors alone, from a few small files for each processor.
+/// Only the processors, from a few small files for each processor.
 pub(super) fn processors_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     let mut host = Host::default();
     set_processors(&mut host, tree, &Groups::read(tree, notes), notes);
@@ -62,7 +62,7 @@ fn memory(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Host {
     host
 }
 
-/// Total and available bytes of the whole system, from `/proc/meminfo`.
+/// The total and the available bytes of the whole system, from `/proc/meminfo`.
 fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     const MEMINFO: &str = "/proc/meminfo";
     let text = tree.read(MEMINFO, notes);
@@ -74,7 +74,7 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
         return (0, 0);
     };
     let available = field(text, "MemAvailable").unwrap_or_else(|| {
-        // Linux before 3.14. Cached includes tmpfs and shared memory, which cannot be dropped.
+        // This is Linux before 3.14. Its Cached includes tmpfs and shared memory, which cannot be dropped.
         notes.add(MEMINFO, "has no MemAvailable: taken as MemFree + Cached - Shmem");
         let part = |key| field(text, key).unwrap_or(0);
         part("MemFree").saturating_add(part("Cached").saturating_sub(part("Shmem")))
@@ -84,15 +84,16 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
 
 /// The limits set by `ulimit`, minus the process's current use.
 ///
-/// They are read as text instead of by `getrlimit`, so that tests can write them; the numbers are the same. The kernel
-/// counts all mappings against the address space, and private writable ones against the data segment (setrlimit(2)).
+/// The limits are read as text and not by `getrlimit`, so that tests can write them; the numbers are the same. The
+/// kernel counts all mappings against the address space, and private writable mappings also against the data segment
+/// (setrlimit(2)).
 fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(limits) = tree.read("/proc/self/limits", notes) else {
         return Vec::new();
     };
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let bound = |row: &str, used, limit: fn(u64) -> HostLimit| {
-        // The soft limit, in the row's unit; not a number if unlimited.
+        // The soft limit comes first, in the row's unit. It is not a number if there is no limit.
         let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
         let bytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
         let available = bytes.saturating_sub(field(&status, used).unwrap_or(0));
@@ -105,11 +106,11 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     bounds.into_iter().flatten().collect()
 }
 
-/// The memory left on the nodes that this process may use; `None` if it may use all nodes.
+/// The memory that is left on the nodes that this process may use; `None` if the process may use all nodes.
 ///
-/// The kernel takes memory only from the nodes of the process's cpuset, and kills the process when they are full
-/// (cpuset(7), `cpuset.mems`). A node does not report its available memory; free memory and droppable page cache count
-/// instead.
+/// The kernel takes memory only from the nodes of the process's cpuset, and kills the process when these nodes are full
+/// (cpuset(7), `cpuset.mems`). A node does not report its available memory, so its free memory and its droppable page
+/// cache are added up.
 fn memory_nodes(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Option<Bound> {
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let files: [&[&str]; 2] = [&["cpuset.effective_mems", "cpuset.mems"], &["cpuset.mems.effective", "cpuset.mems"]];
@@ -149,11 +150,11 @@ fn is_listed(list: &str, number: u32) -> bool {
     list.trim().split(',').filter_map(range).any(|range| range.contains(&number))
 }
 
-/// The number of physical cores that are online, and the number of cores to compute with.
+/// The number of physical cores that are online, and the number of cores for computing.
 ///
 /// Each (package, cluster, core) counts once, because threads share a core, and ARM's clusters number their cores from
-/// 0. A core to compute with must be in the process's affinity and in the cpuset of every group around it. On an Intel
-/// processor with two kinds of cores, only performance cores count, as in llama.cpp's tools
+/// 0. A core for computing must be in the process's affinity and in the cpuset of every group around the process. On an
+/// Intel processor with two kinds of cores, only performance cores count, as in llama.cpp's tools
 /// (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let status = tree.read(STATUS, notes).unwrap_or_default();
@@ -218,7 +219,7 @@ fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
     numbered(tree, "/sys/devices/system/cpu", "cpu")
 }
 
-/// The numbers and paths of a folder's entries whose names are `name` and a number.
+/// The entries of a folder whose names consist of `name` and a number: their numbers and paths.
 fn numbered(tree: Tree<'_>, folder: &str, name: &str) -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir(tree.locate(folder)) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The host: its memory, and the limit that applies to this process.
+//! The host: its memory and processors, and the limits that apply to this process.
 
 use std::fmt;
 use std::path::Path;
@@ -23,7 +23,7 @@ mod other;
 pub use cpu_limit::CpuLimit;
 pub use cpu_watch::CpuWatch;
 
-/// The computer's main memory and processors, as far as this process may use them.
+/// The main memory and the processors of the computer, as far as this process may use them.
 ///
 /// Swap does not count: weights in swap are read back for every token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,23 +43,24 @@ pub struct Host {
     /// The processor's name, if reported: `AMD Ryzen 9 7950X 16-Core Processor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
-    /// Physical cores, without hyper-threads, if reported.
+    /// The number of physical cores, without hyper-threads, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores to compute with, if reported: those that this process may run on (`taskset`, a container's
-    /// cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores, only
-    /// performance cores count: all threads wait for each other after every operation, so one efficiency core would
-    /// delay the rest.
+    /// The number of physical cores for computing, if reported: the cores on which this process may run (`taskset`, a
+    /// container's cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores,
+    /// only performance cores count: all threads wait for each other after every operation, so one efficiency core
+    /// would delay the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// The limit on processor time, if a control group around this process has one (a container started with `--cpus`,
-    /// a batch job). Threads beyond the limit wait for each other.
+    /// a batch job). If there are more threads than the limit keeps busy, threads wait for each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<CpuLimit>,
-    /// The memory's read bandwidth with all cores together, if stated.
+    /// The read bandwidth of the memory if all cores read, if stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// The read rate of the model's disk, if measured or stated. It matters for a model that does not fit in memory.
+    /// The read rate of the model's disk, if measured or stated. The rate matters for a model that does not fit in
+    /// memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskRate>,
     /// Rates of ggml's operations on the processor, if measured.
@@ -73,11 +74,11 @@ pub struct Host {
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
-    /// A stated number: a hypothetical machine.
+    /// A stated number, for a hypothetical machine.
     #[default]
     #[error("as stated")]
     Stated,
-    /// The system's available memory; no limit on the process is tighter.
+    /// The system's available memory, because no limit on the process is tighter.
     #[error("what the system has available")]
     System,
     /// A control group around the process (a container, a systemd slice, a batch job). Other processes of the group may
@@ -100,7 +101,7 @@ pub enum HostLimit {
 }
 
 impl HostLimit {
-    /// Bytes that the limit allows this process in total, including those in use; `None` if no limit is below the
+    /// Bytes that the limit allows this process in total, including bytes in use; `None` if no limit is lower than the
     /// physical memory.
     pub const fn bytes(&self) -> Option<u64> {
         match self {
@@ -116,9 +117,9 @@ impl HostLimit {
 impl Host {
     /// This computer, with notes on sources that could not be read.
     ///
-    /// On Linux this is [`detect_under`](Self::detect_under) the real root. On other systems the `sysinfo` crate
-    /// reports memory and processors, and limits on the process are unknown; that code compiles for Windows and macOS
-    /// but has not been run there.
+    /// On Linux, this is [`detect_under`](Self::detect_under) with the real root. On other systems the `sysinfo` crate
+    /// reports memory and processors, and limits on the process are unknown; the code for other systems compiles for
+    /// Windows and macOS, but has not been run there.
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
         return Self::detect_under(Path::new("/"));
@@ -134,8 +135,8 @@ impl Host {
         return other::detect().0;
     }
 
-    /// The processors of this computer that this process may use now: its cores and the limit on their time. The memory
-    /// is 0.
+    /// The processors that this process may use now: cores, and the limit on processor time. The memory of the returned
+    /// host is 0.
     pub fn detect_processors() -> Self {
         #[cfg(target_os = "linux")]
         return linux::processors_under(Tree(Path::new("/")), &mut Notes::default());
@@ -146,9 +147,10 @@ impl Host {
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on sources that could not be read.
     ///
     /// The available memory is that of `/proc/meminfo`, limited by the memory limits of all control groups around the
-    /// process (both versions, from its own group to the top of the mounted hierarchy), by its memory nodes, and by its
-    /// limits on address space and data segment. Page cache that can be dropped counts as free everywhere. The groups
-    /// also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
+    /// process (both versions, from the process's own group to the top of the mounted hierarchy), by the process's
+    /// memory nodes, and by its limits on address space and data segment. Page cache that can be dropped counts as free
+    /// everywhere. The groups also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number
+    /// (`cpuset`).
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
         let host = linux::detect_under(Tree(root), &mut notes);
@@ -160,11 +162,11 @@ impl Host {
         Self { total, available: total, system_available: total, ..Self::default() }
     }
 
-    /// A hypothetical computer by its processor or common name, with `total` bytes: `Ryzen 9 7950X`, `M3 Max`, `EPYC
-    /// 9654`, `DGX Spark`, `Strix Halo`.
+    /// A hypothetical computer with `total` bytes, found by the name of its processor or its common name: `Ryzen 9
+    /// 7950X`, `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`.
     ///
-    /// It has the processor's cores and the memory that its maker specifies, with a module in each channel;
-    /// [`memory`](Self::memory) computes other bandwidths.
+    /// The host has the processor's cores and the memory that the processor's maker specifies, with a module in each
+    /// channel. [`memory`](Self::memory) computes the bandwidths of other memories.
     ///
     /// ```
     /// use autoplace_planner::machine::{Host, bytes::gib};
@@ -191,7 +193,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`ParseError`] for any other text; it explains the notation.
+    /// [`ParseError`] for any other text. The message explains the notation.
     pub fn memory(notation: &str) -> Result<Bandwidth, ParseError> {
         catalogue::memory(notation)
     }
@@ -203,14 +205,14 @@ impl Host {
         self
     }
 
-    /// Bytes that this process could take if no other program used memory: the physical memory, or the limit that
-    /// decides `available` if that is lower.
+    /// Bytes that this process could take if no other program used memory: the physical memory or, if it is lower, the
+    /// limit that decides `available`.
     pub fn usable_total(&self) -> u64 {
         self.limit.bytes().map_or(self.total, |bytes| bytes.min(self.total))
     }
 
-    /// Threads to compute with: one for each usable core, but no more than the limit on their time keeps busy. `None`
-    /// if the system does not report its cores.
+    /// The number of threads for computing: one for each usable core, but no more than the limit on processor time
+    /// keeps busy. `None` if the system does not report its cores.
     ///
     /// A fractional limit is rounded up: with one and a half cores, two threads are faster than one.
     pub fn compute_threads(&self) -> Option<u32> {
@@ -224,8 +226,8 @@ impl Host {
         self.cpu_limit.as_ref().map_or(1.0, |limit| (limit.cpus() / f64::from(threads.max(1))).min(1.0))
     }
 
-    /// Whether the Linux that `{root}/proc` describes runs inside Windows (WSL 1 or 2). Microsoft's kernels say so in
-    /// their version and, unless somebody else built them, in their release.
+    /// Whether the Linux that `{root}/proc` describes runs inside Windows (WSL 1 or 2). The version of Microsoft's
+    /// kernels shows this, and so does the release, unless somebody else built the kernel.
     pub(super) fn is_wsl(root: &Path) -> bool {
         let tree = Tree(root);
         let says_so = |file| {
@@ -259,14 +261,16 @@ impl Host {
         self
     }
 
-    /// The size, in bytes, of a buffer that exceeds this computer's caches: repeated reads of it hardly hit them.
+    /// The size, in bytes, of a buffer that is so much larger than this computer's caches that repeated reads of the
+    /// buffer hardly hit the caches.
     pub fn beyond_caches() -> u64 {
-        // Unreported caches (on systems other than Linux) count as large.
+        // If the system does not report its caches (systems other than Linux), they count as large.
         buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
-/// Four times the caches, within 64 MiB and 1 GiB, but always at least twice the caches.
+/// Four times the size of the caches, limited to the range from 64 MiB to 1 GiB, but always at least twice the size of
+/// the caches.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))

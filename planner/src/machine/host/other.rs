@@ -1,4 +1,5 @@
-//! Windows, macOS and other systems, by the `sysinfo` crate. This code is compiled for them but has not been run there.
+//! The host under Windows, macOS and other systems, as the `sysinfo` crate reports it. This code compiles for these
+//! systems, but has not been run there.
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 

@@ -1,7 +1,7 @@
-//! NVIDIA's driver library kept open, for repeated queries of the same cards.
+//! NVIDIA's driver library, which stays open for repeated queries of the same cards.
 //!
-//! Opening the library takes tens of milliseconds, a query tens of microseconds. No query opens a CUDA context or waits
-//! for the card's computations.
+//! Opening the library takes tens of milliseconds; a query takes tens of microseconds. No query opens a CUDA context or
+//! waits for the card's computations.
 
 use std::fmt;
 use std::path::Path;
@@ -45,12 +45,12 @@ pub struct CardProcesses {
     /// Whether this process is among them. In a container the driver may list this process under an id that the process
     /// does not know.
     pub knows_us: bool,
-    /// The other programs, the largest holder first.
+    /// The other programs; the program with the most memory comes first.
     pub others: Vec<GpuProcess>,
 }
 
 impl Driver {
-    /// Opens the library at this path or the system's; `None` if there is no working library.
+    /// Opens the library at this path, or else the system's library; `None` if there is no working library.
     pub fn open(library: Option<&Path>) -> Option<Self> {
         let log = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
         let nvml = super::open(library)
@@ -65,7 +65,7 @@ impl Driver {
         Some(Self { nvml, cards })
     }
 
-    /// The state of the card at this address; all `None` if there is no such card.
+    /// The state of the card at this address. All fields are `None` if there is no such card.
     pub fn state(&self, card: PciId) -> CardState {
         let Some(device) = self.device(card) else {
             return CardState::default();
@@ -82,7 +82,7 @@ impl Driver {
     /// The programs that have opened the card at this address. `None` if the driver does not report them, and for a
     /// card in MIG mode, whose list covers all its slices.
     ///
-    /// This query takes longer than the others, because it asks for the name of each process.
+    /// This query takes longer than the other queries, because it asks for the name of each process.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
         if is_divided(&device) { None } else { others_and_us(&self.nvml, &device) }
@@ -106,7 +106,7 @@ fn throttle(device: &Device<'_>) -> Option<Vec<ThrottleReason>> {
     ];
     let held = reasons.into_iter().filter(|(bit, _)| bits.contains(*bit));
     let mut held: Vec<ThrottleReason> = held.map(|(_, reason)| reason).collect();
-    // The driver reports a hardware slowdown beside its cause.
+    // The driver reports a hardware slowdown in addition to its cause.
     if held.contains(&Overheating) || held.contains(&PowerBrake) {
         held.retain(|reason| *reason != Hardware);
     }

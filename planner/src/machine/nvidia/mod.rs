@@ -1,14 +1,14 @@
 //! NVIDIA's driver library (NVML): every card with its PCI address and memory, without opening a CUDA context.
 //!
-//! A library flows in; the cards that it lists, and notes on missing reports, flow out. A missing library gives no
-//! cards and no note, because most machines have none. A library without a driver, or a card that does not answer,
-//! gives a note.
+//! A library flows in. The cards that it lists flow out, with notes on missing reports. A missing library gives no
+//! cards and no note, because most machines have no NVIDIA driver. A library without a driver, or a card that does not
+//! answer, gives a note.
 //!
 //! Values that a card need not report (clock, link, MIG slices, processes) are `None` without a note: virtual machines,
 //! WSL and older drivers leave some of them out.
 //!
 //! Memory is read with NVML's second query (driver 510 and later), which reports the driver's own bytes separately.
-//! Under an older driver, detection reads the memory once from `nvidia-smi` (`smi.rs`).
+//! With an older driver, detection reads the memory once from `nvidia-smi` (`smi.rs`).
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -36,17 +36,17 @@ pub use driver::{CardProcesses, CardState, Driver};
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
-/// The longest program name that is requested, in bytes; NVML truncates longer ones.
+/// The longest program name that is requested, in bytes; NVML truncates longer names.
 const MAX_NAME_BYTES: usize = 1024;
 
 /// A card as NVIDIA's driver describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// The card without ggml. Its memory is NVML's figure, or that of `nvidia-smi` with a driver before 510; without
-    /// either, ggml's figure applies. Its peak bandwidth follows from clock and bus width, and its link is that of card
-    /// and system together. The card is integrated if the driver states that it cannot count its memory (instead of
-    /// failing), as for chips such as GB10.
+    /// The card, described without ggml. Its memory is NVML's figure or, with a driver before 510, the figure of
+    /// `nvidia-smi`. Without either of them, ggml's figure applies. The peak bandwidth follows from clock and bus
+    /// width. The link is what card and system together allow. The card is integrated if the driver does not fail but
+    /// states that it cannot count the memory, as for chips such as GB10.
     pub gpu: Gpu,
     /// The card's permanent id: `GPU-8932f937-...`.
     pub uuid: Option<String>,
@@ -60,7 +60,7 @@ pub struct NvidiaGpu {
 }
 
 /// Queries the NVML library at this path, or else the system's (`libnvidia-ml.so.1`, or `nvml.dll` in Windows' system
-/// folder). Returns the cards in NVML's order, by PCI address, with notes on skipped cards and missing figures.
+/// folder). Returns the cards in NVML's order, which is by PCI address, and notes on skipped cards and missing figures.
 pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     let mut notes = Notes::default();
     let mut gpus = Vec::new();
@@ -88,7 +88,8 @@ fn lacks_memory_query(nvml: &Nvml) -> bool {
     nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_err()
 }
 
-/// Asks `nvidia-smi` for the memory of the cards: the program beside a named library, or else the system's.
+/// Asks `nvidia-smi` for the memory of the cards. If a library was named, the program in the library's folder is asked,
+/// otherwise the system's.
 fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes) {
     let folder = library.and_then(Path::parent).map(Path::to_owned).or_else(system_folder);
     let memory = smi::memory(folder.as_deref());
@@ -113,15 +114,15 @@ fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes
     }
 }
 
-/// Windows' own folder. Without the folder, Windows would also look for the library beside the program and in the
-/// current folder.
+/// Windows' own folder. If the library were named without this folder, Windows would also look for it in the program's
+/// folder and in the current folder.
 fn system_folder() -> Option<PathBuf> {
     let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
     cfg!(windows).then(|| Path::new(&windows()).join("System32"))
 }
 
-/// Opens the library at this path or the system's. The error has the reason; `Err(None)` means that the system has no
-/// library.
+/// Opens the library at this path, or else the system's library. The error contains the reason; `Err(None)` means that
+/// the system has no library.
 fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     let mut builder = Nvml::builder();
     let system = system_folder().map(|folder| folder.join("nvml.dll"));
@@ -133,7 +134,8 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
         error => Some(format!("does not start: {error}")),
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
-        // nvml-wrapper shuts NVML down on drop, and panics if it cannot. Never shutting it down is better.
+        // When it is dropped, nvml-wrapper shuts NVML down, and panics if this fails. It is better never to shut NVML
+        // down.
         std::mem::forget(nvml);
         let problem = "is not a complete NVIDIA driver library: it has no nvmlShutdown";
         return Err(Some(problem.to_owned()));
@@ -160,7 +162,7 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
             note("is skipped", &"it fell off the bus");
             return None;
         }
-        // The driver is older than the query: nvidia-smi is asked.
+        // The driver is older than the query, so nvidia-smi is asked.
         Err(NvmlError::FailedToLoadSymbol(_)) => {}
         Err(error) => {
             note("does not report its memory", &error);
@@ -179,7 +181,7 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     Some(NvidiaGpu { gpu, uuid: answer("UUID", device.uuid()), mig, slices, hidden: false })
 }
 
-/// The memory by `nvmlDeviceGetMemoryInfo_v2`.
+/// The memory that `nvmlDeviceGetMemoryInfo_v2` reports.
 fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
     let memory = device.memory_info()?;
     Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))
@@ -187,8 +189,8 @@ fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
 
 /// The peak memory bandwidth in bytes per second, from the clock in MHz and the bus width in bits.
 ///
-/// Every kind of memory counts as two transfers per clock: NVML's clock is half of the data rate per pin, whatever the
-/// memory does internally. This matches the data sheets for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e within 2
+/// Every kind of memory counts as two transfers per clock: NVML's clock is half of the data rate per pin, however the
+/// memory works internally. This matches the data sheets for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e within 2
 /// %, by the maximum clocks that `nvidia-smi -q` shows for six cards (an H200's 4.9 TB/s are rounded down to 4.8).
 fn bandwidth(device: &Device<'_>) -> Option<u64> {
     let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
@@ -230,8 +232,8 @@ fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
     Some(slices.collect())
 }
 
-/// The other programs on the card with a compute or graphics context, the largest holder first, and whether this
-/// program is among them. `None` if neither list is available.
+/// The other programs that have a compute or graphics context on the card, the program with the most memory first, and
+/// whether this program is in the driver's list. `None` if neither list is available.
 fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<CardProcesses> {
     let compute = answer("compute processes", device.running_compute_processes());
     let graphics = answer("graphics processes", device.running_graphics_processes());

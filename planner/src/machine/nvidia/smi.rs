@@ -1,6 +1,6 @@
 //! The memory of cards whose driver lacks NVML's second memory query. These are drivers before 510, such as the last
-//! ones for Kepler cards. They have the first query, which `nvml-wrapper` does not support, but `nvidia-smi`, which
-//! comes with each driver, does.
+//! ones for Kepler cards. Such drivers have only NVML's first memory query, which `nvml-wrapper` does not support. But
+//! `nvidia-smi`, which comes with each driver, supports it.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The memory of each card by its address, in whole MiB; empty if the program does not run or does not end in time.
 ///
-/// `folder`: the folder of the program; `None` searches as the system does.
+/// `folder` is the folder of the program. With `None`, the program is searched for as the system does.
 pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     let mut command = Command::new(program(folder));
     command.args(["--query-gpu=pci.bus_id,memory.total,memory.free", "--format=csv,noheader,nounits"]);
@@ -28,7 +28,7 @@ pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     read(&answer.unwrap_or_default())
 }
 
-/// The program's output. It has a line for each card, so it fits into a pipe.
+/// The program's output. It has only one line for each card, so it fits into the buffer of a pipe.
 fn answer(command: &mut Command, most: Duration) -> std::io::Result<String> {
     let mut program = command.spawn()?;
     let begin = Instant::now();

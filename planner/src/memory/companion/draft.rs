@@ -9,8 +9,8 @@ use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 use super::options::DraftOptions;
 
-/// Drafts that receive the main model's hidden states (common/speculative.cpp, `common_speculative_type`). Their
-/// contexts return more than logits.
+/// Architectures of drafts that receive the main model's hidden states (common/speculative.cpp,
+/// `common_speculative_type`). Their contexts return more than logits.
 const HEADS: &[&str] = &["eagle3", "dflash", "gemma4-assistant"];
 
 /// A draft, with the header for its vocabulary.
@@ -40,12 +40,12 @@ impl Draft {
         Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)?, options })
     }
 
-    /// The parameters of the draft's context beside the main model's (common/speculative.cpp,
+    /// The parameters of the draft's context, given those of the main model's context (common/speculative.cpp,
     /// `common_base_params_to_speculative` and `common_speculative_init_result`).
     pub(super) fn context(&self, main: &ContextParams) -> Result<ContextParams, Error> {
         let padded = main.sizes()?.n_ctx;
         Ok(ContextParams {
-            // `sizes` rejects a context that padding would push beyond 31 bits.
+            // If the padded number needs more than 31 bits, `sizes` rejects the context.
             n_ctx: u32::try_from(padded).unwrap_or(u32::MAX),
             n_outputs_max: main.n_seq_max,
             type_k: self.options.type_k.unwrap_or(KvType::F16),
@@ -65,16 +65,16 @@ impl Draft {
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
         let context = self.context(main)?;
-        // An estimate splits layers by free bytes, which must not all be 0. With one GPU there is nothing to split, and
-        // that GPU may be full.
+        // An estimate splits layers by free bytes, which must not all be 0. With one GPU there is nothing to split, but
+        // the GPU may be full, so it gets at least one byte.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
         let all = self.profile.full_offload();
         let layers = if gpus.is_empty() { 0 } else { self.options.n_gpu_layers.map_or(all, |layers| layers.min(all)) };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). The output buffer
-        // then also holds probabilities, tokens, candidates and their indices beside the returned logits
+        // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). In addition to the
+        // returned logits, the output buffer then contains probabilities, tokens, candidates and their indices
         // (llama-context.cpp, `output_reserve`).
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
         let sampled = n_vocab.saturating_mul(16).saturating_mul(context.n_seq_max.into());

@@ -2,8 +2,8 @@
 
 use crate::{gguf, memory, profile};
 
-/// The error for a file that cannot be loaded beside the main model, or whose memory is unknown. A header that was not
-/// read from a file has the name `<memory>` or `<builder>`.
+/// The error for a file that cannot be loaded together with the main model, or whose memory is unknown. A header that
+/// was not read from a file has the name `<memory>` or `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The message explains the fields.
@@ -23,8 +23,8 @@ pub enum Error {
     /// A key that llama.cpp requires is missing or 0.
     #[error("{file}: the key `{key}` is missing or 0")]
     Missing { file: String, key: String },
-    /// No bound of the file's memory is known. It is an encoder of images or sound or a decoder of speech, and we have
-    /// not read its graph; or it is a draft that computes with the main model's hidden states.
+    /// No bound of the file's memory is known. Either the file is an encoder of images or sound or a decoder of speech
+    /// whose graph we have not read, or it is a draft that computes with the main model's hidden states.
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
     /// The machine has no GPU with the name that was requested for a draft.

@@ -1,6 +1,6 @@
 //! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). If
-//! llama.cpp has counted the bytes, they are its numbers. Otherwise the weights are exact and the compute buffers are
-//! an upper bound.
+//! llama.cpp has counted the bytes, its numbers are used. Otherwise the bytes of the weights are exact, and those of
+//! the compute buffers are an upper bound.
 
 use std::num::Saturating;
 
@@ -13,7 +13,7 @@ use crate::profile::ModelProfile;
 use super::bytes::CompanionBytes;
 use super::error::{Error, file};
 
-/// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
+/// Image projectors whose encoder has blocks like those of `build_vit` (clip.cpp). The values come from clip.cpp's
 /// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
 /// patches per side of a token if the header states none, and whether the header's `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
@@ -28,7 +28,7 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("gemma4v", 1120, 3, false),
     ("qwen2vl_merger qwen2.5vl_merger qwen3vl_merger qwen2.5o ling3vl glm4v", 4096, 2, false),
     ("kimik25", 4096, 1, true),
-    // llama.cpp's limit is 62,500. The limit of a load is this one (autoplace, `load/mmproj.rs`).
+    // llama.cpp's limit is 62,500. Our loads set the limit stated here (autoplace, `load/mmproj.rs`).
     ("youtuvl", 4096, 2, false),
     ("hunyuanvl", 16384, 2, true),
 ];
@@ -36,11 +36,11 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
 /// Image projectors that cut an image into slices of many shapes.
 const SLICED: &str = "resampler minicpmv4_6";
 
-/// Pixels of a side of Step3-VL's tiles, beside which an image of `image_size` is encoded (mtmd-image.h,
+/// Pixels of a side of Step3-VL's tiles. In addition to the tiles, an image of `image_size` is encoded (mtmd-image.h,
 /// `default_image_crop_size`).
 const STEP3_TILE: u64 = 504;
 
-/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
+/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They read 30 seconds at once: 3000 frames of the
 /// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
 const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflamingo";
 
@@ -53,7 +53,7 @@ const SLACK: Saturating<u64> = Saturating(32 << 20);
 const NON_CAUSAL: &str = "gemma3 gemma4v gemma4uv sensenova_u1 deepseek4v";
 const CAUSAL_GEMMA4V: [u32; 2] = [1536, 2560];
 
-/// Head sizes whose attention every known GPU fuses, as clip.cpp's `warmup` tests it (ggml-cuda/fattn.cu,
+/// Head sizes for which every known GPU fuses attention, as clip.cpp's `warmup` tests (ggml-cuda/fattn.cu,
 /// `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m,
 /// `ggml_metal_device_supports_op`).
 const FUSED_HEADS: &[u64] = &[40, 64, 72, 80, 96, 112, 128, 256];
@@ -67,7 +67,7 @@ pub(super) struct Mmproj {
     pub(super) counted: Vec<Counted>,
 }
 
-/// llama.cpp's own count for a device.
+/// The bytes that llama.cpp itself has counted for a device.
 #[derive(Debug, Clone)]
 pub(super) struct Counted {
     /// ggml's name of the GPU; `None` for the host.
@@ -120,8 +120,8 @@ impl Mmproj {
         }
     }
 
-    /// Rows that the model must compute at once, if each row of an image attends to all others: those of the largest
-    /// image.
+    /// If each row of an image attends to all others, the model must compute all rows of an image at once. This is the
+    /// number of rows of the largest image.
     pub(super) fn rows_at_once(&self) -> Option<u32> {
         let of_images = |encoder: &&Encoder| encoder.is_non_causal;
         self.encoders.iter().filter(of_images).map(|encoder| encoder.rows(self.max_image_tokens)).max()
@@ -147,9 +147,9 @@ impl Mmproj {
         counted.map_or_else(|| self.bound(gpu, flash), |counted| counted.bytes)
     }
 
-    /// Exact weights, and an upper bound of the buffers for the largest image.
+    /// The exact bytes of the weights, and an upper bound of the buffers for the largest image.
     fn bound(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
-        // All weights go to one buffer type, never to a rearranging one (clip.cpp, `load_tensors`).
+        // All weights go to one buffer type, and never to one that rearranges weights (clip.cpp, `load_tensors`).
         let rules = gpu.map_or(BackendRules::HOST, |gpu| BackendRules::of_gpu(gpu).0);
         let weights =
             self.header.tensors().map(|tensor| Saturating(rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes())));
@@ -158,8 +158,8 @@ impl Mmproj {
         // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
         let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
-        // Buffers that are split into chunks have gaps, and the next scores do not fit into them (ggml-vulkan.cpp,
-        // `ggml_vk_get_device`).
+        // Buffers that are split into chunks have gaps, and the scores of the next block do not fit into these gaps
+        // (ggml-vulkan.cpp, `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };
         let (mut compute, mut inputs) = (Saturating(0), Saturating(0));
         for encoder in &self.encoders {
@@ -183,24 +183,24 @@ impl Mmproj {
     }
 }
 
-/// An encoder with its projector: its number of patches, and bytes for each.
+/// An encoder with its projector: the number of patches, and the bytes for each patch.
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` counts its
-    /// tokens and `merged` the patches of each.
+    /// Patches of the largest input if its size is fixed. If the size is free, `tokens` is the number of the input's
+    /// tokens, and `merged` is the number of patches in each token.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image in one computation.
+    /// The number of tiles of an image in one computation.
     batch: Saturating<u64>,
-    /// Bytes for each patch: `beside` for the picture and the projector's results; `attention` for queries, keys,
-    /// values and their results; `step` for a block's other steps; `widest` for the widest activation.
+    /// Bytes for each patch: `beside` counts the picture and the projector's results; `attention` counts queries, keys,
+    /// values and their results; `step` counts a block's other steps; `widest` counts the widest activation.
     beside: Saturating<u64>,
     attention: Saturating<u64>,
     step: Saturating<u64>,
     widest: Saturating<u64>,
-    /// Bytes for each pair of patches: attention scores and masks.
+    /// Bytes of attention scores and masks for each pair of patches.
     scores: Saturating<u64>,
     masks: Saturating<u64>,
     head: u64,
@@ -214,7 +214,7 @@ impl Encoder {
         let optional =
             |suffix: &str| Ok::<_, Error>(header.u32(&key(suffix))?.map(u64::from).filter(|&value| value > 0));
         let size = |suffix: &str| optional(suffix)?.ok_or_else(|| missing(header, &key(suffix)));
-        // In a file with several encoders each may name its own projector (clip.cpp, `load_hparams`).
+        // In a file with several encoders, each encoder may name a projector of its own (clip.cpp, `load_hparams`).
         let projector = match header.str("clip.projector_type")?.unwrap_or_default() {
             "" => header.str(&key("projector_type"))?.unwrap_or_default(),
             projector => projector,
@@ -234,10 +234,11 @@ impl Encoder {
                 // llama.cpp rounds each side up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = n(longest.unwrap_or(image).div_ceil(side).next_multiple_of(merge));
                 let square = if tokens == 0 { per_side * per_side } else { n(0) };
-                // The sides of a slice are rounded, which makes narrow ones larger (mtmd-image.cpp, `get_best_resize`).
+                // The sides of a slice are rounded, which makes narrow slices larger (mtmd-image.cpp,
+                // `get_best_resize`).
                 let square = if is_listed(SLICED, projector) { square * n(3) / n(2) } else { square };
                 let tokens = if stated.is_some() { 0 } else { tokens };
-                // A patch has three colours of two frames.
+                // A patch has three colours in each of two frames.
                 (n(6 * side) * n(side), square.max(n(stated.unwrap_or(0))), tokens, n(merge) * n(merge))
             }
             ("audio", _) if is_listed(WHISPER, projector) => (n(2 * size("num_mel_bins")?), n(1500), 0, n(0)),
@@ -271,10 +272,10 @@ impl Encoder {
             patches,
             tokens,
             merged,
-            // InternVL batches its tiles (models.h, `support_batch`; mtmd.cpp, `mtmd_context_params_default`,
-            // `batch_max_tokens`).
+            // InternVL's tiles are encoded in batches (models.h, `support_batch`; mtmd.cpp,
+            // `mtmd_context_params_default`, `batch_max_tokens`).
             batch: if projector == "internvl" { (n(1024) * per_token / patches).max(n(1)) } else { n(1) },
-            // The picture also occupies the buffer that it is copied from. At most four indices describe the order of
+            // The picture also occupies the buffer from which it is copied. At most four indices describe the order of
             // windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
             beside: n(4) * (n(2) * picture + projected / per_token + n(6)),
             attention: stream * n(17) / n(2),
@@ -288,26 +289,26 @@ impl Encoder {
         })
     }
 
-    /// Rows of the largest image.
+    /// The number of rows of the largest image.
     fn rows(&self, max_image_tokens: Option<u32>) -> u32 {
         let square = (self.patches / self.merged.max(Saturating(1))).0;
         let tokens = if self.tokens == 0 { square } else { max_image_tokens.map_or(self.tokens, u64::from) };
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to
-    /// each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+    /// The number of positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a
+    /// class token to each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
     fn positions(&self, max_image_tokens: Option<u32>) -> Saturating<u64> {
         let tokens = max_image_tokens.map_or(self.tokens, |limit| u64::from(limit).max(self.tokens.min(256)));
         (self.patches.max(self.merged * Saturating(tokens)) + Saturating(1)) * self.batch
     }
 
     /// Upper bounds of the encoder's buffers for its largest input: on the device that computes, and on the host, which
-    /// fills them. `scores` is the number of unfused score matrices held at once.
+    /// fills the inputs. `scores` is the number of unfused score matrices that exist at the same time.
     ///
     /// `benches/clip-buffers` compares this bound with clip.cpp's reservation, for images from 4 tokens to the largest
     /// and with the rules of CUDA, Vulkan, Metal and the CPU. llama.cpp warms up with a smaller image if a projector
-    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more for a larger one later.
+    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more when a larger image comes later.
     fn buffers(&self, max_image_tokens: Option<u32>, scores: u64) -> (Saturating<u64>, Saturating<u64>) {
         let (positions, scores) = (self.positions(max_image_tokens), Saturating(scores));
         let pairs = positions * positions / self.batch;

@@ -18,16 +18,17 @@ pub struct DraftOptions {
     pub type_k: Option<KvType>,
     /// Type of the draft's values. Default: `F16`.
     pub type_v: Option<KvType>,
-    /// Number of the draft's layers on its GPU, counted from the output layer on. A number above that of the draft's
-    /// layers means all; 0 means the host. Default: all, or the host if no GPU has room for all.
+    /// Number of the draft's layers on its GPU, counted from the output layer on. A number larger than the number of
+    /// the draft's layers means all layers; 0 means the host. Default: all layers, or the host if no GPU has room for
+    /// all of them.
     pub n_gpu_layers: Option<u32>,
     /// The GPU of the draft, by a name for [`Machine::gpu_named`](crate::machine::Machine::gpu_named), or
-    /// [`HOST`](Self::HOST). Default: the device where the draft costs the main model least.
+    /// [`HOST`](Self::HOST). Default: the device on which the draft slows the main model down least.
     pub device: Option<String>,
 }
 
 impl DraftOptions {
-    /// The [`device`](Self::device) of a draft on the host, in llama.cpp's word.
+    /// The value of [`device`](Self::device) for a draft on the host; the word is llama.cpp's.
     pub const HOST: &str = "none";
 
     /// Whether these options keep the draft on the host.

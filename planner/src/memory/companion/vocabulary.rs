@@ -1,4 +1,4 @@
-//! Whether a draft and the main model have the same vocabulary, as far as the headers say.
+//! Compares the vocabularies of a draft and the main model, as far as the headers describe them.
 
 use crate::gguf::{self, Header};
 
@@ -10,9 +10,10 @@ const MAX_SIZE_DIFFERENCE: u64 = 128;
 /// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): earlier tokens may differ.
 const FIRST_COMPARED: usize = 5;
 
-/// Checks that both headers have the same tokenizer, vocabularies of similar size, the same texts of tokens, and the
-/// same tokens added before and after a text. Facts that a header does not state are not compared. llama.cpp checks the
-/// same with its defaults for missing keys (common/speculative.cpp, `common_speculative_are_compatible`).
+/// Checks that both headers have the same tokenizer, vocabularies of similar size, the same texts for the tokens, and
+/// the same tokens that are added before and after a text. Facts that a header does not state are not compared.
+/// llama.cpp checks the same with its defaults for missing keys (common/speculative.cpp,
+/// `common_speculative_are_compatible`).
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let differs = |what: &str, of_draft: String, of_main: String| {
         Err(Error::Vocabulary { draft: file(draft), main: file(main), what: what.to_owned(), of_draft, of_main })
@@ -47,7 +48,7 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tokens of the vocabulary; without one, the number in `vocab_size`.
+/// The number of tokens of the vocabulary; in a header without a vocabulary, the number in `vocab_size`.
 fn size(header: &Header) -> Result<u64, gguf::Error> {
     match header.array("tokenizer.ggml.tokens")? {
         Some(tokens) => Ok(tokens.len()),
@@ -55,7 +56,7 @@ fn size(header: &Header) -> Result<u64, gguf::Error> {
     }
 }
 
-/// The token added before or after a text, or "not added"; `None` if the header does not say.
+/// The token that is added before or after a text, or "not added"; `None` if the header does not state it.
 fn added(header: &Header, name: &str) -> Result<Option<String>, gguf::Error> {
     let is_added = header.bool(&format!("tokenizer.ggml.add_{name}_token"))?;
     let id = header.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -75,7 +76,7 @@ mod tests {
     use super::{Error, compatible};
     use crate::gguf::Builder;
 
-    /// Tokens `t0`, `t1`, ..., one of them with another text.
+    /// A vocabulary of the tokens `t0`, `t1` and so on, one of which may have another text.
     fn vocabulary(model: &str, n: usize, other: Option<usize>) -> Builder {
         let token = |id| if Some(id) == other { "other".to_owned() } else { format!("t{id}") };
         let tokens: Vec<String> = (0..n).map(token).collect();

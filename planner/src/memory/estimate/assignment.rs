@@ -1,4 +1,4 @@
-//! The assignment of layers to devices: llama.cpp's own (llama-model.cpp, `load_tensors`), in the same 32-bit
+//! The assignment of layers to devices, by llama.cpp's rule (llama-model.cpp, `load_tensors`) and in the same 32-bit
 //! arithmetic.
 
 use serde::{Deserialize, Serialize};
@@ -28,8 +28,8 @@ pub struct Assignment {
 impl Assignment {
     /// Assigns `n_layer` blocks and the output layer as llama.cpp does.
     ///
-    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` or more is everything. `points`
-    /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
+    /// `n_gpu_layers` counts the layers from the end: 1 means only the output layer, `n_layer + 1` or more means all
+    /// layers. `points` are the [`split_points`] of the GPUs; without GPUs everything is on the host.
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
         let first = all.saturating_sub(n_gpu_layers);
@@ -43,16 +43,17 @@ impl Assignment {
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
             // The last point is 1 up to rounding, and a share is below 1. If rounding puts the share at or above the
-            // last point, llama.cpp throws (`devices.at`). A single GPU's point is exactly 1.
+            // last point, llama.cpp throws (`devices.at`). With a single GPU this cannot happen, because its point is
+            // exactly 1.
             Place::Gpu(gpu.min(points.len() - 1))
         };
         Self { blocks: (0..n_layer).map(place).collect(), output: place(n_layer) }
     }
 
-    /// Assigns the last layers to GPUs, `counts[i]` of them to GPU `i`: the result of
-    /// [`Split::by_counts`](crate::memory::Split::by_counts) in llama.cpp.
+    /// Assigns the last layers to GPUs, `counts[i]` of them to GPU `i`. llama.cpp makes the same assignment with
+    /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
-    /// Counts beyond the number of layers are cut off at the end.
+    /// If the counts add up to more than the number of layers, the last counts are cut.
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
         let counts = counts.iter().map(|&count| count as usize);
@@ -70,11 +71,12 @@ impl Assignment {
     }
 }
 
-/// `llama_max_devices()`: llama.cpp reads no further proportions.
+/// `llama_max_devices()`: llama.cpp reads at most this many proportions.
 const MAX_DEVICES: usize = 16;
 
-/// The proportions that llama.cpp uses for `n_gpus` GPUs: missing ones are 0, surplus ones are ignored. `None` if all
-/// are 0: llama.cpp then splits by free bytes (llama-model.cpp, `load_tensors`).
+/// The proportions that llama.cpp uses for `n_gpus` GPUs. Missing proportions are 0, and surplus proportions are
+/// ignored. `None` if all proportions are 0, because llama.cpp then splits by free bytes (llama-model.cpp,
+/// `load_tensors`).
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
     let bad = |index: usize, limit| Error::TensorSplit { index, value: tensor_split[index].to_string(), limit };
     if tensor_split.len() > MAX_DEVICES {
@@ -127,7 +129,7 @@ mod tests {
     fn proportions_are_fitted_to_the_gpus_and_invalid_ones_are_named_in_an_error() {
         let taken = |given: &[f32]| proportions(given, 2).unwrap();
         assert_eq!((taken(&[1.0, 2.0, 3.0]), taken(&[1.0])), (Some(vec![1.0, 2.0]), Some(vec![1.0, 0.0])));
-        // The free bytes decide.
+        // Without proportions, the free bytes decide.
         assert_eq!((taken(&[]), taken(&[0.0, 0.0, 5.0])), (None, None));
         assert_eq!(split_points(&[0.0, 0.0]), Ok(vec![0.5, 1.0]));
         let error = split_points(&[f32::MAX, f32::MAX]).unwrap_err().to_string();
@@ -151,7 +153,8 @@ mod tests {
             n_layer in 1u32..=512,
             cuts in prop::collection::vec(0u32..=513, 0..16),
         ) {
-            // Divides the layers at random into the host's part and up to 15 GPUs' parts; some parts may be empty.
+            // Divides the layers at random into a part for the host and parts for up to 15 GPUs. Some parts may be
+            // empty.
             let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
             cuts.sort_unstable();
             let mut counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -160,7 +163,7 @@ mod tests {
             let wanted = Assignment::by_counts(n_layer, &counts);
             let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
                 Some(parts) => split_points(&parts).unwrap(),
-                // A single GPU has no proportions, nor do several GPUs without layers.
+                // There are no proportions for a single GPU, and none for several GPUs without layers.
                 None => {
                     prop_assert!(counts.len() == 1 || split.n_gpu_layers == 0);
                     vec![1.0]

@@ -5,14 +5,14 @@ use crate::profile::{BlockState, Rows};
 
 use super::Place;
 
-/// The stored bytes of one device, and the facts that its compute buffer depends on.
+/// The stored bytes of one device, and the facts on which its compute buffer depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) weights: u64,
     pub(super) kv: u64,
     /// The largest matrices on the device.
     pub(super) largest: Largest,
-    /// The kinds of caches that its blocks have, on whatever device the caches are.
+    /// The kinds of caches that the device's blocks have, even if the caches are on another device.
     pub(super) held: CacheKinds,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Cost {
     pub(super) host: Share,
     /// Whether overrides put weights on GPUs, or the output matrix on the host.
     pub(super) weights_moved: bool,
-    /// Elements of the keys and of the values of the largest block.
+    /// The numbers of elements in the keys and in the values of the block with the largest cache.
     pub(super) largest_elements: (u64, u64),
     /// Bytes of the largest cache on the host.
     pub(super) largest_on_host: u64,
@@ -45,7 +45,7 @@ impl Cost {
     }
 }
 
-/// The kinds of caches that some blocks have.
+/// The kinds of caches that a set of blocks has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CacheKinds {
     /// A cache of every token, or a state.
@@ -60,7 +60,7 @@ impl CacheKinds {
         Self { full: !windowed && !block.kept.is_empty(), windowed }
     }
 
-    /// The kinds of caches that either has.
+    /// The kinds of caches that at least one of the two sets has.
     pub(super) const fn and(self, other: Self) -> Self {
         Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
     }
@@ -73,7 +73,7 @@ pub(super) struct Largest {
     pub(super) up: u64,
     /// Last matrix of a feed-forward step.
     pub(super) down: u64,
-    /// Matrices of attention and others.
+    /// Matrices of attention, and all other matrices.
     pub(super) other: u64,
     /// The output matrix.
     pub(super) output: u64,

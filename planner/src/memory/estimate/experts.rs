@@ -1,5 +1,5 @@
-//! The cache of experts on GPUs (`moe_cache_size`): which experts it can hold, how many of them, and its bytes. The
-//! arithmetic is that of the constructor in llama-moe-cache.cpp.
+//! The cache of experts on GPUs (`moe_cache_size`): which experts it can cache, how many of them at once, and how many
+//! bytes it needs. The arithmetic is that of the constructor in llama-moe-cache.cpp.
 //!
 //! Layers on the same GPU whose experts have the same types and shapes share their slots. A slot holds one expert of
 //! one layer: a part of each of the layer's expert tensors.
@@ -25,7 +25,7 @@ struct ExpertTensor {
     each: u64,
 }
 
-/// The expert tensors of a block, if all of them lie in plain memory of the host; otherwise empty.
+/// The expert tensors of a block, if all of them are in plain memory of the host; otherwise empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostExperts {
     tensors: [Option<ExpertTensor>; TENSORS.len()],
@@ -44,7 +44,7 @@ impl HostExperts {
         self.bytes = self.bytes.saturating_add(weight.bytes);
     }
 
-    /// Empties a block if some of its experts lie elsewhere.
+    /// Empties a block if some of its experts are elsewhere.
     pub(super) fn finish(&mut self) {
         if self.is_elsewhere {
             *self = Self::default();
@@ -55,13 +55,13 @@ impl HostExperts {
         self.bytes == 0
     }
 
-    /// Experts of the block.
+    /// The number of experts in the block.
     fn count(&self) -> u64 {
         self.tensors.iter().flatten().next().map_or(0, |tensor| tensor.shape[2])
     }
 
     /// Bytes of this many slots by the rules of a backend, which may pad the last row of a tensor. llama.cpp ignores
-    /// that padding when it chooses the number of slots, and in a load without data.
+    /// the padding when it chooses the number of slots, and also in a load without data.
     fn allocated(&self, slots: u64, rules: &BackendRules) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
             let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
@@ -70,7 +70,7 @@ impl HostExperts {
         self.tensors.iter().flatten().map(tensor).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of this many slots. One more is allocated, because kernels may read past the last expert.
+    /// Bytes of this many slots and one more, because kernels may read past the last expert.
     fn slots(&self, slots: u64, alignment: u64) -> u64 {
         let tensor = |tensor: &ExpertTensor| {
             let bytes = tensor.each.saturating_mul(slots.saturating_add(1));
@@ -100,7 +100,7 @@ pub struct ExpertCache {
     pub host: u64,
     /// Bytes of the experts on the host that the cache could hold.
     pub experts: u64,
-    /// The share of those experts that the cache holds at once, 0 to 1.
+    /// The share of these experts that the cache holds at once, 0 to 1.
     pub share: f64,
     /// The number of experts that the cache holds at once over all GPUs. An expert belongs to one layer.
     pub slots: u64,
@@ -129,7 +129,7 @@ impl ExpertCache {
         let mut cache = Self { gpus: vec![0; n_gpus], padding: vec![0; n_gpus], ..Self::default() };
         let bytes_of =
             |gpu: usize| groups.iter().filter(|group| group.gpu == gpu).map(|group| group.bytes).sum::<u64>();
-        // The proportions of a plan are the layers of each GPU.
+        // The proportions in a plan are the numbers of layers on each GPU.
         let layers_on = |gpu: usize| assignment.layers().filter(|place| *place == Place::Gpu(gpu)).count() as f64;
         let split = |gpu: usize| if n_gpus == 1 { 1.0 } else { layers_on(gpu) };
         let all: f64 = (0..n_gpus).filter(|&gpu| bytes_of(gpu) > 0).map(split).sum();
@@ -142,7 +142,7 @@ impl ExpertCache {
             let part = split(group.gpu) / all * group.bytes as f64 / of_gpu;
             cache.least = cache.least.max((needed as f64 / part).ceil() as u64);
             cache.experts = cache.experts.saturating_add(group.bytes);
-            // The operations are in the order of llama.cpp's own arithmetic.
+            // The order of the operations is llama.cpp's, so that rounding gives the same result.
             let budget = (size as f64 * split(group.gpu) / all * group.bytes as f64 / of_gpu) as u64;
             let most = group.layers.saturating_mul(group.experts.count());
             let slots = most_slots(group.experts, most, budget, alignment);

@@ -1,5 +1,5 @@
-//! The buffer type of each weight on the host. It changes the bytes only for a tied embedding, which is stored twice if
-//! its two uses choose different types. It also decides which weights are mapped.
+//! The buffer type of each weight on the host. The buffer type changes the bytes only for a tied embedding, which is
+//! stored twice if its two uses get different buffer types. The buffer type also decides which weights are mapped.
 
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
@@ -9,8 +9,8 @@ use crate::profile::{Group, Weight};
 
 use super::weights::StoredWeight;
 
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes large batches with them. If
-/// not, the CPU may repack them and then computes with them itself (ggml-backend.cpp,
+/// Whether the host's weights lie in memory that a GPU has pinned. If it is pinned, the GPU computes large batches with
+/// these weights. If not, the CPU may repack the weights, and then computes with them itself (ggml-backend.cpp,
 /// `ggml_backend_sched_backend_id_from_cur`; llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
@@ -23,8 +23,8 @@ pub(super) enum Pinned {
 
 impl Pinned {
     /// The kind of pinned memory with these GPUs: the first GPU that offers pinned memory decides (llama-model.cpp,
-    /// `make_cpu_buft_list`). A GPU of unknown kind before it does not matter: memory is pinned in any case, and the
-    /// two backends differ only in types that hardly any model has.
+    /// `make_cpu_buft_list`). An earlier GPU of unknown kind does not matter: the memory is pinned in any case, and the
+    /// two backends differ only for types that hardly any model has.
     pub(super) fn from_gpus(gpus: &[&Gpu]) -> Self {
         let surest = |pinned: &Self| match pinned {
             Self::Yes(_) => 0,
@@ -34,8 +34,9 @@ impl Pinned {
         gpus.iter().map(|gpu| Self::from_backend(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
     }
 
-    /// The kind of a backend, by its device's `get_host_buffer_type`. ggml-cuda.cu and ggml-vulkan.cpp implement it; in
-    /// ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp it is NULL.
+    /// The kind of pinned memory of a backend, by the function `get_host_buffer_type` of its device. ggml-cuda.cu and
+    /// ggml-vulkan.cpp implement the function; in ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp it
+    /// is NULL.
     fn from_backend(backend: &str) -> Self {
         match (Family::from_backend(backend), backend) {
             (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes(family),
@@ -45,8 +46,9 @@ impl Pinned {
     }
 }
 
-/// The facts that decide a host weight's buffer type: a GPU's pinned memory, the CPU's rearranged layout, or plain
-/// memory. llama.cpp takes the first that supports the weight's operation (llama-model.cpp, `make_cpu_buft_list`).
+/// The facts that decide the buffer type of a weight on the host. The candidates are a GPU's pinned memory, the CPU's
+/// rearranged layout, and plain memory, in this order. llama.cpp takes the first candidate that supports the weight's
+/// operation (llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostMemory {
     pinned: Pinned,
@@ -59,7 +61,7 @@ impl HostMemory {
         Self { pinned, repack: params.repack, mmap: params.mmap }
     }
 
-    /// Whether the CPU may repack this weight. Pinned memory comes first and prevents it.
+    /// Whether the CPU may repack this weight. Pinned memory takes precedence over repacking.
     pub(super) fn repacks(&self, weight: &StoredWeight) -> bool {
         self.repack
             && !matches!(self.pinned, Pinned::Yes(_))
@@ -78,20 +80,21 @@ impl HostMemory {
         }
     }
 
-    /// Whether the host stores a tied embedding twice, because lookup and product choose different buffer types
+    /// Whether the host stores a tied embedding twice, because lookup and product use different buffer types
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            // Pinned memory supports both uses for every type that embeddings are published in.
+            // Pinned memory supports both uses for every type in which embeddings are published.
             Pinned::Yes(_) => false,
         }
     }
 }
 
-/// Whether this CPU may repack this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). That depends
-/// on the instruction set, and only the architecture is known here. Repacking does not change the size.
+/// Whether this CPU may repack this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). The answer
+/// depends on the CPU's instruction set, but only the CPU's architecture is known here. Repacking does not change the
+/// size.
 fn repackable(weight: &Weight) -> bool {
     use TensorType::{IQ4_NL, MXFP4, Q1_0, Q2_K, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let everywhere = matches!(weight.ty, Q4_0 | Q2_K | Q4_K | IQ4_NL | MXFP4);

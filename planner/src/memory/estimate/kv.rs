@@ -1,6 +1,6 @@
-//! Bytes of keys, values and recurrent states on each device, with the matrices that rotate quantised keys and values:
-//! exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and
-//! llama-memory-recurrent.cpp).
+//! Bytes of keys, values and recurrent states on each device, and of the matrices that rotate quantised keys and
+//! values. The bytes are exact if the layout is known (the constructors in llama-kv-cache.cpp, llama-kv-cache-iswa.cpp
+//! and llama-memory-recurrent.cpp).
 
 use std::borrow::Cow;
 
@@ -17,14 +17,14 @@ use super::{Assignment, Place};
 struct Cache {
     gpus: Vec<u64>,
     host: u64,
-    /// Elements of keys and of values.
+    /// The numbers of elements of keys and of values.
     elements: (u64, u64),
     held: CacheKinds,
-    /// The copied keys of an earlier block, for a block that reads compressed keys.
+    /// If the block reads compressed keys of an earlier block: the copy of these keys.
     copy: Option<Copied>,
 }
 
-/// The copy of an earlier block's compressed keys on the device of a block that reads them.
+/// A copy of an earlier block's compressed keys, on the device of the block that reads them.
 #[derive(Debug, Clone)]
 struct Copied {
     /// The earlier block.
@@ -38,7 +38,7 @@ struct Copied {
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    /// Cells of the largest windowed cache; 0 without one.
+    /// Cells of the largest windowed cache; 0 if there is none.
     pub(super) window_cells: u64,
 }
 
@@ -46,12 +46,12 @@ pub(super) struct KvTable {
 struct Shape<'a> {
     params: &'a ContextParams,
     sizes: &'a ContextSizes,
-    /// The width of all values, if they are stored transposed.
+    /// The width of all values if they are stored transposed, otherwise `None`.
     transposed: Option<u32>,
 }
 
 impl Shape<'_> {
-    /// Cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
+    /// The number of cells of a windowed cache for `sharing` sequences together. llama.cpp computes the size in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
@@ -63,7 +63,7 @@ impl Shape<'_> {
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
-    /// Cells of the windowed cache with these rows; 0 if the cache has no window.
+    /// The number of cells of the windowed cache with these rows; 0 if the cache has no window.
     fn window_of(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Window(window) if self.params.kv_unified => self.window_cells(window, self.params.n_seq_max),
@@ -90,20 +90,21 @@ impl Shape<'_> {
         each.saturating_mul(count)
     }
 
-    /// A tensor's type, elements of a row, and number of rows.
+    /// The type of a tensor, the number of elements in a row, and the number of rows.
     fn tensor(&self, kept: &KeptTensor) -> (TensorType, u64, u64) {
         let (type_k, type_v) = (self.params.type_k.tensor_type(), self.params.type_v.tensor_type());
         let (ty, n) = match kept.part {
             Part::Keys | Part::IndexKeys => (type_k, kept.n),
             Part::Values => (type_v, self.transposed.unwrap_or(kept.n)),
-            // All blocks have the same width of values, so a transposed tensor is no wider.
+            // Here all blocks have the same width of values, so storing them transposed makes no tensor wider.
             Part::IndexValues => (type_v, kept.n),
             Part::State => (TensorType::F32, kept.n),
         };
         (ty, u64::from(n), self.rows(kept.rows))
     }
 
-    /// The width of the square matrix that rotates this tensor; 0 without one (llama-kv-cache.cpp, `init_rotation`).
+    /// The width of the square matrix that rotates this tensor; 0 without a matrix (llama-kv-cache.cpp,
+    /// `init_rotation`).
     fn rotation(&self, kept: &KeptTensor) -> u64 {
         let (ty, _, _) = self.tensor(kept);
         match kept.rotation {
@@ -173,8 +174,8 @@ impl KvTable {
         bytes.unwrap_or(0)
     }
 
-    /// Whether block `il` keeps a copy of the compressed keys that it reads. On each device other than that of the
-    /// keys, the first block that reads them keeps a copy (llama-kv-cache-dsv4.cpp, the constructor).
+    /// Whether block `il` keeps a copy of the compressed keys that it reads. On each device other than the keys' own
+    /// device, the first block that reads the keys keeps a copy (llama-kv-cache-dsv4.cpp, the constructor).
     fn is_copied(&self, copy: &Copied, il: usize, assignment: &Assignment) -> bool {
         let place = |il: usize| assignment.blocks.get(il);
         let reads = |il: usize| self.blocks[il].copy.as_ref().is_some_and(|other| other.from == copy.from);
@@ -182,7 +183,7 @@ impl KvTable {
         self.offload && place(copy.from) != place(il) && is_first()
     }
 
-    /// Adds the caches under this assignment: each on its block's device, or all on the host.
+    /// Adds the caches under this assignment: each cache on the device of its block, or all caches on the host.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         for (il, (cache, &place)) in self.blocks.iter().zip(&assignment.blocks).enumerate() {
             let held = &mut cost.at(place).held;
@@ -223,8 +224,8 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
 }
 
 /// The state of each block, and the width of the widest values. If the layout is unknown, every block counts as if it
-/// kept every token. That is too much for sliding windows, compressed keys and shared caches, and leaves recurrent
-/// states out.
+/// kept every token. This gives too many bytes for sliding windows, compressed keys and shared caches, and leaves out
+/// recurrent states.
 fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {
         KvLayout::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),

@@ -1,10 +1,10 @@
-//! The estimate: a placement's memory by arithmetic over the header, in microseconds.
+//! The estimate: arithmetic over the header that gives a placement's memory in microseconds.
 //!
 //! - Weights are exact to the byte for any list of GPUs, `tensor_split` and overrides: [`Estimate::is_exact`].
-//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout), and for most other
-//!   models an upper bound.
-//! - Compute buffers come from a formula, within 3 % or 32 MiB of a device's total in 95 % of cases:
-//!   [`Estimate::with_uncertainty`].
+//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout). For most other
+//!   models they are an upper bound.
+//! - Compute buffers come from a formula. In 95 % of cases its error is at most 3 % of the device's total, or at most
+//!   32 MiB: [`Estimate::with_uncertainty`].
 
 pub mod assignment;
 mod buffers;
@@ -56,14 +56,15 @@ pub struct Estimate {
     sizes: ContextSizes,
     known: bool,
     exact: bool,
-    /// Bytes of the cache of experts over all GPUs, and the highest number of experts of a layer that a token uses.
+    /// Bytes of the cache of experts over all GPUs. The next field: the largest number of experts that a token uses in
+    /// a layer.
     moe_cache_size: u64,
     n_expert_used: u32,
 }
 
 impl Estimate {
-    /// Prepares the estimate: sums up each layer once. Layers are split in proportion to the GPUs' free bytes, as in
-    /// llama.cpp.
+    /// Prepares the estimate by summing up each layer once. Layers are split in proportion to the GPUs' free bytes, as
+    /// in llama.cpp.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl Estimate {
     }
 
     /// Splits the layers by these proportions instead of the GPUs' free bytes, as llama.cpp's `tensor_split` does. If
-    /// all are 0 or none is given, the free bytes still decide.
+    /// all proportions are 0 or there are none, the free bytes still decide.
     ///
     /// # Errors
     ///
@@ -145,8 +146,8 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. Caches stay with
-    /// the layers.
+    /// Places weights apart from their layer. The first pattern that matches a weight's name decides. The caches stay
+    /// with their layers.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl Estimate {
         self
     }
 
-    /// The cache of experts under this assignment, to the byte.
+    /// The cache of experts under this assignment, exact to the byte.
     pub fn expert_cache(&self, assignment: &Assignment) -> ExpertCache {
         ExpertCache::new(&self.weights, self.n_expert_used, self.moe_cache_size, assignment, self.n_gpus)
     }
@@ -188,8 +189,8 @@ impl Estimate {
         self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
-    /// Bytes of weights and caches, without `compute`. They are exact, and fast enough to compute for every placement
-    /// that the search rules out.
+    /// Bytes of weights and caches, without `compute`. They are exact, and computing them is so fast that the search
+    /// computes them for every placement that it rules out.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }
@@ -201,8 +202,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. The bytes on
-    /// the host are approximate. `il` is `n_layer` for the output layer.
+    /// Bytes that a layer adds to a device: its weights, and its cache if the cache is on the same device. On the host,
+    /// the bytes are approximate. For the output layer, `il` is `n_layer`.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
@@ -213,10 +214,10 @@ impl Estimate {
     }
 
     /// Bytes per device under this assignment, and the bytes by which the compute buffers may exceed them: an eighth of
-    /// the buffers and of the logits, at least 8 MiB, and more for details that the formula does not cover.
+    /// the buffers and of the logits, at least 8 MiB, and more if there are details that the formula does not cover.
     ///
-    /// The assignment must belong to this model and these GPUs. A layer on a GPU outside the estimate counts as the
-    /// host's.
+    /// The assignment must belong to this model and these GPUs. A layer on a GPU that is not in the estimate counts as
+    /// a layer of the host.
     pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);
@@ -254,8 +255,8 @@ impl Estimate {
     }
 
     /// Whether weights and cache match llama.cpp to the byte: their layouts are known, and so are each GPU's layout
-    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, it may differ by
-    /// about 32 bytes per GiB in either direction.
+    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, the estimate may
+    /// differ by about 32 bytes per GiB in either direction.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

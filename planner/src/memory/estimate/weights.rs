@@ -26,9 +26,10 @@ pub(super) struct StoredWeight {
 enum Kind {
     /// The model's file.
     Model,
-    /// A factor of a LoRA adapter. It lies with the weight of the same name, and is neither mapped nor rearranged.
+    /// A factor of a LoRA adapter. It is on the device of the weight of the same name, and is neither mapped nor
+    /// rearranged.
     Lora,
-    /// A layer's part of a control vector. It lies on the layer's device, and no override can match it by name.
+    /// A layer's part of a control vector. It is on the layer's device, and no override can match it by name.
     ControlVector,
 }
 
@@ -38,7 +39,8 @@ impl StoredWeight {
         rules.alloc(self.weight.ty, self.weight.shape[0], self.weight.bytes)
     }
 
-    /// As [`Weight::is_matrix`]; false for adapters and control vectors, which no GPU borrows and no CPU rearranges.
+    /// Like [`Weight::is_matrix`], but false for adapters and control vectors, which no GPU borrows and no CPU
+    /// rearranges.
     pub(super) fn is_matrix(&self) -> bool {
         self.kind == Kind::Model && self.weight.is_matrix()
     }
@@ -48,7 +50,7 @@ impl StoredWeight {
 #[derive(Debug, Clone)]
 struct Stored {
     weights: Vec<StoredWeight>,
-    /// For each block, whether it uses rope frequencies.
+    /// For each block, whether the block uses rope frequencies.
     rope_blocks: Vec<bool>,
 }
 
@@ -118,7 +120,7 @@ impl Layer {
 pub(super) struct WeightTable {
     stored: Arc<Stored>,
     rules: Vec<BackendRules>,
-    /// Decides the buffer types on the host.
+    /// The facts that decide the buffer types on the host.
     host: HostMemory,
     sums: Arc<Sums>,
 }
@@ -126,12 +128,13 @@ pub(super) struct WeightTable {
 /// Bytes of each layer, without weights placed elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Sums {
-    /// Bytes that lie in the same place under every assignment: on GPUs, and on the host.
+    /// Bytes that are in the same place under every assignment: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
     blocks: Vec<Layer>,
     output: Layer,
-    /// The copy of the token embedding that a tied output needs on its device; empty if the output is not tied.
+    /// The copy of the token embedding that a tied output needs on the output layer's device; empty if the output is
+    /// not tied.
     tied: Layer,
     rope: Layer,
     /// The experts of each block if a [cache](super::experts) can hold them, otherwise empty.
@@ -146,7 +149,7 @@ impl WeightTable {
         table
     }
 
-    /// The table with weights placed apart from their layer: `place` returns the new place by name.
+    /// The table with weights placed apart from their layer: `place` returns the new place of the weight with a name.
     ///
     /// llama.cpp matches the name alone, so input tensors, the output and the copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
@@ -160,7 +163,7 @@ impl WeightTable {
         self
     }
 
-    /// The sums with the weights in these places; `None` leaves a weight with its layer.
+    /// The sums with the weights in these places. A place of `None` means that the weight stays with its layer.
     fn sums(&self, places: &[Option<Place>]) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
         let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
@@ -212,8 +215,8 @@ impl WeightTable {
         sums
     }
 
-    /// The experts of each block, if all of them lie in plain memory of the host; the place of the block does not
-    /// matter. Rearranged weights do not count (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
+    /// The experts of each block, if all of them are in plain memory of the host, wherever the block itself is.
+    /// Rearranged weights are not counted (llama-moe-cache.cpp, `llama_moe_cache_is_host_weight`).
     fn host_experts(&self, places: &[Option<Place>]) -> Vec<HostExperts> {
         let mut all = vec![HostExperts::default(); self.stored.rope_blocks.len()];
         for (index, weight) in self.stored.weights.iter().enumerate() {
@@ -229,7 +232,7 @@ impl WeightTable {
         all
     }
 
-    /// The experts of each block that a cache can hold, if the block is on a GPU.
+    /// For each block, the experts that a cache can hold if the block is on a GPU.
     pub(super) fn experts_on_host(&self) -> &[HostExperts] {
         &self.sums.host_experts
     }
@@ -244,8 +247,8 @@ impl WeightTable {
         self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
-    /// Bytes that a layer adds to a device. `il` is a block, or the number of blocks for the output layer. The host
-    /// already has a tied output's matrix.
+    /// Bytes that a layer adds to a device. `il` is a block, or the number of blocks for the output layer. If the
+    /// output is tied, the host already has its matrix.
     pub(super) fn layer_bytes(&self, place: Place, il: usize) -> u64 {
         let Sums { blocks, output, tied, .. } = &*self.sums;
         match (blocks.get(il), place) {
@@ -273,7 +276,7 @@ impl WeightTable {
         if assignment.output != Place::Host || twice {
             put(&sums.tied, assignment.output);
         }
-        // Each buffer type that holds a block with rope frequencies has one copy.
+        // There is one copy in each buffer type that contains a block with rope frequencies.
         for place in (0..self.rules.len()).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
             if blocks.any(|(&block, &uses)| uses && block == place) {

@@ -1,5 +1,5 @@
-//! Memory of a GPU outside the buffers that llama.cpp counts: the figure measured on the device, or one from a table
-//! that names its sources.
+//! Memory that a GPU needs outside the buffers that llama.cpp counts. The figure was measured on the device, or comes
+//! from a table that names its sources.
 
 use super::PeakSizes;
 use crate::machine::{Gpu, LearnedHeadroom, mib};
@@ -9,13 +9,13 @@ use crate::memory::backend::Family;
 /// measured at the first `cudaMemGetInfo` (llama.cpp PR 23604).
 const CUDA_CONTEXT: u64 = mib(560);
 
-/// The fixed part of a CUDA context, and the part for each thread that the multiprocessors can hold at once.
+/// The fixed part of a CUDA context, and the additional part for each thread that the multiprocessors can hold at once.
 ///
 /// CUDA reserves local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
-/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The two measured cards, with 52224
-/// threads and 107 MiB and with 288768 threads and 555 MiB, lie on a line of 8 MiB plus 1986 bytes per thread; these
-/// constants lie above both. They predict 124 MiB for an RTX 5060 Ti, where about 107 were measured
-/// (`tests/load/measured_vram.rs`).
+/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). Two cards were measured: one with
+/// 52224 threads and 107 MiB, the other with 288768 threads and 555 MiB. They lie on the line of 8 MiB plus 1986 bytes
+/// per thread; with these constants, both predictions are higher than measured. The constants predict 124 MiB for an
+/// RTX 5060 Ti, where about 107 were measured (`tests/load/measured_vram.rs`).
 const CUDA_CONTEXT_BASE: u64 = mib(16);
 const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 
@@ -23,10 +23,10 @@ const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 /// `cublasSetWorkspace`).
 const CUBLAS_WORKSPACE: u64 = mib(32);
 
-/// A Vulkan device with its pipelines. No figure is published; this one is about CUDA's value for small cards.
+/// A Vulkan device with its pipelines. No figure is published; this is about CUDA's value for small cards.
 const VULKAN_DEVICE: u64 = mib(128);
 
-/// Bytes that the driver will take for itself after this moment.
+/// Bytes that the driver will take for itself from now on.
 pub(super) fn driver(gpu: &Gpu) -> u64 {
     let is_open = gpu.free_is_after_opening();
     let table = match Family::from_backend(&gpu.backend) {
@@ -36,16 +36,16 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
         Family::Metal => 0,
     };
     match gpu.learned {
-        // A measurement on an open device does not include the cost of opening it. If the driver reports no version, it
-        // may have changed since the measurement.
+        // A measurement on an open device does not include the cost of opening it. A driver that reports no version may
+        // have changed since the measurement.
         Some(learned) if is_open && gpu.driver.is_some() => learned.driver,
         Some(learned) if is_open => learned.driver.max(table),
         _ => table,
     }
 }
 
-/// Bytes by which memory will grow after the load. If the measured workload was smaller than this one, the measurement
-/// can only raise the table's value.
+/// Bytes by which the used memory will grow after the load. If the measured workload was smaller than this one, the
+/// measurement can only raise the table's value.
 pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
     let pools = peak_sizes.activations.saturating_mul(2);
     let table = match Family::from_backend(&gpu.backend) {
@@ -62,7 +62,7 @@ pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
     }
 }
 
-/// Bytes of a CUDA context. No figures are published for ROCm and MUSA, so they get the largest one.
+/// Bytes of a CUDA context. No figures are published for ROCm and MUSA, so they get the largest figure of CUDA.
 fn cuda_context(gpu: &Gpu) -> u64 {
     match gpu.resident_threads {
         Some(threads) if gpu.backend == "CUDA" => {
@@ -80,7 +80,7 @@ mod tests {
     use crate::memory::PeakSizes;
     use crate::memory::headroom::tests::PEAK_SIZES;
 
-    /// An open card, measured with [`PEAK_SIZES`]: 20 MiB at the load, 30 MiB after it.
+    /// An open card that was measured with [`PEAK_SIZES`]: 20 MiB at the load, and 30 MiB after the load.
     fn measured() -> Gpu {
         let learned = LearnedHeadroom::new(mib(20), mib(30)).work(mib(28), mib(112));
         let mut gpu = Gpu::named("RTX 4090").unwrap().learned(learned);
@@ -109,7 +109,7 @@ mod tests {
         type Edit = fn(&mut Gpu);
         let cases: [(Edit, u64, u64); 4] = [
             (|_| (), 20, 30),
-            // On an open device, half of a context is yet to be allocated.
+            // On an open device, half of a context is still to be allocated.
             (|gpu| gpu.learned = None, 200, 88),
             // The measurement did not include opening the context.
             (|gpu| gpu.ggml = None, 400, 30),

@@ -1,6 +1,7 @@
 //! Headroom: bytes left free on purpose, in three named parts. llama.cpp's breakdown does not count the driver's own
 //! memory, growth after the load, or other processes (llama.cpp PRs 20595 and 18354, issue 22107; Ollama issues 13235
-//! and 7654). The values come from a table, which errs on the large side, until measurements replace them.
+//! and 7654). The values come from a table until measurements replace them. The table's values are rather too large
+//! than too small.
 
 mod known;
 
@@ -11,7 +12,7 @@ use super::ContextSizes;
 use crate::machine::{Gpu, Host, mib};
 use crate::profile::{ModelProfile, Weight};
 
-/// The properties of a load that determine the memory of the driver and of its pools.
+/// The properties of a load that determine the memory of the driver and of the backend's pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeakSizes {
@@ -94,67 +95,71 @@ impl HeadroomParts {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Headroom {
-    /// Driver, pools, and the possible error of the estimate; nothing for other programs. Meant for a card that only
-    /// this program uses.
+    /// Leaves memory for the driver, pools, and the possible error of the estimate, but none for other programs. Meant
+    /// for a card that only this program uses.
     Tight,
-    /// Driver, pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
+    /// Leaves memory for the driver and pools, and 1 % of the free memory; see [`Headroom::of_gpu`].
     #[default]
     Default,
-    /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. Meant for a
-    /// shared card.
+    /// As [`Default`](Self::Default), but all programs together use at most 85 % of the card's total. This is meant for
+    /// a shared card.
     Cautious,
     /// This many bytes in total.
     Bytes(u64),
     /// This percentage of the card's total. `Percent(15.0)` follows the rule of thumb that a card spills above 85 %
-    /// usage. Clamped to 0 to 100; NaN counts as 100.
+    /// usage. The percentage is clamped to the range from 0 to 100; NaN counts as 100.
     Percent(f32),
 }
 
-/// The loss by rounding, which always occurs: drivers allocate pieces of 2 MiB (CUDA's granularity,
-/// `cuMemGetAllocationGranularity`), and weights, cache, compute buffers and the driver's own memory take a few pieces
-/// each.
+/// The loss by rounding, which always occurs, because drivers allocate pieces of 2 MiB (CUDA's granularity,
+/// `cuMemGetAllocationGranularity`), and weights, cache, compute buffers and the driver's own memory each take a few
+/// pieces.
 const ROUNDING: u64 = mib(16);
 
-/// The part of the free memory that a card under WSL reports but cannot use. If a program uses it, Windows silently
-/// moves memory to the host: 23371 of 23859 MiB were usable on a card of 24 GiB (github.com/syv-ai/qwen38-27b-rtx3090,
-/// pull 83; llama.cpp issue 4498 reports the same on Windows).
+/// The part of the free memory that a card under WSL reports but cannot use. If a program uses this part, Windows
+/// silently moves memory to the host: 23371 of 23859 MiB were usable on a card of 24 GiB
+/// (github.com/syv-ai/qwen38-27b-rtx3090, pull 83; llama.cpp issue 4498 reports the same on Windows).
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
     /// The bytes to leave free on this GPU for computations of these peak sizes. `uncertainty` is the estimate's
-    /// possible error in bytes. `wsl` says whether the machine is Linux under WSL
+    /// possible error in bytes. `wsl` states whether the machine is Linux under WSL
     /// ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until a load's warm-up has measured them on the device
     /// ([`Gpu::learned`]):
     ///
-    /// - CUDA. Driver: one context, of 16 MiB plus 2 KiB for each thread that the card holds at once
+    /// - CUDA. Driver: one context, which needs 16 MiB plus 2 KiB for each thread that the card can hold at once
     ///   ([`Gpu::resident_threads`]), or 560 MiB if that number is unknown. If the free memory was read through ggml,
-    ///   whose first query opens the context, only half of it remains to be taken: kernels are loaded on first use, and
-    ///   no figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the pools of MMQ, MoE sorting
-    ///   and FA partials.
+    ///   whose first query opens the context, only half of the context's memory is still to be taken: kernels are
+    ///   loaded on first use, and no figure is published for them. Growth: 32 MiB for cuBLAS + 2 x activations for the
+    ///   pools of MMQ, MoE sorting and FA partials.
     /// - ROCm and MUSA. Driver: 560 MiB, or half of it. Growth: as CUDA.
     /// - Vulkan. Driver: 128 MiB. Growth: one decoded matrix + 2 x activations (prealloc_x, _y, split_k).
-    /// - Metal. Driver: 0, because its limit is advisory and the host's margin applies. Growth: activations.
-    /// - Others. Driver: 560 MiB. Growth: CUDA's and Vulkan's together.
+    /// - Metal. Driver: 0, because Metal's limit is only a recommendation, and the host's margin applies. Growth:
+    ///   activations.
+    /// - Other backends. Driver: 560 MiB. Growth: that of CUDA and that of Vulkan together.
     ///
-    /// A measurement replaces the table's value, with two exceptions in which it can only raise it. Growth: this
-    /// workload exceeds the measured one in any respect. Driver and growth: the driver's version is unknown and may
-    /// have changed. A device that is not yet open gets the table's context.
+    /// A measurement replaces the table's value, with two exceptions in which it can only raise the value. The value
+    /// for growth can only rise if this workload exceeds the measured workload in any respect. Both values can only
+    /// rise if the driver's version is unknown, because the version may have changed. For a device that is not yet
+    /// open, the context's memory comes from the table.
     ///
     /// **The margin** depends on the preset:
     ///
-    /// - [`Tight`](Self::Tight): 16 MiB, the loss by pieces of 2 MiB.
+    /// - [`Tight`](Self::Tight): 16 MiB, because drivers allocate pieces of 2 MiB.
     /// - [`Default`](Self::Default): 1 % of the free memory, at least 64 and at most 256 MiB, for other programs. It is
-    ///   a share of the free memory, not of the total: a card of 8 GiB with 3 GiB in use is planned like one of 5.
+    ///   a share of the free memory, not of the total: a card of 8 GiB with 3 GiB in use is planned like a card of 5
+    ///   GiB.
     /// - [`Cautious`](Self::Cautious): as `Default`, or more if driver, growth and margin would otherwise be less than
     ///   15 % of the total. The rule of thumb is that a card spills above 85 % usage.
     ///
-    /// Each preset also adds the uncertainty. WSL adds 512 MiB, except that `Cautious` includes it in its 15 %. The
-    /// usage includes other programs: if they use 85 % of a card, `Cautious` leaves nothing for the plan.
+    /// Each preset also adds the uncertainty. Under WSL 512 MiB are added, except that `Cautious` includes them in its
+    /// 15 %. Memory that other programs use counts as usage: if they use 85 % of a card, `Cautious` leaves nothing for
+    /// the plan.
     ///
-    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. Driver and growth are filled in this order, and the
-    /// rest is margin.
+    /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. The driver's part is filled first, then the part
+    /// for growth, and the rest is margin.
     pub fn of_gpu(&self, gpu: &Gpu, peak_sizes: &PeakSizes, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, peak_sizes);
@@ -174,14 +179,14 @@ impl Headroom {
         }
     }
 
-    /// Whether the total is fixed, without the estimate's uncertainty on top.
+    /// Whether the total is fixed, so that the estimate's uncertainty is not added.
     pub(crate) const fn is_exact(&self) -> bool {
         matches!(self, Self::Bytes(_) | Self::Percent(_))
     }
 
     /// The bytes to leave free on the host: the load's vocabulary and work buffers, the host memory of a GPU's driver,
     /// and a margin of 1 % of the memory that this process may use ([`Host::usable_total`]), at least 64 and at most
-    /// 512 MiB. The GPUs' preset does not apply.
+    /// 512 MiB. The preset for GPUs does not apply here.
     pub fn of_host(host: &Host, peak_sizes: &PeakSizes, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
         HeadroomParts {
             // Resident memory of CUDA's libraries and mappings; no figure is published.
@@ -194,8 +199,8 @@ impl Headroom {
     }
 }
 
-/// `percent` of `total`, rounded up. Computed in whole hundredths of a percent, so that floating-point rounding cannot
-/// change the bytes.
+/// `percent` of `total`, rounded up. The percentage is rounded to whole hundredths, so that floating-point rounding
+/// cannot change the bytes.
 fn share(total: u64, percent: f32) -> u64 {
     let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
     let hundredths = (percent * 100.0).round() as u32;
@@ -215,28 +220,29 @@ mod tests {
     fn each_preset_leaves_its_parts() {
         use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
-        // The margin that makes the sum 15 %.
+        // The margin with which driver, growth and margin together are 15 % of the card.
         let rest = |total: u64| total - driver - growth;
         for (headroom, total, free, unsure, margin) in [
-            // One percent of the free memory, with a floor and a ceiling.
+            // One percent of the free memory, with a minimum and a maximum.
             (Default, 12, gib(8), 0, gib(8) / 100),
             (Default, 96, gib(2), 0, mib(64)),
             (Default, 96, gib(80), 0, mib(256)),
             (Default, 96, gib(80), mib(10), mib(266)),
-            // The uncertainty, and the loss by rounding.
+            // `Tight` leaves free the uncertainty and the loss by rounding.
             (Tight, 24, gib(24), mib(7), mib(16 + 7)),
             // At most 85 percent of the total are in use. On a small card the default margin is larger.
             (Cautious, 20, gib(19), 0, rest(gib(3))),
             (Cautious, 20, gib(19), mib(5), rest(gib(3)) + mib(5)),
             (Cautious, 2, gib(2), 0, mib(64)),
-            // Fixed totals of bytes and percents.
+            // Fixed totals, in bytes and in percent.
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
             (Percent(15.0), 20, gib(19), mib(99), rest(gib(3))),
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin, prompt_store: 0 }, "{headroom:?} of {total} GiB");
-            // On a card of 20 GiB, 15 percent are enough for WSL's silent spill. On a card of 2 GiB they are not.
+            // On a card of 20 GiB, 15 percent are enough for the memory that cannot be used under WSL. On a card of 2
+            // GiB, they are not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
@@ -277,7 +283,7 @@ mod tests {
             // Rounded up to the next byte.
             (33.33, (gib(10) * 3333).div_ceil(10_000)),
         ] {
-            // The memory of other programs does not matter.
+            // The memory that other programs use does not matter.
             let gpu = Gpu::new("card").total(gib(10)).free(gib(4));
             let parts = Headroom::Percent(percent).of_gpu(&gpu, &PEAK_SIZES, mib(99), true);
             assert_eq!(parts.total(), bytes, "{percent}");

@@ -1,8 +1,8 @@
-//! Advice on hardware: the cheapest catalogue card that can hold the whole model, and a second card like an existing
-//! one.
+//! Advice on hardware: the cheapest catalogue card that can hold the whole model, and a second card of the same kind as
+//! an existing card.
 //!
-//! No prices are known here, so a card counts as cheaper if it has less memory. At equal memory a lower bandwidth
-//! counts as cheaper, as long as the card is not slower than the replaced one.
+//! No prices are known here, so a card with less memory counts as cheaper. Of cards with equal memory, the card with
+//! the lower bandwidth counts as cheaper, unless it is slower than the replaced card.
 
 use crate::machine::{Gpu, GpuKind, every_card};
 use crate::plan::Planner;
@@ -11,27 +11,27 @@ use crate::plan::search::MAX_GPUS;
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
 
-/// Prefixes of the driver's names of consumer cards. All other cards are for workstations and data centres.
+/// Prefixes of the names that drivers give to consumer cards. All other cards are for workstations and data centres.
 const CONSUMERS: [&str; 5] = ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
 
-/// Words in drivers' names of cards for a desktop or workstation. All other cards (A40, H100, Instinct) have no fan or
-/// are built into a server's board.
+/// Words in the names that drivers give to cards for a desktop or workstation. All other cards (A40, H100, Instinct)
+/// have no fan or are built into a server's board.
 const FOR_A_DESK: [&str; 6] = ["GeForce", "RTX", "Quadro", "TITAN", "Radeon", "Arc"];
 
 /// Words in names of chips that are soldered into a computer or made for a server.
 const SOLDERED: [&str; 5] = ["Laptop", "Max-Q Design", "Mobile", "Notebook", "Server"];
 
-/// Tokens per second that are enough for a person who reads along. A computer without a GPU is advised a card only if
-/// it generates more slowly.
+/// Tokens per second that are enough for a person who reads along. A first card is advised only for a computer that
+/// generates more slowly.
 const READING_SPEED: f64 = 20.0;
 
-/// Advice to replace the smallest GPU, and to add another of the largest.
+/// Advice to replace the smallest GPU, and advice to add a second card like the largest GPU.
 pub(super) fn other_cards(trials: &Trials<'_>) -> Vec<Change> {
     [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
-/// The cheapest card that can hold everything, for a machine without a GPU whose host generates fewer tokens per second
-/// than [`READING_SPEED`].
+/// For a machine without a GPU whose host generates fewer tokens per second than [`READING_SPEED`]: the cheapest card
+/// that can hold the whole model.
 pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     let is_slow = |tokens_per_second: f64| tokens_per_second < READING_SPEED;
     let host_is_enough =
@@ -47,7 +47,7 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     Some(Change { effect, ..change })
 }
 
-/// The cheapest larger card that can hold everything in place of the smallest GPU.
+/// The cheapest larger card that can replace the smallest GPU so that the whole model fits.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.planner.machine.gpus.iter().enumerate();
     let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
@@ -66,7 +66,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
     if gpus.len() >= MAX_GPUS {
         return None;
     }
-    // The order is reversed because `max_by_key` takes the last of equal cards, and the first is wanted.
+    // The order is reversed because `max_by_key` returns the last of equal cards, and the first of them is wanted.
     let all = gpus.iter().enumerate().rev();
     let (index, gpu) = all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
     trials.worthwhile(&[ChangeKind::SecondCard { gpu: index, gpu_name: gpu.name.clone() }])
@@ -76,7 +76,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
 fn cheapest(trials: &Trials<'_>, cards: Vec<(String, Gpu)>, kind: impl Fn(String) -> ChangeKind) -> Option<Change> {
     cards.into_iter().find_map(|(name, _)| {
         let kinds = [kind(name)];
-        // Most cards are too small even for the weights, which takes less time to check than a plan.
+        // Most cards are too small even for the weights. Checking the weights takes less time than making a plan.
         if !kinds.iter().fold(trials.planner.clone(), Planner::with).has_room_for_weights() {
             return None;
         }
@@ -100,13 +100,13 @@ fn peak(gpu: &Gpu) -> u64 {
     gpu.bandwidth.map_or(0, |peak| peak.bytes_per_second)
 }
 
-/// Sorts by bytes, then by bandwidth. Among cards of equal size, those slower than `least` come last.
+/// Sorts by bytes, then by bandwidth. Among cards of equal size, the cards that are slower than `least` come last.
 fn by_price(cards: &mut [(String, Gpu)], least: u64) {
     cards.sort_by_key(|(_, card)| (card.total, peak(card) < least, peak(card)));
 }
 
-/// The larger cards that the same backend drives. For CUDA they are NVIDIA's. Vulkan drives every maker's cards; for it
-/// they are those of the same maker.
+/// The larger cards that the same backend drives. For CUDA these are NVIDIA's cards. Vulkan drives the cards of every
+/// maker, but only cards of the same maker are returned.
 fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
     let maker = match gpu.backend.as_str() {
         "CUDA" => "NVIDIA ",

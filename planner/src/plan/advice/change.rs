@@ -9,16 +9,16 @@ use crate::memory::KvType;
 use crate::plan::Plan;
 use crate::profile::Quantisation;
 
-/// Things to change together, and the resulting plan.
+/// Things that are changed together, and the resulting plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Change {
-    /// The things to change. Usually there is one. There are several for programs that must be closed together, and for
-    /// changes that help only together.
+    /// The things to change, usually only one. There are several if programs must be closed together, or if changes
+    /// help only together.
     pub kinds: Vec<ChangeKind>,
     /// The gain.
     pub effect: Effect,
-    /// The resulting plan, in short.
+    /// A short form of the resulting plan.
     pub outcome: Outcome,
     /// The factor by which generation gets faster, if both speeds are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub enum ChangeKind {
     /// Compute this many tokens at once (the ubatch).
     #[error("{0} tokens computed at once")]
     Ubatch(u32),
-    /// Close a program that holds memory of a GPU.
+    /// Close a program that uses memory of a GPU.
     #[error(
         "closing {} (process {pid}), which holds {} of {gpu_name}",
         name.as_deref().unwrap_or("a program"), Bytes(*bytes)
@@ -56,10 +56,10 @@ pub enum ChangeKind {
         gpu: usize,
         /// The GPU's name.
         gpu_name: String,
-        /// Bytes that the program holds there.
+        /// Bytes that the program uses there.
         bytes: u64,
     },
-    /// Replace a card by another that the same backend drives.
+    /// Replace a card by another card that the same backend drives.
     #[error("{name} in place of {gpu_name}")]
     AnotherCard {
         /// The new card's name, for [`Gpu::named`](crate::machine::Gpu::named).
@@ -69,15 +69,15 @@ pub enum ChangeKind {
         /// The replaced GPU's name.
         gpu_name: String,
     },
-    /// Add a card like an existing one: [`Gpu::another`](crate::machine::Gpu::another).
+    /// Add a card of the same kind as an existing card: [`Gpu::another`](crate::machine::Gpu::another).
     #[error("a second {gpu_name}")]
     SecondCard {
         /// The existing GPU, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
         gpu: usize,
-        /// Its name.
+        /// The existing GPU's name.
         gpu_name: String,
     },
-    /// Add a card to a computer without one.
+    /// Add a card to a computer that has no card.
     #[error("a card such as {name}")]
     FirstCard {
         /// The card's name, for [`Gpu::named`](crate::machine::Gpu::named).
@@ -88,7 +88,7 @@ pub enum ChangeKind {
     Quantisation {
         /// The quantisation.
         to: Quantisation,
-        /// Bytes of its file.
+        /// Bytes of the file in this quantisation.
         file_bytes: u64,
     },
 }
@@ -98,13 +98,13 @@ pub enum ChangeKind {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Effect {
-    /// Everything fits: every layer on GPUs, or the requested number; without a GPU, the model on the host.
+    /// Everything fits: all layers, or the requested number, are on GPUs. Without a GPU, the model fits on the host.
     Fits,
     /// The model could not be loaded before, and now loads with layers on the host.
     Loads,
     /// More of the model is on GPUs, but not all.
     More,
-    /// The model already loads, and it gets faster by a larger file whose types the host reads faster, or by a first
+    /// The model already loads, and gets faster: with a larger file whose types the host reads faster, or with a first
     /// card.
     Faster,
 }
@@ -113,14 +113,14 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Layers on GPUs.
+    /// The number of layers on GPUs.
     pub n_gpu_layers: u32,
     /// All layers of the model, the output layer included.
     pub layers: u32,
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     #[serde(alias = "parted_blocks")]
     pub split_blocks: u32,
-    /// Whether all layers are whole and on GPUs.
+    /// Whether all layers are on GPUs as a whole.
     pub full: bool,
     /// Predicted tokens generated per second; `None` if the plan predicts no speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,14 +141,14 @@ impl From<&Plan> for Outcome {
 }
 
 impl Outcome {
-    /// The number of layers that are wholly on GPUs, and the number of layers that are at least partly there.
+    /// The number of layers that are wholly on GPUs, and the number of layers that are at least partly on GPUs.
     pub(super) const fn placed(&self) -> (u32, u32) {
         let whole = self.n_gpu_layers.saturating_sub(self.split_blocks);
         (whole, self.n_gpu_layers)
     }
 }
 
-/// Formats a speed with its trustworthy digits: one decimal below 10, otherwise none.
+/// Formats a speed with the digits that can be trusted: one decimal below 10, otherwise none.
 pub(super) fn per_second(speed: f64) -> String {
     let digits = usize::from(speed < 9.95);
     format!("{speed:.digits$}")

@@ -14,13 +14,13 @@ use super::change::{Change, per_second};
 pub struct Advice {
     /// The changes, the cheapest for the user first; empty if everything is on GPUs.
     pub changes: Vec<Change>,
-    /// Set if the layers on GPUs gain almost nothing.
+    /// `Some` if the layers on GPUs gain almost nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<OffloadNotWorthwhile>,
-    /// The workload of all plans and speeds. If a context is too short for it, [`Workload::typical`] of that context is
-    /// used.
+    /// The workload of all plans and speeds. If a context is too short for this workload, the [typical
+    /// workload](Workload::typical) for that context is used.
     pub workload: Workload,
-    /// Whether the plan is complete without a change.
+    /// Whether the user has everything without a change.
     #[serde(skip)]
     pub(super) lacks_nothing: bool,
 }
@@ -34,7 +34,7 @@ pub struct Advice {
 )]
 #[non_exhaustive]
 pub struct OffloadNotWorthwhile {
-    /// Layers on GPUs.
+    /// The number of layers on GPUs.
     pub n_gpu_layers: u32,
     /// All layers of the model, the output layer included.
     pub layers: u32,
@@ -55,7 +55,7 @@ impl Advice {
 }
 
 impl OffloadNotWorthwhile {
-    /// Checks whether the GPU layers gain too little. `None` if they are worth it, if all layers or no layers are on
+    /// Checks whether the GPU layers gain too little. `None` if they gain enough, if all layers or no layers are on
     /// GPUs, or if no speed is known.
     pub(super) fn check(plan: &Plan) -> Option<Self> {
         let speed = plan.speed.as_ref()?;
@@ -71,7 +71,7 @@ impl OffloadNotWorthwhile {
 }
 
 impl fmt::Display for Advice {
-    /// One line for each item. Without items, one line with the reason.
+    /// Writes one line for each item. Without items, writes one line with the reason why there are none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.changes.is_empty() && self.pointless.is_none() {
             return f.write_str(match self.lacks_nothing {

@@ -1,8 +1,8 @@
-//! Advice for a model that does not fully fit. The planner tries each change on the changed model, machine or request,
-//! and lists it only if the resulting plan is better.
+//! Advice for a model that does not fully fit. The planner makes a trial plan for each change of the model, the machine
+//! or the request. The change is listed only if the trial plan is better.
 //!
-//! A [`Planner`] flows in, an [`Advice`] flows out: at most one item for each kind of change, in the order of the
-//! user's cost: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
+//! A [`Planner`] flows in, an [`Advice`] flows out. It has at most one item for each kind of change, the cheapest for
+//! the user first: a smaller request, programs to close ([`software`]), another file ([`quantising`]), other hardware
 //! ([`cards`]).
 
 mod cards;
@@ -40,11 +40,12 @@ impl Advice {
 }
 
 impl Planner<'_> {
-    /// Changes to try if not everything fits. The planner estimates each change: some dozens of plans.
+    /// Changes to try if not everything fits. For this, the planner makes some dozens of plans by the estimate.
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is made.
+    /// The errors of [`plan`](Self::plan), except [`Error::DoesNotFit`] and [`Error::Beside`], for which advice is
+    /// made.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
             Ok(plan) => Ok(Advice::on(self, &plan)),
@@ -53,7 +54,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Adds [advice](Error::advice) to the error, if a change may help. Makes some dozens of plans by the estimate.
+    /// Adds [advice](Error::advice) to the error, if a change may help. For this, the planner makes some dozens of
+    /// plans by the estimate.
     #[must_use]
     pub fn advised(&self, mut error: Error) -> Error {
         if let Some(advice @ None) = error.advice_mut() {

@@ -1,9 +1,9 @@
-//! Advice on another quantisation of the model: a smaller one that puts more of the model on GPUs, or a larger one that
-//! the host reads faster.
+//! Advice on another quantisation of the model: a smaller quantisation with which more of the model is on GPUs, or a
+//! larger quantisation that the host reads faster.
 //!
-//! The host's part is priced by the rates measured for each type: a type with fewer bits often takes longer to decode
-//! than it saves in reading. If rates of the host were measured, a quantisation with an unmeasured type is not advised
-//! for its speed; [`Planner::unmeasured`] lists the types to measure first.
+//! The time of the host's part comes from the rates measured for each type, because a type with fewer bits often costs
+//! more time in decoding than it saves in reading. If rates of the host were measured, a quantisation with an
+//! unmeasured type is never advised for its speed; [`Planner::unmeasured`] lists the types to measure first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ fn loaded(profile: &ModelProfile) -> u64 {
     Weight::sum(profile.weights.loaded())
 }
 
-/// All other quantisations, the largest first. They are sorted by bytes, because rows that are not whole blocks can
-/// change the order that their names suggest.
+/// All other quantisations, the largest first. They are sorted by bytes and not by name, because in a model whose rows
+/// are not whole blocks the names can suggest another order.
 fn candidates(model: &ModelProfile) -> Vec<Candidate> {
     let others = Quantisation::ALL.into_iter().filter(|to| model.file_type != Some(to.name()));
     let mut all: Vec<Candidate> = others
@@ -50,8 +50,8 @@ fn are_measured(rates: Option<&MeasuredRates>, profile: &ModelProfile) -> Option
     Some(profile.weights.matrix_types().into_iter().all(|kind| rates.has_weights(kind)))
 }
 
-/// A smaller quantisation that puts more of the model on GPUs. If a part stays on the host, also a larger one that the
-/// host reads faster.
+/// A smaller quantisation that puts more of the model on GPUs. If a part stays on the host, also a larger quantisation
+/// that the host reads faster.
 pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
     let smaller = smaller(trials);
     match smaller {
@@ -69,7 +69,7 @@ fn smaller(trials: &Trials<'_>) -> Option<Change> {
     if trials.before.is_none() {
         return trials.least(&changes(&all));
     }
-    // A model entirely on GPUs does not depend on the host's rates.
+    // If the model is entirely on GPUs, the host's rates do not matter.
     trials.first_that_fits(&changes(&all)).or_else(|| {
         let rates = trials.planner.machine.host.rates.as_ref();
         let mut known = all.iter().filter(|candidate| are_measured(rates, &candidate.profile) != Some(false));
@@ -77,8 +77,8 @@ fn smaller(trials: &Trials<'_>) -> Option<Change> {
     })
 }
 
-/// A larger quantisation that gains enough speed for its bytes, if all of the host's rates for it were measured. Of the
-/// quantisations that are about as fast as the fastest, the largest is taken, because its answers are best.
+/// A larger quantisation that gains enough speed for its bytes, if all of the host's rates for it were measured. Among
+/// the quantisations that are about as fast as the fastest one, the largest is chosen, because its answers are best.
 pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
     trials.before.filter(|plan| !plan.full_offload)?;
     let (profile, rates) = (&trials.planner.profile, trials.planner.machine.host.rates.as_ref());
@@ -96,8 +96,8 @@ pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
 }
 
 impl Planner<'_> {
-    /// Matrix types whose rates on the host must be measured before advice on quantisations: those of this model and of
-    /// its other quantisations. The flag marks matrices of experts. The list is empty once all rates are known.
+    /// Matrix types whose rates on the host must be measured before advice on quantisations: the types in this model
+    /// and in its other quantisations. The flag marks matrices of experts. The list is empty once all rates are known.
     pub fn unmeasured(&self) -> Vec<(TensorType, bool)> {
         let others = Quantisation::ALL.into_iter().map(|to| self.profile.quantised(to));
         let types: BTreeSet<_> = [self.profile.clone().into_owned()]

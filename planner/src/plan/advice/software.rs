@@ -1,4 +1,4 @@
-//! Advice that needs no hardware and no other file: smaller requests, and programs to close.
+//! Advice that requires neither hardware nor another file: smaller requests, and programs to close.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
@@ -8,8 +8,8 @@ use super::{Change, ChangeKind, Effect};
 /// The smaller types to try for keys and values, the largest first.
 const TYPES: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// Up to this many tokens, candidate contexts are one step apart; above it, four steps, because nobody requests 40192
-/// tokens.
+/// Up to this many tokens, candidate contexts are one step apart; above this number they are four steps apart, because
+/// nobody requests 40192 tokens.
 const FINE_STEPS_UP_TO: u32 = 8192;
 
 /// A shorter context hardly has room for a prompt and its answer.
@@ -23,7 +23,7 @@ const MIN_UBATCH: u32 = 32;
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
     let windows = trials.planner.request.params.swa_full.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
-    // A few more tokens per second are not worth the loss of quality by keys of four bits.
+    // A few more tokens per second are not worth the loss of quality that keys of four bits cause.
     let too_dear = |kv: &Change| kv.effect == Effect::More && kv.kinds == [ChangeKind::KvType(KvType::Q4_0)];
     let kv = trials.least(&each(&types, ChangeKind::KvType)).filter(|kv| !too_dear(kv));
     let context = context(trials);
@@ -48,8 +48,8 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
     TYPES.into_iter().filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values)).collect()
 }
 
-/// The longest context, below the requested one, with which everything fits. If there is none, half the requested
-/// context, if that is worthwhile.
+/// The longest context, shorter than the requested one, with which everything fits. If there is none, half of the
+/// requested context, provided that halving is worthwhile.
 fn context(trials: &Trials<'_>) -> Option<Change> {
     let contexts = each(&shorter(trials), ChangeKind::Context);
     if trials.before.is_none() {
@@ -61,7 +61,7 @@ fn context(trials: &Trials<'_>) -> Option<Change> {
     })
 }
 
-/// The longest context with which everything fits, if keys and values also have this type.
+/// The longest context with which everything fits if, in addition, keys and values have this type.
 fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
     let contexts = shorter(trials).into_iter();
     let both = contexts.map(|tokens| vec![ChangeKind::KvType(ty), ChangeKind::Context(tokens)]);
@@ -72,21 +72,22 @@ fn asked(trials: &Trials<'_>) -> u32 {
     trials.planner.request.tokens(&trials.planner.profile)
 }
 
-/// Contexts shorter than the requested one, the longest first.
+/// Contexts that are shorter than the requested context, the longest first.
 fn shorter(trials: &Trials<'_>) -> Vec<u32> {
     let asked = asked(trials);
     let step = if asked > FINE_STEPS_UP_TO { STEP * 4 } else { STEP };
     (MIN_CONTEXT / step..asked.div_ceil(step)).rev().map(|n| n * step).collect()
 }
 
-/// The largest ubatch that helps, among the halves of the current one.
+/// The largest ubatch that helps. The candidates are a half of the current ubatch, a quarter, and so on.
 fn ubatch(trials: &Trials<'_>) -> Option<Change> {
     let halves = std::iter::successors(Some(trials.params().n_ubatch / 2), |&n| Some(n / 2));
     let halves: Vec<u32> = halves.take_while(|&n| n >= MIN_UBATCH).collect();
     trials.least(&each(&halves, ChangeKind::Ubatch))
 }
 
-/// Only the programs that hold the most memory are considered. The ninth largest holds no more than a desktop's window.
+/// Only the programs that use the most memory are considered. The ninth program uses no more memory than a window of a
+/// desktop program.
 const MAX_PROGRAMS: usize = 8;
 
 /// Advice to close programs.
@@ -97,8 +98,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     let Some(largest) = programs.first() else {
         return Vec::new();
     };
-    // Take the smallest program that is enough; else the largest if it gains as much as all together; else all
-    // programs.
+    // The first choice is the smallest program that is enough, then the largest program if closing it gains as much as
+    // closing all, and then all programs together.
     let mut alone = programs.iter().rev();
     let enough = alone.find_map(|program| trials.first_that_fits(std::slice::from_ref(program)));
     let change = enough.or_else(|| {
@@ -109,8 +110,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     change.into_iter().collect()
 }
 
-/// The changes that close each program: one change for each GPU on which the program uses memory. The program with the
-/// most memory comes first.
+/// For each program, the changes that close it: one change for each GPU on which the program uses memory. The program
+/// with the most memory comes first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     let mut programs: Vec<(u32, u64, Vec<ChangeKind>)> = Vec::new();
     for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {

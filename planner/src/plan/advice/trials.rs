@@ -1,4 +1,4 @@
-//! Trial plans with changes to the model, the machine or the request, and their gain.
+//! Trial plans with changes to the model, the machine or the request, and the gain of these plans.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::list::WORTH;
 use super::{Change, ChangeKind, Effect, Outcome};
 
 impl Planner<'_> {
-    /// The plan for this workload. If the context is too short for it, the plan for a typical workload.
+    /// The plan for this workload. If the context is too short for the workload, the plan for a typical workload.
     fn plan_for(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
@@ -58,7 +58,7 @@ impl Planner<'_> {
     }
 }
 
-/// The base that changes are tried on.
+/// The planner and the plan that trials begin with.
 pub(super) struct Trials<'a> {
     /// The planner without a change.
     pub(super) planner: Planner<'a>,
@@ -73,8 +73,8 @@ impl<'a> Trials<'a> {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
 
-    /// Whether a plan satisfies the user completely. For a request with an exact number of layers, that number is
-    /// enough. Without a GPU, a loadable model is enough.
+    /// Whether a plan satisfies the user completely. If the request states an exact number of layers, this number is
+    /// enough. Without a GPU, it is enough that the model can be loaded.
     pub(super) fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }
@@ -102,8 +102,8 @@ impl<'a> Trials<'a> {
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
     }
 
-    /// Whether everything fits with these changes. In a plan that fits, no part of a block stays on the host, so this
-    /// search leaves out parts and is many times as fast.
+    /// Whether everything fits with these changes. If everything fits, no part of a block stays on the host. So this
+    /// search leaves out parts, and is many times as fast.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {
@@ -114,7 +114,7 @@ impl<'a> Trials<'a> {
         plan.is_some_and(|plan| self.is_enough(&Outcome::from(&plan)))
     }
 
-    /// The smallest of ascending changes with which everything fits.
+    /// The first of these changes, which are in ascending order, with which everything fits.
     pub(super) fn first_that_fits(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         let (last, others) = changes.split_last()?;
         if !self.fits(last) {
@@ -124,8 +124,8 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The smallest of ascending changes with which everything fits. Without one: the first change that makes an
-    /// unloadable model loadable, or the first worthwhile one, because each later change costs more quality.
+    /// The smallest of ascending changes with which everything fits. If there is none, the first change that makes an
+    /// unloadable model loadable, or else the first worthwhile change, because each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
@@ -140,7 +140,7 @@ impl<'a> Trials<'a> {
     }
 
     /// The change, if it is worth it: everything fits, or more of the model is on GPUs and generation is faster by a
-    /// tenth. Without known speeds, more on GPUs is enough.
+    /// tenth. Without known speeds, it is enough that more of the model is on GPUs.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
             let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());

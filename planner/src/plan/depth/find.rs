@@ -1,5 +1,5 @@
-//! Looks for a second placement that is worth moving to: the one that is fastest at the beginning or at the end of the
-//! context.
+//! Looks for a second placement that is worth moving to. The candidates are the fastest placements at the beginning and
+//! at the end of the context.
 
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate};
@@ -13,12 +13,15 @@ use crate::plan::{
 use super::moving::{measured_seconds, stated_seconds};
 use super::{ByDepth, SecondsAtDepth};
 
-/// Minimum speed-up, as a factor, of another placement that a plan mentions or a model moves to.
+/// The minimum speed-up, as a factor, of another placement. Otherwise the plan does not mention it, and the model does
+/// not move to it.
 const MIN_SPEEDUP: f64 = 1.1;
-/// In one conversation to the end of the context, a second placement must save this multiple of the time of a move. A
-/// conversation may end at any depth, and the rule may then lose the time of a second move.
+/// In a conversation that reaches the end of the context, a second placement must save at least this multiple of the
+/// time of a move. The reason is that a conversation may end at any depth, and the rule may then lose the time of a
+/// second move.
 const MOVES_SAVED: f64 = 2.0;
-/// Number of steps between the points of a pair. The times are linear between two points, unless a window ends there.
+/// The number of intervals between the points of a pair. The times are linear between two points, unless a window ends
+/// there.
 const STEPS: u32 = 8;
 /// A placement with its predicted times.
 struct Timed<'m> {
@@ -37,7 +40,7 @@ impl Timed<'_> {
         mean * f64::from(to.saturating_sub(from))
     }
 
-    /// Seconds of a workload that stays in this placement.
+    /// The seconds that a workload takes if the model stays in this placement.
     fn seconds(&self, workload: &Workload) -> f64 {
         self.model.seconds(self.assignment, workload)
     }
@@ -55,16 +58,16 @@ struct Pair {
     depth: u32,
     crossing: u32,
     is_deeper: bool,
-    /// Seconds that the other placement saves in one conversation, on its side of the crossing.
+    /// Seconds that the other placement saves in one conversation, at the depths where it is faster.
     saved: f64,
     seconds: Vec<SecondsAtDepth>,
     workload_seconds: f64,
 }
 
 impl Planner<'_> {
-    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts: today's prediction
-    /// for a plan that was made earlier. `None` for a context that embeds texts, and for a plan with a GPU that the
-    /// machine lacks.
+    /// Predicted seconds of another plan's workload, by this planner's rates and hits of experts. For a plan that was
+    /// made earlier, this gives an up-to-date prediction. `None` for a context that embeds texts, and for a plan with a
+    /// GPU that the machine lacks.
     ///
     /// # Errors
     ///
@@ -111,7 +114,7 @@ impl Planner<'_> {
         request.depth == Depth::Follow && request.workload.is_none() && !request.allow_paging
     }
 
-    /// The other placement beside a chosen one, confirmed by the probe; `None` if a single placement is as good. If the
+    /// A second placement for the chosen one, confirmed by the probe; `None` if a single placement is as good. If the
     /// request allows only a single placement, adds a note with the depths at which another would be faster.
     pub(in crate::plan) fn by_depth(
         &self,
@@ -135,7 +138,7 @@ impl Planner<'_> {
             true => Request::whole_depths(now.params.n_ctx).to_vec(),
             false => self.request.depths(now.params.n_ctx),
         };
-        // The first and the last depth may be the same.
+        // Only the first and the last depth are tried; they may be the same.
         for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let found = self.best_at(depth, (&now.params, model), None, |other| {
                 if other.split == now.split {
@@ -163,8 +166,8 @@ impl Planner<'_> {
     }
 
     /// Calls `then` with the fastest placement at one depth, with all settings as in `params`; `None` if no placement
-    /// fits. If `params` has a cache of experts, the placement has a cache of the stated size, or one of the best size
-    /// at this depth, or none.
+    /// fits. If `params` has a cache of experts, the placement has a cache of the stated size, or a cache of the best
+    /// size at this depth, or no cache.
     fn best_at<T>(
         &self,
         depth: u32,
@@ -207,7 +210,8 @@ impl Planner<'_> {
         best.map(|(_, other)| then(other)).transpose()
     }
 
-    /// The pair of the chosen placement and another one, found at `depth`, if moving to the other is worth it.
+    /// The chosen placement paired with another one that was found at `depth`; `None` if moving to the other placement
+    /// is not worthwhile.
     fn pair(&self, chosen: &Chosen<'_>, depth: u32, [here, there]: [&Timed<'_>; 2]) -> Option<Pair> {
         let n_ctx = chosen.params.n_ctx;
         let n_ubatch = chosen.params.computed().max(1);
@@ -231,7 +235,7 @@ impl Planner<'_> {
         Some(Pair { depth, crossing, is_deeper, saved, seconds, workload_seconds })
     }
 
-    /// The pair as a part of the plan, if moving pays and the probe confirms the other placement.
+    /// The pair as a part of the plan, if moves are worthwhile and the probe confirms the other placement.
     fn confirmed(
         &self,
         chosen: &Chosen<'_>,
@@ -278,7 +282,7 @@ impl Planner<'_> {
 }
 
 /// Seconds of a whole conversation that moves between two placements at their crossing. `is_deeper` is true if the
-/// second placement is the one above the crossing. The prompt is computed in the first one.
+/// second placement is used above the crossing. The prompt is computed in the first placement.
 fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]: [&Timed<'_>; 2]) -> f64 {
     let begin = workload.before.saturating_add(workload.prompt);
     let end = workload.tokens().max(begin.saturating_add(1));
@@ -289,7 +293,7 @@ fn whole(workload: &Workload, (crossing, is_deeper): (u32, bool), [here, there]:
     prompt + tokens / f64::from(end - begin) * f64::from(workload.reply)
 }
 
-/// The depth at which two placements are equally fast, interpolated between the points; `None` if one is faster
+/// The depth at which two placements are equally fast, interpolated between the points; `None` if one of them is faster
 /// everywhere.
 fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
     let more = |point: &SecondsAtDepth| point.token[0] - point.token[1];

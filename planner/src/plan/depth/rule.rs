@@ -1,31 +1,32 @@
-//! The rule by which a running text moves: ski rental. A text moves when the time that it has lost, compared with the
-//! other placement, equals the time of a move.
+//! The rule that decides when a running text moves. It is the rule of the ski rental problem. A text moves when the
+//! time that it has lost, compared with the other placement, equals the time of a move.
 //!
 //! Under this rule a growing text of unknown length loses at most twice the time of the best decision. With the future
 //! known, the best decision is either to move at once, which costs one move, or not to move, which loses less than one
-//! move. In the first case this rule costs two moves: the lost time and its own move. A series of short and deep texts
-//! in any order costs at most four times as much as the best series of moves, counting its moves and its lost time. The
-//! reason is that each move of this rule comes after lost time of the same length. During any two of these moves in a
-//! row, the best series also makes a move or loses the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive
-//! snoopy caching, 1988.)
+//! move. In the first case this rule costs the time of two moves: the lost time, and its own move. For any series of
+//! short and deep texts, this rule costs at most four times as much as the best series of moves. The cost counts both
+//! moves and lost time. The reason is that before each of its moves, this rule has lost the time of one move. During
+//! any two successive moves of this rule, the best series also makes a move or loses the time of one. (Karlin, Manasse,
+//! Rudolph, Sleator: Competitive snoopy caching, 1988.)
 //!
-//! A prompt is known before it is computed. If the prompt and a reply of usual length would lose more than the time of
-//! a move in the current placement, the model moves before the prompt.
+//! A prompt is known before it is computed. If, in the current placement, the prompt and a reply of usual length would
+//! lose more than the time of a move, the model moves before the prompt.
 
 use super::{ByDepth, SecondsAtDepth, at};
 
-/// Tokens of the reply that is expected after a prompt, as in [`Workload::typical`](crate::plan::Workload::typical).
+/// The number of tokens of the reply that is expected after a prompt, as in
+/// [`Workload::typical`](crate::plan::Workload::typical).
 const EXPECTED_REPLY: u32 = 256;
 
 /// One step: the tokens that a model computes at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DepthWork {
-    /// Live tokens before the step, of all sequences.
+    /// The number of live tokens of all sequences before the step.
     pub depth: u32,
-    /// Tokens of prompts in the step.
+    /// The number of tokens of prompts in the step.
     pub prompt_tokens: u32,
-    /// Whether the step generated tokens, one of each sequence.
+    /// Whether the step generated tokens: one for each sequence.
     pub generates: bool,
 }
 
@@ -42,7 +43,7 @@ impl DepthWork {
 
     /// Predicted seconds of the step, here and there.
     fn seconds(self, points: &[SecondsAtDepth]) -> [f64; 2] {
-        // The middle of the prompt lies half of its tokens later.
+        // The middle of the prompt comes after half of its tokens.
         let at = at(points, self.depth.saturating_add(self.prompt_tokens / 2));
         let tokens = f64::from(self.prompt_tokens);
         [0, 1].map(|n| at.prompt_token[n] * tokens + if self.generates { at.token[n] } else { 0.0 })
@@ -58,7 +59,7 @@ pub struct DepthRule {
 }
 
 impl DepthRule {
-    /// The rule for a model that was just placed by the plan with this pair of placements.
+    /// The rule for a model that was just loaded by the plan that contains `by_depth`.
     pub fn new(by_depth: &ByDepth) -> Self {
         Self { points: by_depth.seconds.clone(), moving_seconds: by_depth.moving_seconds, lost: 0.0 }
     }
@@ -75,14 +76,14 @@ impl DepthRule {
         self.moving_seconds
     }
 
-    /// Seconds lost to the other placement since the last move. Gained time offsets lost time, but is not saved beyond
-    /// that.
+    /// Seconds lost since the last move, compared with the other placement. Gained time reduces the lost time, at most
+    /// to 0.
     pub const fn lost(&self) -> f64 {
         self.lost
     }
 
-    /// Counts a step that took this many seconds. The predictions give only the ratio of the two placements' times: a
-    /// machine that is slower than predicted is slower in both placements.
+    /// Counts a step that took this many seconds. From the predictions, only the ratio of the two placements' times is
+    /// used, because a machine that is slower than predicted is slower in both placements.
     pub fn took(&mut self, work: DepthWork, seconds: f64) {
         let [here, there] = work.seconds(&self.points);
         if here > 0.0 && seconds > 0.0 {
@@ -106,8 +107,8 @@ impl DepthRule {
         lost(prompt) + lost(reply) * f64::from(most_reply.min(EXPECTED_REPLY)) > self.moving_seconds
     }
 
-    /// Resets the lost time after a move that was not possible. The next attempt follows when the time of a move is
-    /// lost again.
+    /// Resets the lost time after a move that was not possible. The next attempt follows when the time of a move has
+    /// been lost again.
     pub fn put_off(&mut self) {
         self.lost = 0.0;
     }
@@ -120,7 +121,8 @@ mod tests {
     use super::{DepthRule, DepthWork};
     use crate::plan::SecondsAtDepth;
 
-    /// The times of a shallow placement, which slows down with each token, and of a deep one, which does not.
+    /// The times of two placements: one for shallow depths, which slows down with each token, and one for deep
+    /// contexts, which does not.
     fn points(deep: f64, slope: f64) -> Vec<SecondsAtDepth> {
         let at = |depth: u32| {
             let shallow = 1.0 + slope * f64::from(depth);
@@ -159,7 +161,8 @@ mod tests {
         (seconds, moves)
     }
 
-    /// The minimum time of a trace, with the best moves, and the time if every step ran in its faster placement.
+    /// The minimum time of a trace, with the best moves; and the time if every step ran in the placement that is faster
+    /// for it.
     fn clairvoyant(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, f64) {
         let mut best = [0.0, moving];
         let mut least = 0.0;
@@ -231,7 +234,7 @@ mod tests {
             let points = points(deep, slope);
             let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
             let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // The last token before a move may lose more than what is missing to the time of a move.
+            // The last token before a move may raise the lost time above the time of a move.
             let last = trace.last().unwrap().seconds(&points)[0];
             prop_assert!(moves <= 1);
             prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
@@ -255,7 +258,7 @@ mod tests {
                 })
                 .collect();
             let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
-            // With each move, one step may lose more than what is missing to the time of a move.
+            // Before each move, the last step may raise the lost time above the time of a move.
             let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
             let most = most.fold(0.0, f64::max);
             let moves = (best - least) / moving + 2.0;

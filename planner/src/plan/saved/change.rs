@@ -1,4 +1,4 @@
-//! The reasons why a saved plan no longer fits a machine, if it does not.
+//! The reasons why a saved plan no longer fits a machine.
 
 use crate::machine::{Bytes, Gpu, Machine};
 use crate::memory::{Footprint, Footprints};
@@ -21,30 +21,31 @@ pub enum MachineChange {
 }
 
 impl SavedPlan {
-    /// As [`Plan::changes`], for the saved plan.
+    /// Like [`Plan::changes`], for the saved plan.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         self.plan.changes(machine)
     }
 
-    /// As [`Plan::changes_by`], for the saved plan.
+    /// Like [`Plan::changes_by`], for the saved plan.
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         self.plan.changes_by(machine, footprints)
     }
 }
 
 impl Plan {
-    /// The reasons why the plan cannot be followed on this machine; empty if it can be.
+    /// The reasons why the plan cannot be followed on this machine; empty if it can be followed.
     ///
-    /// A different amount of free memory does not count as a change while the plan still fits. The plan needs its
-    /// footprints, and the parts of its headroom for the driver and for growth. The third part, the margin, exists for
-    /// such differences. GPUs outside the plan are ignored.
+    /// A different amount of free memory does not count as a change as long as the plan still fits. It still fits if
+    /// there is memory for its footprints, and for the parts of its headroom that are meant for the driver and for
+    /// growth. The third part of the headroom, the margin, exists for such differences. GPUs outside the plan are
+    /// ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
-    /// As [`changes`](Self::changes), but with llama.cpp's current bytes for the placement instead of the plan's.
-    /// `footprints.output` may be 0, as in the answer of a [`Probe`](crate::plan::Probe).
+    /// Like [`changes`](Self::changes), but with the bytes that llama.cpp counts for the placement now, instead of the
+    /// plan's bytes. `footprints.output` may be 0, as in the answer of a [`Probe`](crate::plan::Probe).
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
         all.resize(self.gpus().count(), Footprint::default());
@@ -58,7 +59,7 @@ impl Plan {
         self.changes_if(machine, &all)
     }
 
-    /// `footprints` follow the plan's placements: its GPUs, then the host.
+    /// `footprints` are in the order of the plan's placements: first the GPUs, then the host.
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
         let mut of_host = 0_u64;
@@ -90,7 +91,7 @@ impl Plan {
     }
 }
 
-/// The machine's GPU with the placement's ggml name, if it is the same card.
+/// The GPU of the machine that has the ggml name of the placement, if it is the same card.
 fn same_gpu<'m>(machine: &'m Machine, placement: &Placement) -> Option<&'m Gpu> {
     let device = placement.device.as_ref()?;
     machine.gpus.iter().find(|gpu| gpu.device.as_ref() == Some(device) && gpu.name == placement.name)
@@ -113,7 +114,7 @@ mod tests {
             (|saved, _| saved.plan.placements[0].device = None, "there is no RTX 3050 here"),
             (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
             (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
-            // Other free bytes are accepted while they are enough, and other GPUs are ignored.
+            // A different number of free bytes is accepted if it is enough, and additional GPUs are ignored.
             (|_, machine| machine.gpus[0].free = mib(4340), ""),
             (|_, machine| machine.gpus[0].free = gib(6), ""),
             (|_, machine| machine.gpus[0].total = gib(8), ""),

@@ -12,7 +12,7 @@ use super::{SavedPlan, SavedPlanError, invalid};
 const MAX_NAME_BYTES: usize = 256;
 
 impl SavedPlan {
-    /// Validates all fields. The functions that read a plan have called this already.
+    /// Validates all fields. The functions that read a plan have already called this function.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl SavedPlan {
         check_by_depth(&self.plan).map_err(|problem| format!("plan.by_depth.{problem}"))?;
         let mut params = self.request.params.clone();
         if params.n_ctx == 0 {
-            // The request left `n_ctx` to its `context`, so the plan's number is checked.
+            // In the request, `n_ctx` is 0 and `context` decides, so the number in the plan is checked.
             params.n_ctx = self.plan.context.n_ctx;
         }
         params.sizes().map_err(|error| format!("request.params.{error}"))?;
@@ -52,13 +52,13 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(cache == 0 || plan.gpus().next().is_some(), "context.moe_cache_size is {cache}, and the plan has no GPU");
     check_placements(plan)?;
     check_split(plan)?;
-    // A predicted speed is only displayed, but its curve is indexed by the number of layers.
+    // A predicted speed is only displayed, but an element of its curve is accessed by the number of layers.
     let curve = plan.speed.as_ref().map_or(0, |speed| speed.curve.len());
     ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     Ok(())
 }
 
-/// Checks the other placement of a plan. A text must be able to move between both unchanged.
+/// Checks the other placement of a plan. A text must be able to move between both placements unchanged.
 fn check_by_depth(plan: &Plan) -> Result<(), String> {
     let Some(by_depth) = plan.by_depth.as_deref() else { return Ok(()) };
     by_depth.problem(plan.context.n_ctx)?;
@@ -107,7 +107,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     let gpus = plan.gpus().count();
     let split = &plan.tensor_split;
     let count = split.len();
-    // Without proportions, llama.cpp would divide the layers by the bytes that are free at the load.
+    // Without proportions, llama.cpp would divide the layers in proportion to the bytes that are free during the load.
     let fits = if gpus > 1 { count == gpus } else { count <= gpus };
     ensure!(fits, "tensor_split has {count} proportions for {gpus} GPUs");
     for (index, share) in split.iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::machine::Bytes;
 pub struct ModelIdentity {
     /// The model's name for people: `general.name`, or else the file's name. It is not part of the identity.
     pub name: String,
-    /// The lengths of its files in bytes, in order.
+    /// The lengths of the model's files in bytes, in order.
     pub file_bytes: Vec<u64>,
     /// XXH3 (128 bits, in hexadecimal) of all metadata keys and values and of the tensors' names, types, shapes and
     /// offsets.
@@ -22,8 +22,8 @@ pub struct ModelIdentity {
 }
 
 impl ModelIdentity {
-    /// The identity of the model with this header. The function reads the header's arrays, including the vocabulary:
-    /// some megabytes.
+    /// The identity of the model with this header. For this, the header's arrays are read, including the vocabulary,
+    /// which has some megabytes.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl ModelIdentity {
         Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
 
-    /// Whether both are the same model; names are ignored.
+    /// Whether both identities are of the same model; names are ignored.
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
@@ -48,7 +48,8 @@ impl fmt::Display for ModelIdentity {
     }
 }
 
-/// Hashes each field of variable length with its length, so that different headers never yield the same bytes.
+/// Hashes the length of each field of variable length before the field, so that different headers never yield the same
+/// bytes.
 fn hash(header: &Header) -> Result<String, gguf::Error> {
     let mut hash = Xxh3::new();
     let mut put = |bytes: &[u8]| {

@@ -1,8 +1,8 @@
 //! Plans saved to files. A saved plan names its model and its request, so that a later load can follow it exactly or
 //! refuse it with a reason.
 //!
-//! A file may be edited, truncated or from a stranger. [`SavedPlan::check`] validates its content before any of it
-//! reaches a load.
+//! A file may be edited, truncated or from a stranger. [`SavedPlan::check`] validates the content before a load uses
+//! any of it.
 
 mod change;
 mod check;
@@ -25,7 +25,7 @@ mod tests;
 pub use change::MachineChange;
 pub use identity::ModelIdentity;
 
-/// A plan with the model and request needed to follow it again.
+/// A plan, with the model and the request that are needed to follow it again.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan},
@@ -84,15 +84,15 @@ pub enum SavedPlanError {
 }
 
 impl SavedPlan {
-    /// The format version that this crate writes, and the latest that it reads. It increases when an older reader would
-    /// misread a file. New keys alone do not increase it.
+    /// The format version that this crate writes, and the latest version that it reads. It increases when an older
+    /// reader would misread a file. New keys alone do not increase it.
     pub const VERSION: u64 = 1;
 
     /// Makes a saved plan from a plan, its request and the header of its model.
     ///
     /// # Errors
     ///
-    /// [`gguf::Error`] if an array of the header, which the identity needs, cannot be read again.
+    /// [`gguf::Error`] if an array of the header cannot be read again. The identity needs these arrays.
     pub fn new(plan: Plan, request: Request, header: &Header) -> Result<Self, gguf::Error> {
         Ok(Self {
             version: Self::VERSION,

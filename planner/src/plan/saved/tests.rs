@@ -91,7 +91,7 @@ fn a_key_of_an_earlier_version_is_read() {
     assert!(refused(&json).starts_with("plan.split_blocks is 33"));
 }
 
-/// A JSON pointer into a saved plan, a value to put there, and part of the error.
+/// Each line: a JSON pointer into a saved plan, a value to put there, and a part of the error.
 const INVALID_FIELDS: &str = r#"
 /plan/context/n_ctx           | 0                                   | plan.context.n_ctx is 0
 /plan/context/n_ctx           | 4294967295                          | plan.context.n_ctx is 4294967295
@@ -219,10 +219,13 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 proptest! {
-    /// Replaces any one value by another. The file is then either refused with an error of one line, or a valid plan
-    /// that survives another round trip.
+    /// Replaces one value by another. The file is then either refused with an error of one line, or a valid plan that
+    /// survives another round trip.
     #[test]
-    fn no_invalid_value_passes_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
+    fn no_invalid_value_passes_the_check(
+        place in any::<prop::sample::Index>(),
+        choice in any::<prop::sample::Index>(),
+    ) {
         let mut json = json_of(&save(two_gpus()));
         let mut all = Vec::new();
         pointers(&json, "", &mut all);

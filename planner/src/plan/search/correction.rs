@@ -1,5 +1,5 @@
-//! Corrections of the estimate by probes. Probed footprints flow in. Corrections for the estimates of other paths flow
-//! out, each with its slack: the bytes by which the correction may still be wrong.
+//! Corrections of the estimate by probes. In: footprints from probes. Out: corrections for the estimates of other
+//! paths. Each correction has its slack: the bytes by which the correction may still be wrong.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::Placements;
 use super::path::Path;
 use super::setting_costs::host_role;
 
-/// Maximum bytes that a GPU may lack by the estimate while a path is still probed. The tests of this search contain no
-/// larger error of an estimate for the compute buffer of another role.
+/// A path is probed even if, by the estimate, a GPU lacks up to this many bytes. In the tests of this search, a
+/// correction that comes from another role is never wrong by more.
 pub(super) const MAX_SLACK_BYTES: u64 = mib(128);
 
-/// The slack of a kind of run is divided by this number after each probe of such a run.
+/// After each probe of a run, the slack of its kind is divided by this number.
 const SLACK_DIVISOR: u64 = 4;
 
 /// The properties of a run of layers on a GPU that determine its compute buffer: the size of the graph, the run's role,
@@ -37,9 +37,9 @@ pub(super) struct HostKind {
 /// The correction of the runs of one kind.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// Bytes beyond the estimate; negative if below it.
+    /// Bytes that are needed beyond the estimate; negative if fewer bytes than estimated are needed.
     beyond: i64,
-    /// Bytes that another run of this kind may lack while its path is still probed.
+    /// A path with another run of this kind is probed even if the run lacks up to this many bytes.
     slack: u64,
 }
 
@@ -62,8 +62,8 @@ impl Corrections {
         self.hosts.insert(kind, beyond);
     }
 
-    /// Bytes that a run takes beyond the estimate, and the slack of this number. It comes from a probed run of the same
-    /// kind, or from the most similar kind. A positive correction of one GPU is not applied to another GPU.
+    /// Bytes that a run takes beyond the estimate, and the slack of this number. The number comes from a probed run of
+    /// the same kind, or from the most similar kind. A positive correction of one GPU is not applied to another GPU.
     pub(super) fn of_run(&self, kind: &RunKind) -> (i64, u64) {
         if let Some(known) = self.runs.get(kind) {
             return (known.beyond, known.slack);
@@ -79,7 +79,7 @@ impl Corrections {
         (similar.map_or(0, beyond), MAX_SLACK_BYTES)
     }
 
-    /// Bytes that the host takes beyond the estimate, found in the same way.
+    /// By how many bytes the host exceeds the estimate. This is found in the same way.
     pub(super) fn of_host(&self, kind: &HostKind) -> i64 {
         let similarity = |other: &HostKind| {
             (kind.setting == other.setting, kind.role == other.role, kind.is_pipelined == other.is_pipelined)
@@ -95,7 +95,7 @@ impl Corrections {
     }
 }
 
-/// The lowest correction of a setting, or of all settings if this one has none.
+/// The lowest correction of a setting. If this setting has no correction, the lowest correction of all settings.
 fn least_of(setting: usize, all: impl Iterator<Item = (usize, i64)> + Clone) -> i64 {
     let of_setting = all.clone().filter(|(of, _)| *of == setting).map(|(_, beyond)| beyond).min();
     of_setting.or_else(|| all.map(|(_, beyond)| beyond).min()).unwrap_or(0)
@@ -136,8 +136,8 @@ mod tests {
         known.learn_run(run(0, 4, 1), 70);
         known.learn_run(run(1, 4, 1), 9000);
         assert_eq!(known.of_run(&run(0, 0, 0)), (-500, MAX_SLACK_BYTES / 4));
-        // A kind with the same role is preferred, then one with the same GPU. A kind of another setting counts only if
-        // there is no other.
+        // Kinds with the same role are preferred, then kinds with the same GPU. A kind of another setting counts only
+        // if no kind of this setting was probed.
         assert_eq!(known.of_run(&run(0, 0, 1)), (-500, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(0, 3, 1)), (70, MAX_SLACK_BYTES));
         assert_eq!(known.of_run(&run(1, 0, 1)), (9000, MAX_SLACK_BYTES));

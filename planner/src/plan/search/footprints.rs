@@ -27,7 +27,7 @@ impl<'a> Placements<'a> {
     }
 
     /// Bytes of the cache of experts: the stated number, or the setting's share of the experts that the path keeps on
-    /// the host. It is rounded to whole MiB, as llama.cpp's own flag is.
+    /// the host. The number is rounded to whole MiB, because llama.cpp's own flag is in MiB.
     fn moe_cache_size(&self, path: &Path) -> u64 {
         let costs = &self.setting_costs[path.setting];
         let Some(Cached { share }) = costs.cached else { return costs.params.moe_cache_size };
@@ -89,7 +89,7 @@ impl<'a> Placements<'a> {
         split.overrides(self.parts.overrides(&path.runs))
     }
 
-    /// Blocks on GPUs that keep some of their weights on the host.
+    /// The number of blocks on GPUs that keep some of their weights on the host.
     pub(super) fn split_blocks(&self, path: &Path) -> u32 {
         let mut blocks: Vec<u32> = self.parts.kept(&path.runs).map(|part| part.block).collect();
         blocks.dedup();

@@ -12,8 +12,8 @@ pub(super) struct InfeasibleRuns<'a> {
     runs: BTreeSet<Key>,
 }
 
-/// Everything that determines a GPU's bytes: setting, order and GPU; its run; whether the graph has copies; the largest
-/// parts on the host.
+/// Everything on which a GPU's bytes depend: setting, order and GPU; the GPU's run; whether the graph has copies; the
+/// largest parts on the host.
 type Key = ([usize; 3], Run, bool, [u64; 2]);
 
 impl<'a> InfeasibleRuns<'a> {
@@ -27,12 +27,12 @@ impl<'a> InfeasibleRuns<'a> {
         self.runs.extend(key);
     }
 
-    /// The index of the first GPU of a path, or of its beginning, that is known to have too little memory.
+    /// The index of the first GPU that is known to have too little memory, in a path or in the beginning of a path.
     pub(super) fn infeasible_gpu(&self, path: &Path) -> Option<usize> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether every continuation of a path's beginning takes at least as many bytes on each of its GPUs.
+    /// Whether no continuation of this beginning of a path takes fewer bytes on any of the GPUs that it already has.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

@@ -1,5 +1,5 @@
-//! The search for the best placement that fits: the one with the most predicted tokens per second, or with the most
-//! layers on GPUs.
+//! The search for the best placement that fits: the placement with the most predicted tokens per second, or with the
+//! most layers on GPUs.
 //!
 //! A placement consists of a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a
 //! run of layers on each GPU, and the [`Parts`] of blocks that stay on the host. Under [`Policy::Fastest`], its cost is
@@ -12,7 +12,7 @@
 //! seconds by a factor ([`kv_cache`](super::kv_cache)). If the cost is a number of layers, each of these steps costs a
 //! part of a layer ([`SMALLER_KV_IN_LAYERS`]).
 //!
-//! The search tries placements in ascending cost ([`path`]) until one fits by the estimate, so no cheaper placement
+//! The search tries placements in ascending cost ([`path`]) until one fits by the estimate. So no cheaper placement
 //! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).
 
 mod choice;
@@ -67,12 +67,12 @@ const TIE: f64 = 1e-3;
 const SETTING_STEP_IN_TIES: f64 = 10.0;
 
 /// Under [`Policy::MostLayers`], the cost in layers of each smaller cache type, of a cache on the host, and of each
-/// halving of the ubatch. All of these steps together must gain a whole layer.
+/// halving of the ubatch. To be worthwhile, a combination of such steps must gain at least a whole layer.
 const SMALLER_KV_IN_LAYERS: f64 = 0.4;
 const KV_MOVED_IN_LAYERS: f64 = 0.15;
 const HALVING_IN_LAYERS: f64 = 0.005;
 
-/// Maximum number of steps of a search: seven times the steps of the slowest of 2,000 random plans.
+/// Maximum number of steps of a search: seven times the number of steps that the slowest of 2,000 random plans needed.
 const MAX_STEPS: usize = 1 << 18;
 
 /// The search space of placements, with the costs of each setting.
@@ -85,7 +85,7 @@ pub(super) struct Placements<'a> {
     probe: Option<&'a dyn Probe>,
     /// The GPUs with free memory, except those in `slow`.
     gpus: Vec<&'a Gpu>,
-    /// The GPUs slower than the host, if the plan is for speed.
+    /// The GPUs slower than the host, if the policy is speed; otherwise empty.
     slow: Vec<&'a Gpu>,
     orders: Vec<Order>,
     parts: Rc<Parts<'a>>,
@@ -107,11 +107,11 @@ enum SearchedCache {
     Stated,
 }
 
-/// Maximum number of refusals of an order of GPUs. After these, the search drops the order, because the devices or the
-/// model must be the cause.
+/// Maximum number of refusals of an order of GPUs. After these refusals, the search drops the order, because the cause
+/// must be the devices or the model.
 const MAX_REFUSALS: usize = 2;
 
-/// The known facts and the limits at the start of a search.
+/// The facts that are known and the limits that apply when a search starts.
 #[derive(Default)]
 struct SearchConstraints {
     corrections: Corrections,
@@ -121,12 +121,12 @@ struct SearchConstraints {
     refused: Vec<Path>,
     /// Upper limit of the cost, exclusive.
     below: Option<f64>,
-    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide.
+    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide whether the path fits.
     has_slack: bool,
 }
 
 impl SearchConstraints {
-    /// The smallest excess over the estimate on a GPU, and on the host, for any path of this setting.
+    /// The smallest numbers of bytes by which a path of this setting exceeds its estimate on a GPU, and on the host.
     fn least_beyond(&self, setting: usize) -> (i64, i64) {
         let (gpu, host) = self.corrections.least(setting);
         (gpu.saturating_sub_unsigned(if self.has_slack { MAX_SLACK_BYTES } else { 0 }), host)
@@ -149,8 +149,9 @@ struct Found {
 }
 
 impl<'a> Placements<'a> {
-    /// The placements without a cache of experts. `params` are the request's, with every default resolved; `model` is
-    /// the speed model for them. [`Policy::MostLayers`] does not double the ubatch and splits no block.
+    /// The placements without a cache of experts. `params` are the request's parameters, with every default resolved;
+    /// `model` is the speed model for these parameters. [`Policy::MostLayers`] does not double the ubatch and splits no
+    /// block.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -163,7 +164,7 @@ impl<'a> Placements<'a> {
     }
 
     /// The placements with a cache of experts on GPUs, for the fastest plan. Each block keeps either all of its experts
-    /// on the host or none. `most` is the largest share of the experts that is tried.
+    /// on the host, or no expert. `most` is the largest share of the experts that is tried.
     pub(super) fn with_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -175,7 +176,7 @@ impl<'a> Placements<'a> {
         Self::build(profile, machine, request, context, (Policy::Fastest, SearchedCache::UpTo(most)), probe)
     }
 
-    /// As [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
+    /// Like [`with_cache`](Self::with_cache), but with a cache of the size that the parameters state.
     pub(super) fn with_stated_cache(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -212,7 +213,7 @@ impl<'a> Placements<'a> {
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // The order of GPUs does not change a cost in layers, and people expect the machine's order.
         orders.retain(|order| !by_layers || order.is_sorted());
-        // Without GPUs, the whole model is on the host.
+        // This order has no GPUs: the whole model is on the host.
         orders.push(Order::new());
         // A cache needs a GPU.
         orders.retain(|order| !has_cache || !order.is_empty());
@@ -233,7 +234,8 @@ impl<'a> Placements<'a> {
             tie,
             estimates_made,
         };
-        // With several GPUs, each setting needs a search through the orders of the GPUs.
+        // If there are several GPUs, the orders of the GPUs must be searched for each setting, so fewer settings are
+        // tried.
         let settings = match has_cache && all.gpus.len() > 1 {
             true => vec![Setting::given(params)],
             false => settings(request, profile, params),
@@ -256,8 +258,8 @@ impl<'a> Placements<'a> {
                 }
                 all.setting_costs.push(costs);
             }
-            // If several GPUs hold all layers, they process the ubatches of a prompt as a pipeline. With larger
-            // ubatches, fewer of them would overlap.
+            // If several GPUs hold all layers, they process the ubatches of a prompt as a pipeline. Of larger ubatches,
+            // fewer would overlap.
             let holds_all = all.setting_costs.first().is_some_and(SettingCosts::holds_all);
             if all.gpus.len() > 1 && holds_all {
                 break;
@@ -303,7 +305,7 @@ impl<'a> Placements<'a> {
             };
             let full = infeasible.infeasible_gpu(&node.path);
             let is_lost = full.is_some() && infeasible.is_settled(&node.path);
-            // Moving more parts of the last run to the host does not make an earlier run smaller.
+            // If more parts of the last run move to the host, an earlier run does not become smaller.
             let by_last = full.is_some_and(|n| n + 1 == node.path.runs.len());
             if !node.requeued && (by_last || !is_lost) {
                 heap.keep_more(&node, context);
@@ -352,13 +354,13 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// Whether the cache has the widest type or all GPUs of an order fuse attention over it.
+    /// Whether the cache has the widest type or whether all GPUs of an order fuse attention over it.
     fn is_fused(&self, setting: usize, order: usize) -> bool {
         let costs = &self.setting_costs[setting];
         costs.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| costs.fused[gpu])
     }
 
-    /// The parameters of the preferred setting; `None` if no size of a cache helps.
+    /// The parameters of the preferred setting; `None` if no size of the cache of experts helps.
     fn wanted(&self) -> Option<&ContextParams> {
         self.setting_costs.first().map(|costs| &costs.params)
     }
@@ -367,7 +369,7 @@ impl<'a> Placements<'a> {
         Prices { table, order: &self.orders[order], tie: self.tie }
     }
 
-    /// Bytes that the host has for the layers left to it, by the host's role. The host's compute buffer exceeds the
+    /// Bytes that the host has for the layers left to it, by the host's role, if its compute buffer exceeds the
     /// estimate by at least `beyond` bytes. `None` if the host has too little memory even for the weights and caches
     /// that are always on it.
     fn host_rooms(&self, setting: usize, order: usize, beyond: i64) -> Option<[Option<u64>; HOST_ROLES]> {
@@ -393,7 +395,7 @@ impl<'a> Placements<'a> {
     }
 }
 
-/// Separates the GPUs that take longer than the host for the whole model.
+/// Separates from the others the GPUs that would take longer than the host for the whole model.
 fn split_off_slow<'a>(
     gpus: Vec<&'a Gpu>,
     profile: &ModelProfile,

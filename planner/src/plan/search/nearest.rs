@@ -1,4 +1,5 @@
-//! The paths one step better than the chosen one, which explain the choice. If no path fits, the closest one.
+//! The paths that are one step better than the chosen path and explain the choice. If no path fits, the path that comes
+//! closest.
 
 use crate::plan::Error;
 use crate::plan::halving::least_that;
@@ -28,8 +29,8 @@ impl Placements<'_> {
         Ok(found.into_iter().filter(counts).min_by_key(|found| found.levels.lack()))
     }
 
-    /// Among the paths that are not known yet, the path with the fewest missing bytes. Only paths with whole layers
-    /// count, on GPUs in the machine's order or on the host alone.
+    /// Among the paths that are not known yet, the path with the fewest missing bytes. Only two kinds of paths with
+    /// whole layers count: those on GPUs in the machine's order, and those on the host alone.
     pub(super) fn least_lacking(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
         let settings = (0..self.setting_costs.len()).filter(|&setting| self.setting_costs[setting].doubled == 0);
@@ -81,9 +82,9 @@ impl Placements<'_> {
         self.steps(path.setting) + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
-    /// The paths one step better: with one part less on the host, or without such parts, one layer less there. A path
-    /// on the host alone has the output layer on a GPU as its next step. The list is empty if the request fixes the
-    /// number of layers.
+    /// The paths that are one step better. They have one part less on the host or, if no parts are there, one layer
+    /// less. If the whole model is on the host, the next step puts the output layer on a GPU. The list is empty if the
+    /// request fixes the number of layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
         let min_on_host = *self.on_host().start();

@@ -7,20 +7,22 @@ use crate::plan::speed::Rate;
 /// Maximum number of GPUs for which the search tries every order.
 const MAX_GPUS_IN_ALL_ORDERS: usize = 4;
 
-/// Maximum number of GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
+/// Maximum number of GPUs that llama.cpp schedules in addition to the CPU (ggml-backend.cpp,
+/// `GGML_SCHED_MAX_BACKENDS`).
 pub(in crate::plan) const MAX_GPUS: usize = 15;
 
 /// Indices of GPUs, in the order in which they take layers.
 pub(super) type Order = Vec<usize>;
 
-/// Every order of every subset of GPUs that may work together. The first of several identical GPUs stand for all of
-/// them.
+/// Every order of every subset of GPUs that may work together. If an order uses some of several identical GPUs, it uses
+/// the first of them.
 ///
 /// With more than four GPUs there are too many orders. The search then tries the fastest GPU, the two fastest, and so
-/// on, each in the machine's order, from the fastest to the slowest, and from the slowest to the fastest.
+/// on. It tries each of these sets in three orders: the machine's order, from the fastest to the slowest, and from the
+/// slowest to the fastest.
 ///
-/// An integrated GPU reads no faster than the host and always works alone. It is left out beside a discrete card, as in
-/// llama.cpp (llama.cpp, `llama_prepare_model_devices`), unless the request asks for `exactly` a number of layers.
+/// An integrated GPU reads no faster than the host and always works alone. It is left out if there is a discrete card,
+/// as in llama.cpp (llama.cpp, `llama_prepare_model_devices`), unless the request is for `exactly` a number of layers.
 pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
@@ -28,7 +30,7 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
     let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= MAX_GPUS_IN_ALL_ORDERS {
-        // A GPU without its names: the fields that a plan depends on.
+        // A GPU without its names, so that only the fields on which a plan depends are compared.
         let nameless = |gpu: &&Gpu| {
             let Gpu { name, description, device, pci_id, processes, nvml, .. } = Gpu::default();
             Gpu { name, description, device, pci_id, processes, nvml, ..Gpu::clone(gpu) }

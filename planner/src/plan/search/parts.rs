@@ -60,7 +60,8 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// All experts of a block as one part: a cache on a GPU serves only blocks without experts on the GPU.
+    /// Makes one part of all experts of a block, because a cache on a GPU serves only blocks that have no experts on
+    /// the GPU.
     pub(super) fn whole_experts(profile: &'a ModelProfile) -> Self {
         Self::with(profile, HostParts::Experts, |stems| if stems.is_empty() { Vec::new() } else { vec![stems] })
     }
@@ -84,8 +85,8 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            // The reverse order of the names is up, gate, down. The last parts stay on the host first, as in
-            // llama.cpp's own fit.
+            // In the reverse order of their names, the matrices are up, gate, down. The last part of a block is the
+            // first to stay on the host, as in llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
             for weight in weights {
                 if let Some(stem) = stem(weight, wanted) {
@@ -105,18 +106,18 @@ impl<'a> Parts<'a> {
         self.all.iter().zip(next).map(|(part, next)| next != Some(part.block))
     }
 
-    /// Index of the first part of `block`; past the last block, the number of parts.
+    /// Index of the first part of `block`; for a number after the last block, the number of all parts.
     pub(super) fn begin(&self, block: u32) -> usize {
         let last = self.begins.len() - 1;
         self.begins[(block as usize).min(last)]
     }
 
-    /// Number of parts in the blocks from `begin` to before `end`.
+    /// The number of parts in the blocks from `begin` on and before `end`.
     pub(super) fn count(&self, begin: u32, end: u32) -> u32 {
         u32::try_from(self.begin(end) - self.begin(begin)).unwrap_or(u32::MAX)
     }
 
-    /// The overrides that keep parts on the host: for each `(end, count)` the last `count` parts before block `end`.
+    /// The overrides that keep parts on the host: for each `(end, count)`, the last `count` parts before block `end`.
     /// Blocks with the same parts share a pattern, because llama.cpp compiles each pattern again for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
         let kept: Vec<&Part<'_>> = self.kept(kept).collect();
@@ -136,12 +137,13 @@ impl<'a> Parts<'a> {
         patterns.collect()
     }
 
-    /// Bytes of the largest of these parts: among those that begin a feed-forward step, and among those that end one.
+    /// Bytes of the largest of these parts: of the largest part that begins a feed-forward step, and of the largest
+    /// part that ends one.
     pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
         self.kept(kept).fold([0; 2], |[begins, ends], part| [part.steps[0].max(begins), part.steps[1].max(ends)])
     }
 
-    /// The parts on the host: for each `(end, count)` the last `count` parts before block `end`.
+    /// The parts on the host: for each `(end, count)`, the last `count` parts before block `end`.
     pub(super) fn kept(&self, kept: &[(u32, u32)]) -> impl Iterator<Item = &Part<'a>> {
         kept.iter().flat_map(|&(end, count)| {
             let end = self.begin(end);
@@ -150,7 +152,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The stem of the part that a weight belongs to, if the part may stay on the host.
+/// The stem of the part to which a weight belongs, if the part may stay on the host.
 fn stem(weight: &Weight, wanted: HostParts) -> Option<&str> {
     let may = match (weight.role, wanted) {
         (_, HostParts::None) => false,

@@ -1,9 +1,9 @@
 //! Paths through the layers, in ascending cost: the host takes the first layers, then each GPU of an order takes a run.
 //!
-//! The costs of runs do not depend on each other, except for compute buffers. Without compute buffers, one pass from
-//! the last layer to the first gives the cheapest way to complete a path from any layer. That cost is the bound of an
-//! A* search: paths leave the heap in ascending cost, so the first path that also fits with its compute buffers is the
-//! cheapest one that fits.
+//! Apart from compute buffers, the costs of runs do not depend on each other. If compute buffers are ignored, one pass
+//! from the last layer to the first gives the cheapest completion of a path from each layer. The cost of this
+//! completion is the bound of an A* search: paths leave the heap in ascending cost, so the first path that also fits
+//! with its compute buffers is the cheapest one that fits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -16,15 +16,15 @@ use super::table::Run;
 /// The cheapest completion of a path from each layer, for one order of GPUs.
 #[derive(Debug)]
 pub(super) struct CostToGo {
-    /// `cost[n][begin]`: the least cost of the layers from `begin` on, with the GPUs from the `n`th on.
+    /// `cost[n][begin]`: the least cost of the layers from `begin` on, if the GPUs from the `n`th on take them.
     cost: Vec<Vec<f64>>,
-    /// The least bytes that a completion with these layers leaves to the host.
+    /// The least number of bytes that a completion with these layers leaves to the host.
     host: Vec<Vec<u64>>,
 }
 
 impl CostToGo {
-    /// `runs` caches each GPU's runs across orders. The key is the GPU, the first GPU of its order, and whether the GPU
-    /// is the last one.
+    /// `runs` caches the runs of each GPU, because several orders need the same runs. The key is the GPU, the first GPU
+    /// of the order, and whether the GPU is the last one in the order.
     pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
@@ -54,7 +54,7 @@ pub(super) struct Path {
     /// Indices of the setting and of the order of GPUs.
     pub(super) setting: usize,
     pub(super) order: usize,
-    /// Layers on the host.
+    /// The number of layers on the host.
     pub(super) first: u32,
     /// For each GPU, the end of its run and the number of its parts on the host.
     pub(super) runs: Vec<(u32, u32)>,
@@ -67,13 +67,13 @@ impl Path {
         self.runs.last().map_or(self.first, |&(end, _)| end)
     }
 
-    /// The runs with their first layers.
+    /// The runs, each with its first layer.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
         begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::new(n, begin, end, kept))
     }
 
-    /// Layers on each GPU.
+    /// The number of layers on each GPU.
     pub(super) fn counts(&self) -> Vec<u32> {
         self.runs().map(|run| run.end - run.begin).collect()
     }
@@ -96,8 +96,8 @@ pub(super) struct Node {
     pub(super) bound: f64,
     /// The cost of the path so far.
     cost: f64,
-    /// The most that further parts of the last run on the host may save. If it is positive, the paths with these parts
-    /// leave the heap first, and this path is [requeued](Heap::requeue) behind them.
+    /// The most that the last run may save by keeping further parts on the host. If it is positive, the paths that keep
+    /// these parts leave the heap first, and this path is [requeued](Heap::requeue) after them.
     pub(super) gain: f64,
     pub(super) requeued: bool,
     /// Bytes on the host so far.
@@ -105,12 +105,12 @@ pub(super) struct Node {
     pub(super) path: Path,
 }
 
-/// The paths that are still to be tried.
+/// The paths that remain to be tried.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     nodes: Vec<Node>,
-    /// The key is the bits of the bound, because non-negative floats have the same order as their bits. Among equal
-    /// bounds the longest path comes first, so that the search follows it to its end.
+    /// The key is the bit pattern of the bound, because non-negative floats have the same order as their bit patterns.
+    /// Among equal bounds the longest path comes first, so that the search follows it to its end.
     queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Heap {
 pub(super) struct OrderContext<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) to_go: CostToGo,
-    /// Bytes that the host has for the layers left to it, by the host's [role](host_role).
+    /// The bytes that the host has for the layers that are left to it, for each [role](host_role) of the host.
     pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 
@@ -156,7 +156,7 @@ impl Heap {
         }
     }
 
-    /// Adds the path with one more part of its last run on the host.
+    /// Adds the path whose last run keeps one more part on the host.
     pub(super) fn keep_more(&mut self, node: &Node, context: &OrderContext<'_>) {
         if let (Some(run), Some((_, before))) = (node.path.runs().last(), node.path.runs.split_last())
             && !node.path.single_copy
@@ -197,7 +197,8 @@ impl Heap {
         true
     }
 
-    /// Puts a path back into the queue by its own cost. Paths of equal cost with more parts on the host come before it.
+    /// Puts a path back into the queue by its own cost. Paths with the same cost and more parts on the host come before
+    /// this path.
     pub(super) fn requeue(&mut self, mut node: Node) {
         node.bound += node.gain;
         node.gain = 0.0;

@@ -8,12 +8,12 @@ use crate::plan::{Error, NoRoom, Policy, Probe};
 use super::path::Path;
 use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints, SearchedCache};
 
-/// Maximum number of probes with one GPU, and with several GPUs. It applies to each allowed type and place of the cache
-/// and to each smaller ubatch.
+/// Maximum number of probes with one GPU, and with several GPUs. The limit applies separately to each combination of an
+/// allowed type and place of the cache and a smaller ubatch.
 const MAX_PROBES: (usize, usize) = (6, 12);
 
-/// With more than two GPUs, another probe is made only for a placement with a predicted time below this share of the
-/// best one. On four GPUs, a dozen probes of a 70B model took a second and gained 0.002 %.
+/// With more than two GPUs, another probe is made only for a placement whose predicted time is below this share of the
+/// best placement's time. On four GPUs, a dozen probes of a 70B model took a second and gained 0.002 %.
 const MAX_PROBED_SHARE: f64 = 0.995;
 
 /// The state of a search with a probe.
@@ -26,9 +26,9 @@ pub(super) struct Probed<'f, 'a> {
     pub(super) refusal: Option<(String, Error)>,
     /// The first refusal of a smaller cache type. It excludes the type, but not the GPUs.
     pub(super) kv_refusal: Option<String>,
-    /// The error of the first placement for which the probe itself lacked memory.
+    /// The error of the first placement for which there was not enough memory for the probe itself.
     pub(super) no_room: Option<Error>,
-    /// Of the placements that do not fit, the one with the fewest missing bytes.
+    /// Of the placements that do not fit, the placement with the fewest missing bytes.
     pub(super) least_lacking: Option<Found>,
 }
 
@@ -46,14 +46,14 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that fits by the probe and, of the paths one step better, the one with the fewest missing
-    /// bytes. `None` if the probes are used up or no path fits.
+    /// The cheapest path that fits by the probe and, of the paths that are one step better, the path with the fewest
+    /// missing bytes. `None` if the probes are used up or no path fits.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
         let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
-        // The estimate knows the bytes by which settings with different caches differ, so such settings share the
-        // probes.
+        // The estimate gives the exact difference in bytes between settings with different caches, so such settings
+        // share the probes.
         let most = if matches!(self.placements.cache, SearchedCache::UpTo(_)) { each } else { each * chosen };
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
@@ -64,8 +64,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             let better = fits.filter(|_| asks).or(with_slack);
             let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.constraints));
             let nearest = nearest.transpose()?.flatten();
-            // Under [`Policy::MostLayers`], the next better placement is always probed, because such plans include
-            // models whose memory the estimate does not know.
+            // Under [`Policy::MostLayers`], the next better placement is also probed, because models whose memory the
+            // estimate does not know are planned under this policy too.
             let close =
                 nearest.clone().filter(|near| asks && by_layers && !self.constraints.known.contains(&near.path));
             let mut next = better.or(close);
@@ -91,8 +91,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The probe of one kind of
-    /// run is weak evidence for another kind.
+    /// The cheapest path that would fit if each GPU needed a few bytes less than the estimate. The reason is that the
+    /// probe of one kind of run tells little about another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
         self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);
@@ -116,7 +116,7 @@ impl<'f, 'a> Probed<'f, 'a> {
                 let levels = room.levels(&footprints, &Uncertainty::default());
                 Some(Found { path, cost, levels })
             }
-            // Too little memory for the probe is not a refusal.
+            // If there is too little memory for the probe, this is not a refusal.
             Err(source) if source.is::<NoRoom>() => {
                 self.no_room.get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
                 None
@@ -136,7 +136,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Records the excess of llama.cpp's answer over the estimate. It applies to other runs of the same kinds.
+    /// Records the excess of llama.cpp's answer over the estimate. The same excess is expected of other runs of the
+    /// same kinds.
     fn correct(&mut self, path: &Path, footprints: &Footprints, estimated: &Footprints) {
         let beyond = |theirs: &Footprint, ours: &Footprint| {
             let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));

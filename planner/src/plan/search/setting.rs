@@ -5,7 +5,7 @@ use crate::memory::ContextParams;
 use crate::plan::{KvPlace, Request, kv_cache};
 use crate::profile::ModelProfile;
 
-/// The parameters of a plan, and how far they are from the preferred ones.
+/// The parameters of a plan, and how far they are from the preferred parameters.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) params: ContextParams,
@@ -14,7 +14,7 @@ pub(super) struct Setting {
     pub(super) halved: u32,
     /// Whether the cache is on the host although the request keeps it with the layers.
     pub(super) kv_moved: bool,
-    /// Number of allowed types that are wider than this cache's; 0 for the requested type.
+    /// The number of allowed types that are wider than the type of this cache; 0 for the requested type.
     pub(super) smaller_kv: u32,
     /// The share that is added to the seconds: the [price](kv_cache::price) of the cache type.
     pub(super) surcharge: f64,
@@ -28,12 +28,12 @@ impl Setting {
 }
 
 /// All settings that a request allows: each type and place of the cache with each ubatch. The preferred setting comes
-/// first. `params` are the request's, with every default resolved.
+/// first. `params` are the request's parameters, with every default resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-    // A context that embeds keeps no cache between batches.
+    // A context for embeddings keeps no cache between batches.
     let choices = if request.embeds() { vec![params.clone()] } else { request.kv_cache.choices(profile, params) };
-    // A context that embeds computes whole texts.
+    // A context for embeddings computes whole texts.
     let least = request.min_ubatch.filter(|_| !request.embeds());
     let may_move = request.kv_place == KvPlace::Auto && params.offload_kqv && !request.embeds();
     let mut all = Vec::new();
@@ -50,8 +50,8 @@ pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &Conte
     all
 }
 
-/// The requested ubatch, its doubles up to `most` and its halves down to `least`. Each comes with the number of
-/// doublings and the number of halvings. An ubatch of 0 means a whole batch.
+/// The requested ubatch, doubled up to `most` and halved down to `least`. Each comes with the number of doublings and
+/// the number of halvings. A requested ubatch of 0 means a whole batch.
 fn ubatches(wanted: u32, least: Option<u32>, most: u32) -> Vec<(u32, u32, u32)> {
     let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
     let doubles = std::iter::successors(Some(wanted), double);

@@ -16,15 +16,16 @@ use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{GpuTable, ROLES, Run, Table};
 
-/// Sizes of the cache that are tried, as shares of the memory for experts. Misses fall most steeply at small shares,
-/// and equal shares of all layers have the fewest misses. But each layer with experts on the host waits for the numbers
-/// of its experts.
+/// Sizes of the cache that are tried, as shares of the memory for experts. Two effects compete. Misses fall most
+/// steeply at small shares, so there are fewest misses if all layers have equal shares. But each layer with experts on
+/// the host waits for the numbers of its experts.
 const SHARES: [f64; 12] = [0.995, 0.98, 0.96, 0.93, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
-/// Larger sizes, as multiples of that memory. Whole layers then move to the host, so the cache serves fewer layers and
-/// serves each of them better. In a model much larger than the card, the cache misses so often that the host computes
-/// some layers faster.
+/// Larger sizes, as multiples of the memory for experts. Whole layers then move to the host, so the cache serves fewer
+/// layers and serves each of them better. In a model much larger than the card, the cache misses so often that the host
+/// computes some layers faster.
 const LARGER_SHARES: [f64; 6] = [1.2, 1.5, 2.0, 2.7, 3.6, 5.0];
-/// The sizes with several GPUs: fewer, because each needs a search through the orders of the GPUs.
+/// The sizes that are tried with several GPUs. There are fewer, because each size needs a search through the orders of
+/// the GPUs.
 const FEW_SHARES: [f64; 4] = [0.95, 0.8, 0.6, 0.35];
 
 /// Costs and limits common to all placements of one setting.
@@ -37,10 +38,9 @@ pub(super) struct SettingCosts<'a> {
     pub(super) halved: u32,
     pub(super) kv_moved: bool,
     pub(super) smaller_kv: u32,
-    /// The share that is added to the seconds for a smaller type of the cache.
+    /// The share that is added to the seconds because of a smaller type of the cache.
     pub(super) surcharge: f64,
-    /// Whether each GPU fuses attention over this cache. A GPU that does not fuse it is never combined with a smaller
-    /// type.
+    /// Whether each GPU fuses attention over this cache. A smaller type is never used on a GPU that does not fuse it.
     pub(super) fused: Vec<bool>,
     /// Bytes of weights and caches that are on the host in every placement.
     pub(super) always_on_host: u64,
@@ -48,25 +48,25 @@ pub(super) struct SettingCosts<'a> {
     pub(super) cached: Option<Cached>,
     /// The estimates made so far, by the order of GPUs.
     estimates: Rc<RefCell<BTreeMap<Order, Rc<Estimate>>>>,
-    /// The smallest compute buffers of each GPU, and of the host beside that GPU.
+    /// The smallest compute buffers of each GPU, and of the host in placements on that GPU.
     min_compute: Vec<MinCompute>,
     pub(super) table: Table<'a>,
     pub(super) peak_sizes: PeakSizes,
 }
 
-/// The smallest compute buffers: on a GPU by the role of its run, and on the host beside it by the host's role. They
-/// include the uncertainty if it stays free.
+/// The smallest compute buffers: on a GPU by the role of its run, and on the host by the host's role. They include the
+/// estimate's uncertainty if it stays free.
 #[derive(Debug, Clone, Copy)]
 struct MinCompute {
     gpu: [u64; ROLES],
     host: [u64; HOST_ROLES],
 }
 
-/// The number of roles of the host beside GPUs.
+/// The number of roles of the host in a placement with GPUs.
 pub(super) const HOST_ROLES: usize = 4;
 
-/// The role of the host beside GPUs: whether it holds layers, and whether it holds parts of blocks on GPUs. It
-/// determines most of the host's compute buffer.
+/// The role of the host in a placement with GPUs: whether the host has layers, and whether it has parts of blocks that
+/// are on GPUs. The role determines most of the host's compute buffer.
 pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
     2 * (layers > 0) as usize + (parts > 0) as usize
 }
@@ -110,9 +110,9 @@ impl<'a> SettingCosts<'a> {
         Ok(costs)
     }
 
-    /// The same setting with caches of experts of each useful share, up to `most`. With one share all experts are on
-    /// the host and the GPUs are full. Smaller shares leave memory for whole blocks, and larger shares move whole
-    /// layers to the host.
+    /// The same setting with a cache of experts, for each useful share up to `most`. With one certain share, all
+    /// experts are on the host and the GPUs are full. With smaller shares, there is memory for whole blocks; with
+    /// larger shares, whole layers move to the host.
     pub(super) fn with_caches(&self, placements: &Placements<'a>, model: &SpeedModel, most: f64) -> Vec<Self> {
         let Some(experts) = placements.profile.hparams.experts else { return Vec::new() };
         let workload = placements.request.work(placements.profile);
@@ -123,7 +123,8 @@ impl<'a> SettingCosts<'a> {
         let room = self.most_cached();
         let least = f64::from(experts.used + 1) / f64::from(experts.count.max(1));
         let larger = larger.iter().map(|times| times * room).filter(|share| *share <= most);
-        // The smallest useful share matters for a model whose tokens use a large part of the experts.
+        // The smallest useful share is included, because it matters for a model whose tokens use a large part of the
+        // experts.
         let shares = shares.iter().map(|share| share * room.min(most)).chain(larger).chain([least.min(most)]);
         let shares = shares.filter(|share| (least..1.0).contains(share));
         let with = |share| {
@@ -149,7 +150,8 @@ impl<'a> SettingCosts<'a> {
         Self { table, ..self }
     }
 
-    /// The share of all experts for which the GPUs have memory beside all blocks without experts; at most 1.
+    /// The share of all experts for which the GPUs have memory, if all blocks are on GPUs without their experts; at
+    /// most 1.
     fn most_cached(&self) -> f64 {
         let layers = self.table.layers as usize;
         let parts = self.table.parts.count(0, self.table.layers);
@@ -163,7 +165,7 @@ impl<'a> SettingCosts<'a> {
         (room.saturating_sub(others) as f64 / experts.max(1) as f64).min(1.0)
     }
 
-    /// Whether the GPUs have memory for all layers and one more layer on each GPU.
+    /// Whether the GPUs have memory for all layers, and for one more layer on each GPU.
     pub(super) fn holds_all(&self) -> bool {
         let layers = self.table.layers as usize;
         let rooms = self.table.gpus.iter().zip(&self.min_compute).map(|(gpu, min_compute)| {
@@ -174,7 +176,7 @@ impl<'a> SettingCosts<'a> {
         self.table.gpus.iter().all(|gpu| gpu.bytes[layers] <= room)
     }
 
-    /// The estimate for GPUs in this order, with no weights placed elsewhere.
+    /// The estimate for GPUs in this order, without weights that are placed apart from their layer.
     pub(super) fn estimate(&self, placements: &Placements<'_>, order: &[usize]) -> Result<Rc<Estimate>, Error> {
         if let Some(known) = self.estimates.borrow().get(order) {
             return Ok(Rc::clone(known));
@@ -184,8 +186,8 @@ impl<'a> SettingCosts<'a> {
         Ok(estimate)
     }
 
-    /// The table for compute buffers that exceed the estimate by at least `beyond` bytes: its rooms are smaller by
-    /// these bytes.
+    /// The table for compute buffers that exceed the estimate by at least `beyond` bytes: the rooms in this table are
+    /// smaller by these bytes.
     pub(super) fn corrected(&self, beyond: i64) -> Table<'a> {
         let mut table = self.table.clone();
         for (table, min_compute) in table.gpus.iter_mut().zip(&self.min_compute) {
@@ -195,16 +197,16 @@ impl<'a> SettingCosts<'a> {
         table
     }
 
-    /// The smallest compute buffer of the host beside these GPUs, by the host's role. 0 without a GPU, because it is
-    /// then unknown.
+    /// The smallest compute buffer of the host in placements on these GPUs, by the host's role. Without a GPU it is
+    /// unknown, and 0 is returned.
     pub(super) fn min_host_compute(&self, order: &[usize]) -> [u64; HOST_ROLES] {
         let all = order.iter().map(|&gpu| self.min_compute[gpu].host);
         all.reduce(|a, b| std::array::from_fn(|role| a[role].min(b[role]))).unwrap_or_default()
     }
 
-    /// The smallest compute buffers of a GPU and of the host beside it. The samples are placements on this GPU alone
-    /// and, if the machine has several GPUs, on three of its kind. Each placement keeps no parts, the smallest possible
-    /// part, or all parts on the host.
+    /// The smallest compute buffers of a GPU, and of the host in placements on that GPU. The samples are placements on
+    /// this GPU alone and, if the machine has several GPUs, on three GPUs of its kind. Each placement keeps no parts,
+    /// the smallest possible part, or all parts on the host.
     fn min_compute_of(&self, placements: &Placements<'_>, gpu: usize) -> Result<MinCompute, Error> {
         let mut min_compute = MinCompute { gpu: [u64::MAX; ROLES], host: [u64::MAX; HOST_ROLES] };
         let parts = &self.table.parts;
@@ -217,7 +219,7 @@ impl<'a> SettingCosts<'a> {
             for kept in elsewhere.into_iter().flatten() {
                 let estimate = match kept.is_empty() && order.len() == 1 {
                     true => Estimate::clone(&estimate),
-                    // A single copy of the graph needs the smaller buffer.
+                    // A graph with a single copy needs the smaller buffer.
                     false => with_parts_on_host(&estimate, kept.iter()),
                 };
                 let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);
@@ -273,8 +275,8 @@ fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams
 }
 
 /// Sample placements: the numbers of layers on each of one or three GPUs. The samples have few and many layers, with
-/// and without layers on the host, and single blocks, because some blocks may keep a window of the context and others
-/// all of it.
+/// and without layers on the host. There are also samples with single blocks, because some blocks may keep only a
+/// window of the context, and others all of it.
 fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
     let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];
     let rest = move |n: u32| layers.saturating_sub(n);

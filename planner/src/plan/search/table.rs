@@ -11,7 +11,7 @@ use crate::plan::speed::{Cached, Moved, SpeedModel};
 
 use super::parts::{Part, Parts};
 
-/// A run of layers on a GPU, from `begin` to before `end`. The last `kept` parts of its blocks are on the host.
+/// A run of layers on a GPU, from `begin` on and before `end`. The last `kept` parts of its blocks are on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
     /// Whether the GPU is the first of its order.
@@ -31,8 +31,8 @@ impl Run {
     }
 
     /// The role of the run, which determines most of its compute buffer. It depends on three facts: the run is the
-    /// output layer alone or has blocks; its GPU is the first one, which computes large batches with the host's
-    /// weights, or another; and none, some or all of its `parts` are on the host.
+    /// output layer alone or has blocks; its GPU is another one or the first one, which computes large batches with the
+    /// host's weights; and none, some or all of its `parts` are on the host.
     pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
         let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
             (true, true, false) => 0,
@@ -56,13 +56,14 @@ pub(super) struct GpuTable {
     /// Sums over the layers before each index: bytes on the GPU, and seconds of the workload.
     pub(super) bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each index: bytes on the GPU, and extra seconds for a part on the host. The seconds
-    /// are listed by the GPU that computes with the host's weights.
+    /// Sums over the parts before each index: bytes on the GPU, and extra seconds for a part on the host. There is a
+    /// list of seconds for each GPU that may compute with the host's weights.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
     /// Running maxima of `part_seconds`.
     part_peaks: Vec<Vec<f64>>,
-    /// Bytes for everything on the GPU; and the bytes left for weights and caches, by the role of a run.
+    /// Bytes for everything on the GPU. The next field has the bytes that are left for weights and caches, by the role
+    /// of a run.
     pub(super) budget: u64,
     pub(super) rooms: [u64; ROLES],
 }
@@ -73,7 +74,8 @@ impl GpuTable {
         self.part_bytes.last().copied().unwrap_or(0)
     }
 
-    /// Takes the bytes of a cache from the budget, and takes the bytes of the parts from the table without a cache.
+    /// Subtracts the bytes of a cache from the budget, and copies the bytes of the parts from the table without a
+    /// cache.
     pub(super) fn reserve(&mut self, cache: u64, without: &Self) {
         self.budget = self.budget.saturating_sub(cache);
         self.part_bytes.clone_from(&without.part_bytes);
@@ -87,7 +89,8 @@ pub(super) struct Table<'a> {
     pub(super) gpus: Vec<GpuTable>,
     /// Bytes on the host for the layers before each index.
     pub(super) host_bytes: Vec<u64>,
-    /// Seconds on the host, by the GPU that computes with the host's weights. The last entry is for no GPU.
+    /// Seconds on the host, for each GPU that may compute with the host's weights. The last entry is the case that no
+    /// GPU does.
     host_seconds: Vec<Vec<f64>>,
     /// Seconds of the workload's transfers to each GPU. The last entry is for the host.
     crossings: Vec<f64>,
@@ -98,8 +101,8 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table of a model. `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` has each
-    /// GPU's usable bytes.
+    /// The table of a model. `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` contains
+    /// the usable bytes of each GPU.
     pub(super) fn new(
         estimate: &Estimate,
         budgets: &[u64],
@@ -156,7 +159,7 @@ impl<'a> Table<'a> {
         for (gpu, table) in table.gpus.iter_mut().enumerate() {
             table.part_seconds = part_seconds(&self.parts, (gpu, n_gpus), model, workload, Some(cached));
             table.part_peaks = table.part_seconds.iter().map(|seconds| peaks(seconds)).collect();
-            // Experts on the host free bytes on the GPU; the cache takes a part of these bytes.
+            // If experts are on the host, bytes on the GPU become free, and the cache takes a part of these bytes.
             for bytes in &mut table.part_bytes {
                 *bytes = (*bytes as f64 * (1.0 - cached.share)) as u64;
             }
@@ -164,7 +167,7 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// Replaces seconds by layers: a layer on the host costs one, and a layer on a GPU costs nothing.
+    /// Replaces the seconds by numbers of layers: each layer on the host costs 1, and each layer on a GPU costs 0.
     pub(super) fn price_by_layers(&mut self) {
         for gpu in &mut self.gpus {
             gpu.seconds.fill(0.0);
@@ -189,7 +192,7 @@ impl<'a> Table<'a> {
         scale(&mut self.crossings);
     }
 
-    /// Seconds of the layers before `end` on the host. If `first` is a GPU, it computes large batches.
+    /// Seconds of the layers before `end` on the host. If `first` is a GPU, this GPU computes large batches.
     pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
         let without = self.host_seconds.len() - 1;
         self.host_seconds[first.unwrap_or(without)][end as usize]
@@ -209,8 +212,8 @@ impl<'a> Table<'a> {
         table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
-    /// The most seconds that further parts of the run on the host can save. Prompts gain if a faster GPU computes with
-    /// these parts.
+    /// The most seconds that the run can save by keeping further parts on the host. Prompts gain if a faster GPU
+    /// computes with these parts.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);
         let (from, _) = self.kept(run);
@@ -246,8 +249,8 @@ impl<'a> Table<'a> {
         self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with `kept` parts on the host, or with as few more parts as are needed for it to fit; `None` if it
-    /// cannot fit.
+    /// The run with `kept` parts on the host, or with just as many more parts as are needed so that it fits; `None` if
+    /// it cannot fit.
     pub(super) fn fitting(&self, gpu: usize, run: Run) -> Option<Run> {
         let with = |kept| Run { kept, ..run };
         let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));
@@ -266,8 +269,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Extra seconds of parts on the host, as prefix sums, by the GPU that computes with the host's weights. `gpu` is the
-/// GPU of the part's block, out of `n_gpus` GPUs. A cache on that GPU may serve the parts.
+/// Extra seconds of parts on the host, as prefix sums, for each GPU that may compute with the host's weights. `gpu` is
+/// the GPU of the part's block, out of `n_gpus` GPUs. A cache on that GPU may serve the parts.
 fn part_seconds(
     parts: &Parts<'_>,
     (gpu, n_gpus): (usize, usize),
@@ -281,8 +284,8 @@ fn part_seconds(
         .map(|part| Moved { matrices: &part.matrices, place, other: Place::Host, cached })
         .collect();
     let tokens: Vec<f64> = moved.iter().map(|&moved| model.moved_token(moved) * reply).collect();
-    // The first part of a block that stays on the host is its last one. It adds the transfer of the block's activations
-    // to the host and back.
+    // The first part that a block keeps on the host is the block's last part. This part adds the transfer of the
+    // block's activations to the host and back.
     let opens: Vec<bool> = parts.are_last().collect();
     let by_first = |first: usize| {
         let parts = moved.iter().zip(&opens).zip(&tokens).map(|((&moved, &opens), token)| {

@@ -1,4 +1,4 @@
-//! The search compared with an exhaustive one.
+//! Compares the search with an exhaustive search.
 
 // The strategies of the integration tests, compiled with this crate's own types.
 #[path = "../../../tests/planner/any.rs"]
@@ -22,7 +22,7 @@ use test_support::shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
 /// Eight experts of width 512; a token uses two of them.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
 
-/// A model of a few narrow blocks.
+/// A model with a few narrow blocks.
 fn small(n_layer: u32, n_embd: u64, n_ff: u64, n_vocab: u64) -> Shape {
     let (n_head, n_head_kv, head_dim) = (n_embd / 64, n_embd / 256, 64);
     Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, tied: false, ..LLAMA_8B }
@@ -45,7 +45,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
             1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
             _ => gpu,
         };
-        // Some speeds are unknown, and some are below the host's.
+        // Some speeds are unknown, and some are lower than the host's speed.
         if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
     });
     prop::collection::vec(gpu, 1..=most)
@@ -75,7 +75,7 @@ fn params(profile: &ModelProfile, request: &Request) -> ContextParams {
     params
 }
 
-/// Every way to share the layers of an order, with every number of parts on the host.
+/// Every way to divide the layers among the GPUs of an order, with every number of parts on the host.
 fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> {
     let layers = placements.profile.full_offload();
     let n = placements.orders[order].len();
@@ -110,7 +110,7 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// The cost of a path, computed independently: its seconds or layers, and its surcharges.
+/// The cost of a path, computed independently: the seconds or layers of the path, and its surcharges.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
     let surcharge = placements.setting_costs[path.setting].surcharge;
@@ -146,7 +146,7 @@ impl Probe for Scaled<'_> {
     }
 }
 
-/// Whether a path fits: by the probe, or by a new comparison of free bytes, headroom and footprints.
+/// Whether a path fits: by the probe, or by an independent comparison of free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     let (profile, params, host) = (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);
@@ -192,8 +192,8 @@ fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Compares the search with the exhaustive one. A search with a probe may find nothing. A path that it finds must be
-/// the cheapest one that fits by the probe.
+/// Compares the search with the exhaustive search. A search with a probe may find nothing. But if it finds a path, this
+/// must be the cheapest path that fits by the probe.
 fn compare(
     shape: &Shape,
     gpus: Vec<Gpu>,
@@ -292,7 +292,7 @@ fn placements_without_room_are_not_tried_again_and_again() {
     // The GPUs' part of the model leaves 3 MiB free, and any part on the host needs a larger compute buffer.
     let parts = request(HostParts::FeedForward, 513);
     let few = vec![card(49_298_429), card(46_337_063), fast(109_120_842)];
-    // The first GPU computes with the host's weights. It has too little memory for that even if the other GPUs are
+    // The first GPU computes with the host's weights. It has too little memory for this work even if the other GPUs are
     // full.
     let cache = request(HostParts::FeedForward, 8192).offload_kqv(false);
     let four = [6, 5, 4, 3].map(|n| fast(n * mib(957)));
@@ -313,7 +313,7 @@ fn placements_without_room_are_not_tried_again_and_again() {
         let found = placements.search(&SearchConstraints::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
         assert!(placements.estimates_made.get() <= at_most, "{}: {}", shape.name, placements.estimates_made.get());
-        // From each layer, the last GPU has at most one run, and it reaches the end.
+        // From each layer, the last GPU has at most one run, and this run reaches the last layer.
         let prices = placements.prices(&placements.setting_costs[0].table, 0);
         assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
@@ -394,7 +394,7 @@ fn placements_that_were_once_missed_are_found() {
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // The search must not try a host again that lacks only the bytes of the estimate's uncertainty.
+    // If the host lacks only the bytes of the estimate's uncertainty, the search must not try it again.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),

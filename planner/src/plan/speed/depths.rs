@@ -30,7 +30,7 @@ impl Depths {
         let (a, b) = (f64::from(self.from), f64::from(self.to));
         let w = f64::from(window) * f64::from(ratio);
         let bend = w.clamp(a, b);
-        // Tokens up to the bend attend to `d` tokens, and those after it to `w`.
+        // Tokens up to the bend attend to `d` tokens, and later tokens attend to `w`.
         let sum = (a + bend) / 2.0 * (bend - a) + w.min(b) * (b - bend);
         sum / (b - a) / f64::from(ratio)
     }

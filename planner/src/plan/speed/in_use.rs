@@ -1,9 +1,9 @@
-//! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in.
-//! Corrected rates for the device's weights, attention or prompts flow out.
+//! Correction of a device's rates by real use. In: the measured and the predicted time of a text or a prompt. Out:
+//! corrected rates for the device's weights, attention or prompts.
 //!
-//! Real use shows only the total time of a token. The device with the largest part of the time is corrected, and the
-//! whole difference is attributed to its longest part: usually the weights at shallow depths, and attention at deep
-//! ones.
+//! Real use shows only the total time of a token. Only the device that takes most of the time is corrected. The whole
+//! difference is attributed to the longest part of that device's work: usually to the weights at shallow depths, and to
+//! attention at deep ones.
 
 use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
@@ -15,9 +15,9 @@ use super::work::{Cache, LayerWork, Matrices};
 
 /// A device is corrected only if it takes at least this share of the predicted time.
 const MIN_DOMINANT_SHARE: f64 = 0.7;
-/// The largest factor of one correction. A larger difference has a cause other than the rate.
+/// The largest factor of one correction. If the difference is larger, its cause is not the rate.
 const MAX_FACTOR: f64 = 16.0;
-/// The largest weight of earlier use, in tokens, so that a change of the machine shows soon.
+/// Earlier use counts as at most this many tokens in a correction, so that a change of the machine soon shows.
 const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
 /// A time observed in real use: of generated tokens, or of a prompt.
@@ -37,7 +37,7 @@ pub struct Correction {
     /// The device.
     pub place: Place,
     kind: Kind,
-    /// The real speed of the device as a multiple of the speed by its rate.
+    /// The real speed of the device as a multiple of the speed that its rate predicts.
     pub factor: f64,
 }
 
@@ -70,7 +70,7 @@ impl InUse {
         let (seen, predicted) = (self.seconds(), self.predicted(model, assignment));
         let is_usable = seen > 0.0 && predicted > 0.0 && seen.is_finite() && predicted.is_finite();
         let (place, kind, part) = is_usable.then(|| self.dominant(model, assignment, predicted))??;
-        // With this time of the part, the sum would equal the measured time.
+        // If the part took this time, the sum would equal the measured time.
         let must_be = (part + seen - predicted).max(part / MAX_FACTOR);
         let factor = (part / must_be).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         factor.is_finite().then_some(Correction { place, kind, factor })
@@ -98,7 +98,7 @@ impl InUse {
                     Place::Host => None,
                 };
                 let of_layer = |layer: &LayerWork| model.compute(&layer.matrices, place, first, n_tokens);
-                // The output layer computes only the last token.
+                // The output layer is not counted, because it computes only the last token.
                 let blocks = model.layers().saturating_sub(1);
                 let each: f64 = model.work().take(blocks).map(of_layer).sum();
                 let part = each * f64::from(workload.prompt) / f64::from(n_tokens.max(1));
@@ -108,7 +108,7 @@ impl InUse {
     }
 }
 
-/// The places of weights that lie apart from their layer.
+/// The places of weights that are placed apart from their layer.
 fn moved_to(model: &SpeedModel) -> impl Iterator<Item = Place> {
     model.moved.iter().flatten().map(|(place, _)| *place)
 }
@@ -137,7 +137,7 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 impl Correction {
     /// Corrects the device's rates that `model` used for the prediction: those of its weight types, of its cache or of
     /// its prompts. `tokens` is the number of observed tokens, and `at` is the time in seconds since 1970 (UTC).
-    /// Earlier use is weighted by its tokens, but not at all if the new use `refutes` the earlier correction.
+    /// Earlier use counts by its tokens. It does not count if the new use `refutes` the earlier correction.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {

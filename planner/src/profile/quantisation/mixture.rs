@@ -1,8 +1,8 @@
-//! The type that `llama-quantize` gives each tensor of a file. A tensor's name and shape flow in, its type flows out.
+//! The type that `llama-quantize` gives each tensor of a file. In: a tensor's name and shape. Out: its type.
 //!
 //! This follows `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's
 //! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares each
-//! tensor's type with the one that llama.cpp itself writes.
+//! tensor's type with the type that llama.cpp itself writes.
 
 use crate::gguf::TensorType as T;
 use crate::profile::ModelProfile;
@@ -44,7 +44,7 @@ enum Category {
     FfnUp,
     FfnGate,
     FfnDown,
-    /// `attn_gate` and `ffn_latent_*`, which only `muse-spark` treats apart.
+    /// `attn_gate` and `ffn_latent_*`. Only `muse-spark` has a rule for these tensors.
     GateOrLatent,
     Other,
 }
@@ -74,29 +74,30 @@ impl Category {
     }
 }
 
-/// The block of a tensor; `None` for a tensor outside a block. llama-quantize takes the tensors by ascending block,
-/// those outside a block first, and within a block by name (llama-model-loader.h, `weight_name_comparer`).
+/// The block of a tensor; `None` for a tensor outside a block. llama-quantize first takes the tensors outside blocks,
+/// and then the blocks in ascending order. Within a block it takes the tensors by name (llama-model-loader.h,
+/// `weight_name_comparer`).
 pub(super) fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The choice of types for one model. It counts the tensors seen so far, so tensors must come in llama-quantize's
-/// order.
+/// Chooses the types of one model's tensors. A choice depends on the number of tensors seen before, so tensors must
+/// come in llama-quantize's order.
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
-    /// Blocks of the model (`n_layer_all`).
+    /// The number of blocks of the model (`n_layer_all`).
     n_layer: u32,
     n_expert: u32,
-    /// Query heads for each head of keys and values in the first block.
+    /// The number of query heads for each head of keys and values in the first block.
     n_gqa: u32,
-    /// Whether llama.cpp classifies the model as a 70B. Such a model has few value tensors, which get more bits.
+    /// Whether llama.cpp classifies the model as a 70B model. Such a model has few value tensors, which get more bits.
     is_70b: bool,
     /// Whether the token embedding also computes the logits.
     is_tied: bool,
-    /// Tensors of attention values in the model.
+    /// The number of tensors of attention values in the model.
     n_values: u32,
-    /// Tensors of attention values seen so far.
+    /// The number of tensors of attention values seen so far.
     values: u32,
     downs: u32,
     gates: u32,
@@ -139,7 +140,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The type of the next tensor, whose type is `now`.
+    /// Chooses the type of the next tensor, whose type in the source is `now`.
     pub(super) fn ty(&mut self, name: &str, shape: [u64; 4], now: T) -> T {
         if !self.is_quantised(name, shape) {
             return now;
@@ -164,7 +165,7 @@ impl<'a> Mixture<'a> {
         is_matrix && name.ends_with("weight") && !is_kept
     }
 
-    /// The type for rows of any length: `llama_tensor_get_type_impl`.
+    /// The type before the length of the rows is considered: `llama_tensor_get_type_impl`.
     fn wanted(&mut self, name: &str, row: u64) -> T {
         let (default, output, _) = self.to.types();
         let is_falcon = self.architecture == "falcon";
@@ -200,7 +201,7 @@ impl<'a> Mixture<'a> {
             Category::AttentionKey | Category::AttentionQuery if self.to == Q::IQ3_XS => T::IQ3_XXS,
             Category::AttentionOutput => self.of_attention_output(is_falcon).unwrap_or(default),
             Category::FfnDown => {
-                // IQ2_M decides by the running count, the other quantisations by the block.
+                // For IQ2_M, the running count decides; for the other quantisations, the block does.
                 let index = if self.to == Q::IQ2_M { self.downs } else { self.layer(name, self.downs) };
                 self.downs += 1;
                 self.of_ffn_down(index, is_falcon).unwrap_or(default)
@@ -219,8 +220,8 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The index of a feed-forward tensor: its block in a mixture of experts, otherwise the number of tensors before it
-    /// (`layer_info`).
+    /// The index of a feed-forward tensor: in a mixture of experts, its block; otherwise, the number of such tensors
+    /// before it (`layer_info`).
     fn layer(&self, name: &str, seen: u32) -> u32 {
         match block_of(name) {
             Some(block) if self.n_expert > 1 => block,
@@ -285,7 +286,7 @@ impl<'a> Mixture<'a> {
             Q::Q4_K_M if is_falcon && index < n / 16 => Some(T::Q6_K),
             Q::Q4_K_M if is_falcon => more.then_some(T::Q5_K),
             Q::Q4_K_M | Q::Q5_K_M => more.then_some(T::Q6_K),
-            // With an importance matrix, llama-quantize would not do this.
+            // With an importance matrix, llama-quantize would not choose this type.
             Q::IQ4_XS => (index < n / 8).then_some(T::Q5_K),
             Q::Q4_K_S => (!is_falcon && index < n / 8).then_some(T::Q5_K),
             _ => None,

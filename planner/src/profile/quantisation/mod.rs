@@ -1,4 +1,5 @@
-//! The published quantisations, and the profile of the same model in another one: only types and bytes differ.
+//! The published quantisations, and the profile of a model in another quantisation, which differs only in types and
+//! bytes.
 
 mod mixture;
 
@@ -13,8 +14,8 @@ use super::{ModelProfile, Weight, WeightBytes};
 use mixture::{Mixture, block_of};
 
 /// One line for each quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), the type of
-/// the output matrix and of token embeddings that serve as one (`llama_tensor_get_type_impl`), and the bits per element
-/// of all blocks' matrices in the published Llama 3.1 8B.
+/// the output matrix and of token embeddings that serve as output matrix (`llama_tensor_get_type_impl`), and the bits
+/// per element of all blocks' matrices in the published Llama 3.1 8B.
 macro_rules! quantisations {
     ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
         /// A quantisation of a whole model: the type of each matrix. See [`ModelProfile::quantised`].
@@ -36,8 +37,8 @@ macro_rules! quantisations {
             }
 
             /// The type of most matrices, the type of the output matrix, and the bits per element of all blocks'
-            /// matrices in an 8B model whose rows are whole blocks. [`ModelProfile::quantised`] returns the types of a
-            /// particular model.
+            /// matrices in an 8B model whose rows consist of whole blocks. [`ModelProfile::quantised`] returns the
+            /// types of a particular model.
             pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
@@ -74,10 +75,11 @@ const ALIGNMENT: u64 = 32;
 impl ModelProfile {
     /// This model as `llama-quantize` would write it in another quantisation: each tensor with its new type and bytes,
     /// without an importance matrix if the quantisation allows that. Norms, routers and other tensors that
-    /// llama-quantize keeps stay as they are. Rows that are not whole blocks get llama-quantize's fallback type
-    /// (src/llama-quant.cpp, `tensor_type_fallback`).
+    /// llama-quantize keeps stay as they are. If rows do not consist of whole blocks, the tensor gets the type that
+    /// llama-quantize uses instead (src/llama-quant.cpp, `tensor_type_fallback`).
     ///
-    /// The bytes of tensors are exact. The bytes of the file ignore the change of its header, some bytes.
+    /// The bytes of tensors are exact. The bytes of the file are slightly wrong, because the header's length is taken
+    /// as unchanged.
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();

@@ -1,9 +1,9 @@
 //! The speed model, compared with speeds that others measured: docs/ledger/speeds.csv, one measurement per row.
 //!
 //! Each row is predicted from the facts that a plan would have on its machine: the catalogue's data sheets, the memory
-//! that the source states, and rates that are calibrated by the marked rows of the machine (column `calibrates`). The
+//! that the source states, and rates that the marked rows of the same machine calibrate (column `calibrates`). The
 //! errors exclude the calibrating rows. Some rows were kept back (column `kept_back`): they were added after a
-//! correction of the model, and judge it once. `cargo xtask ledger` prints the table.
+//! correction of the model, and are used once to judge the correction. `cargo xtask ledger` prints the table.
 
 mod row;
 
@@ -19,14 +19,15 @@ use autoplace_planner::profile::ModelProfile;
 use row::{Row, rows};
 use test_support::synthetic;
 
-/// The highest median error.
+/// The highest median error that is accepted.
 const MEDIAN_ERROR: f64 = 0.12;
-/// The smallest share of rows within 30 %. docs/speed-model.md describes the cases in which the model is wrong.
+/// The smallest accepted share of rows whose error is within 30 %. docs/speed-model.md describes the cases in which the
+/// model is wrong.
 const SHARE_WITHIN_30: f64 = 0.9;
-/// The smallest share of pairs of placements in the right order.
+/// The smallest accepted share of pairs of placements in the right order.
 const PAIRS_IN_ORDER: f64 = 0.95;
 
-/// The rates that a plan has for a row's machine.
+/// The rates that a plan would use for a row's machine.
 fn rates(row: &Row) -> Rates {
     let memory = gib(1).max(row.number("memory_bytes") as u64);
     let mut host = Host::named(row.text("cpu"), memory).unwrap_or_else(|_| Host::new(memory));
@@ -123,11 +124,11 @@ fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
     rates
 }
 
-/// The rates of a machine: those of the data sheets, corrected until the predictions of its marked rows equal the
-/// measurements.
+/// The rates of a machine. They begin as the rates of the data sheets, and are corrected until the predictions of the
+/// machine's marked rows equal the measurements.
 fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
-    /// With several marked rows, a row may depend on two rates. After this many rounds the predictions of all rows are
-    /// right.
+    /// With several marked rows, a row may depend on two rates, so the corrections are repeated. After this many rounds
+    /// the predictions of all marked rows are right.
     const ROUNDS: u32 = 30;
     let machine = of_machine[0].row.text("machine");
     let marked: Vec<_> = of_machine.iter().filter(|placed| !placed.row.text("calibrates").is_empty()).collect();
@@ -242,7 +243,7 @@ fn judged(rows: &[Row]) -> Vec<Judged<'_>> {
 const DEPTHS: [(&str, std::ops::Range<u32>); 3] =
     [("2,000", 1_500..3_000), ("8,000", 6_000..11_000), ("30,000", 24_000..40_000)];
 
-/// Prints the speeds that were measured at several depths and the predicted ones, in the form of docs/fit.md.
+/// Prints the speeds that were measured at several depths, and the predicted speeds, in the form of docs/fit.md.
 fn print_by_depth(judged: &[Judged<'_>]) {
     let mut rows: BTreeMap<[String; 3], [String; 3]> = BTreeMap::new();
     for prediction in judged.iter().filter(|prediction| !prediction.row.is_prompt()) {
@@ -265,7 +266,7 @@ fn print_by_depth(judged: &[Judged<'_>]) {
     }
 }
 
-/// The median of some errors, and the share of errors of at most 30 %.
+/// The median of the errors, and the share of errors that are at most 30 %.
 fn summary(errors: &[f64]) -> (f64, f64) {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -323,8 +324,8 @@ fn speeds_measured_by_others_are_predicted_within_the_bars_of_the_ledger() {
     let all = errors(&|_| true);
     assert!(all.len() * 10 >= rows.len() * 8, "too many rows calibrate");
     assert!(pairs >= 50, "{pairs} pairs");
-    // The kept-back rows count for generation, which decides the placement. Of the prompts that are predicted from data
-    // sheets, every other one is outside 30 % (docs/speed-model.md).
+    // Of the kept-back rows, only those of generation count, because generation decides the placement. For half of the
+    // prompts that are predicted from data sheets, the error is above 30 % (docs/speed-model.md).
     for errors in [errors(&|row| !row.is_kept_back()), errors(&|row| row.is_kept_back() && !row.is_prompt())] {
         let (median, within) = summary(&errors);
         assert!(median <= MEDIAN_ERROR, "{median}");

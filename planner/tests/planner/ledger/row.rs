@@ -29,7 +29,7 @@ impl Row {
         self.count("n_prompt") > 0
     }
 
-    /// Whether the row was kept back: its prediction was not looked at while the model was corrected.
+    /// Whether the row was kept back: nobody looked at its prediction while the model was corrected.
     pub(super) fn is_kept_back(&self) -> bool {
         !self.text("kept_back").is_empty()
     }

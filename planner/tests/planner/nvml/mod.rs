@@ -1,4 +1,5 @@
-//! An NVIDIA driver library for tests: `nvml.c`, compiled for each test, with a script beside it.
+//! An NVIDIA driver library for tests: `nvml.c`, which is compiled, and copied for each test into a folder with a
+//! script.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -11,7 +11,7 @@ const DEFAULT_PERIOD_US: u64 = 100_000;
 /// The tightest quota of processor time; `None` if no group has one.
 pub(in super::super) fn limit(groups: &Groups, tree: Tree<'_>, notes: &mut Notes) -> Option<CpuLimit> {
     let mut tightest: Option<CpuLimit> = None;
-    // The memory limits already noted which groups are invisible.
+    // The notes about invisible groups were already made for the memory limits.
     for (version, folder) in groups.folders("cpu", &mut Notes::default()) {
         let limit = match version {
             Version::V1 => quota_of_v1(tree, &folder, notes),
@@ -25,7 +25,7 @@ pub(in super::super) fn limit(groups: &Groups, tree: Tree<'_>, notes: &mut Notes
     tightest
 }
 
-/// `cpu.max` holds `max 100000`, or quota and period in microseconds: `50000 100000`.
+/// `cpu.max` contains `max 100000`, or a quota and a period in microseconds: `50000 100000`.
 fn quota_of_v2(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLimit> {
     let file = format!("{folder}/cpu.max");
     let text = tree.read(&file, notes)?;
@@ -38,7 +38,7 @@ fn quota_of_v2(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLim
     quota_of(file, text.trim(), quota.parse().ok(), period, notes)
 }
 
-/// `cpu.cfs_quota_us` in each `cpu.cfs_period_us`; -1 means no limit.
+/// The quota of version 1: `cpu.cfs_quota_us` microseconds in each `cpu.cfs_period_us`; -1 means no limit.
 fn quota_of_v1(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLimit> {
     let file = format!("{folder}/cpu.cfs_quota_us");
     let text = tree.read(&file, notes)?;
@@ -68,8 +68,9 @@ fn quota_of(
     }
 }
 
-/// The lists in a cpuset file of every group that has one: `["0-3"]`. `v1` and `v2` are the file's names in each
-/// version; the first file that exists and is not empty counts. A process may use the intersection of all lists.
+/// The lists in a cpuset file of every group that has one: `["0-3"]`. `v1` and `v2` are names of the file in the two
+/// versions. In each group, the first file that exists and is not empty counts. A process may use the intersection of
+/// all lists.
 pub(in super::super) fn sets(
     groups: &Groups,
     tree: Tree<'_>,
@@ -80,7 +81,7 @@ pub(in super::super) fn sets(
     let sets = folders.iter().filter_map(|(version, folder)| {
         let names = if *version == Version::V1 { v1 } else { v2 };
         let mut texts = names.iter().filter_map(|name| tree.read(&format!("{folder}/{name}"), notes));
-        // A group with an empty list inherits its parent's.
+        // A group with an empty list inherits the list of its parent.
         texts.find(|text| !text.trim().is_empty())
     });
     sets.collect()

@@ -1,8 +1,8 @@
 //! Control groups: the limits of containers, systemd slices and batch jobs.
 //!
 //! The process's groups (`/proc/self/cgroup`) and the mounted hierarchies (`/proc/self/mountinfo`) flow in. The folders
-//! of the process's own group and of its ancestors, up to the top of the visible hierarchy, flow out. Every limit on
-//! the way applies, so the tightest may be in the middle.
+//! of the process's own group and of its ancestors, up to the top of the visible hierarchy, flow out. The limits of all
+//! these groups apply, so the tightest limit may be in the middle.
 //!
 //! Groups above the root of a cgroup namespace are *not* visible.
 
@@ -26,7 +26,7 @@ struct Mount {
     version: Version,
     /// The options of a version 1 mount, including its controllers. Version 2 has all controllers in one hierarchy.
     options: Vec<String>,
-    /// The mounted group: `/`, or a container's own group.
+    /// The group that is mounted: `/`, or a container's own group.
     root: String,
     /// The mount point.
     point: String,
@@ -48,15 +48,15 @@ impl Groups {
         Self { memberships, mounts: mounts.lines().filter_map(Mount::parse).collect() }
     }
 
-    /// The folders with the files of a controller, without notes on invisible ones.
+    /// The folders with the files of a controller. No notes are made on invisible groups.
     pub(super) fn folder_names(&self, controller: &str) -> impl Iterator<Item = String> {
         self.folders(controller, &mut Notes::default()).into_iter().map(|(_, folder)| folder)
     }
 
     /// The folders with the files of a controller (`memory`, `cpu`, `cpuset`), the process's own group first.
     ///
-    /// On a hybrid system both versions exist, and only one of them has the controller. The folders of the other
-    /// version do not have the controller's files.
+    /// On a hybrid system both versions exist, but only one of them has the controller. The folders of the other
+    /// version lack the controller's files.
     fn folders(&self, controller: &str, notes: &mut Notes) -> Vec<(Version, String)> {
         let mut all = Vec::new();
         for version in [Version::V2, Version::V1] {
@@ -83,8 +83,8 @@ fn membership(text: &str, version: Version, controller: &str) -> Option<String> 
 }
 
 impl Mount {
-    /// Parses a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)); `None` unless it is a hierarchy of control
-    /// groups.
+    /// Parses a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)); `None` unless the line is about a hierarchy of
+    /// control groups.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -123,11 +123,12 @@ fn folders<'a>(group: &str, mounts: impl Iterator<Item = &'a Mount> + Clone, not
         let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
         plain.then(|| below.to_string_lossy().into_owned())
     };
-    // Of several mounts of one hierarchy, the one with the longest root is the container's own.
+    // Of several mounts of one hierarchy, the mount with the longest root is the container's own.
     let best =
         mounts.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
-        // Seen from another namespace, the group is below no mount. The mounted group is the best guess.
+        // If the group belongs to another namespace, it is not below any mount. Then the mounted group is the best
+        // guess.
         let point = &first.point;
         let text = format!("{group} is not below what is mounted at {point}: its limits are read there");
         notes.add("control groups", text);

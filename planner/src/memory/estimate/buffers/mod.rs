@@ -1,15 +1,17 @@
-//! Compute buffers: a closed formula for each GPU and one for the host, each with its uncertainty in bytes.
+//! The estimate of compute buffers: one closed formula for each GPU and another for the host, each with its uncertainty
+//! in bytes.
 //!
-//! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). The widths of the
-//! model determine its peak, for every architecture. The formulas are made of these sizes in bytes:
+//! llama.cpp reserves a buffer for the graph of the largest batch (`llama_context::sched_reserve`). In every
+//! architecture, the widths of the model determine the peak of the buffer. The formulas are made of these sizes in
+//! bytes:
 //!
 //! - `stream`: 4 x tokens x width, one stream of activations. `queries`: 4 x tokens x width of all query heads.
-//! - `hidden`: 4 x tokens x width x experts used, the widened activations of a feed-forward step. `ffn_out`: the
-//!   results of the experts; without experts `ffn_out` is `stream`.
+//! - `hidden`: 4 x tokens x width x experts used, the activations of a feed-forward step at its inner width. `ffn_out`:
+//!   the results of the experts; without experts `ffn_out` is `stream`.
 //! - mask: 2 x tokens x cells, or twice that without fused attention. Scores: 4 x tokens x cells x heads.
 //! - logits: 4 x outputs x vocabulary.
-//! - `f16`: the F16 copy of a cache. `kv` and `weight`: copies of a block's cache and of one of its weights from the
-//!   host.
+//! - `f16`: the F16 copy of a cache. `kv`: the copy of a block's cache from the host. `weight`: the copy of a block's
+//!   weight from the host.
 //!
 //! The peak of each device is the largest of these sums:
 //!
@@ -18,21 +20,21 @@
 //! - GPU, for the output layer: logits + mask + 4 `stream`.
 //! - First GPU, for the host's blocks: `weight` + 2 `hidden` or `weight` + `hidden` + `ffn_out`, each with mask + 4
 //!   `stream`; attention with 3/2 `kv`.
-//! - GPU that is not the first with blocks: one `stream` less.
-//! - Several GPUs that hold all layers keep four copies of the inputs: 12 `stream` more on the first with blocks, 4
-//!   `stream` on each other one, and 3 masks on each.
-//! - Host beside GPUs: 4 `stream` + mask, with four copies 10 `stream` + 4 masks; and the blocks that it computes
-//!   itself.
+//! - A GPU that is not the first GPU with blocks: one `stream` less.
+//! - Several GPUs that have all layers keep four copies of the inputs: 12 `stream` more on the first GPU with blocks, 4
+//!   `stream` more on each other GPU, and 3 masks more on each GPU.
+//! - Host, if GPUs have layers: 4 `stream` + mask or, with four copies, 10 `stream` + 4 masks. In addition, the sums
+//!   for the blocks that the host computes itself.
 //! - Host alone: the sums of a GPU plus one `stream`.
 //! - Deepstack inputs for `d` blocks: d (d + 3) `stream` on the GPU of the first block and 3 d `stream` on the host;
 //!   with four copies, 4 and 3 times that.
-//! - Metal: also the partial results of fused attention, and an F16 copy of a cache of any type.
+//! - Metal: in addition, the partial results of fused attention, and an F16 copy of a cache of any type.
 //!
-//! The terms of the uncertainty, each with its cause, are in [`uncertainty`].
+//! [`uncertainty`] lists the terms of the uncertainty with their causes.
 //!
-//! The formulas were fitted to a simulation of llama.cpp's graphs that equalled it to the byte. On 95 % of devices they
-//! are within 3 % of the device's total, or within 32 MiB; autoplace/tests/load/compute_buffers.rs compares them with
-//! llama.cpp.
+//! The formulas were fitted to a simulation of llama.cpp's graphs whose bytes were exactly llama.cpp's. On 95 % of
+//! devices, the formulas are off by at most 3 % of the device's total, or by at most 32 MiB;
+//! autoplace/tests/load/compute_buffers.rs compares them with llama.cpp.
 
 mod sums;
 mod uncertainty;
@@ -50,10 +52,12 @@ pub(super) struct Buffer {
     pub(super) unsure: u64,
 }
 
-/// Vulkan allocates chunks of at most this size; tensors that do not fit go to another chunk (`ggml_vk_get_device`).
+/// Vulkan allocates chunks of at most this size; a tensor that does not fit goes into another chunk
+/// (`ggml_vk_get_device`).
 const VULKAN_CHUNK: u128 = 1 << 30;
 
-/// The sizes of one model and one set of parameters, in bytes. With 128 bits no header can overflow them.
+/// The sizes of one model and one set of parameters, in bytes. The numbers have 128 bits, so that no header can make
+/// them overflow.
 #[derive(Debug, Clone)]
 #[cfg_attr(test, derive(Default))]
 pub(super) struct Buffers {
@@ -63,7 +67,7 @@ pub(super) struct Buffers {
     heads: u128,
     stream: u128,
     queries: u128,
-    /// Bytes of queries beyond the streams that attention needs in any case.
+    /// Bytes of queries in addition to the streams that attention always needs.
     extra_queries: u128,
     /// Bytes of the partial results of Metal's fused attention.
     metal_partials: u128,
@@ -71,54 +75,55 @@ pub(super) struct Buffers {
     ffn_out: u128,
     ffn_step: u128,
     logits: u128,
-    /// Logits, and the matrix that computes them, if they do not belong to the output layer.
+    /// Bytes of logits that do not belong to the output layer, and of the matrix that computes them.
     further_logits: u128,
     /// The embeddings of the tokens with outputs.
     output_embeddings: u128,
-    /// Tokens, positions and indices of cache cells.
+    /// Bytes of the inputs: tokens, positions and indices of cache cells.
     inputs: u128,
     /// Target indices of the values' elements, if the cache stores values transposed.
     value_indices: u128,
     has_experts: bool,
-    /// Whether attention is not fused; then scores are computed in a separate step.
+    /// Whether attention is not fused, so that scores are computed in a separate step.
     unfused: bool,
     /// Whether some GPU may not fuse attention although fusion is requested.
     may_be_unfused: bool,
-    /// Whether an index selects keys.
+    /// Whether an index selects the keys to which attention attends.
     indexed: bool,
-    /// Blocks with a relative position bias on the scores, which are never fused (`build_attn_mha`).
+    /// The number of blocks that add a relative position bias to the scores. The attention of such blocks is never
+    /// fused (`build_attn_mha`).
     relative_bias_blocks: u128,
-    /// Whether keys are compressed, and whether attention has weights of its own. Such weights keep attention on the
-    /// GPU.
+    /// Whether keys are compressed. The next field: whether attention has weights of its own, which keep it on the GPU.
     compressed: bool,
     has_attention_weights: bool,
     /// Whether attention and the feed-forward step have the same input, which leaves the allocator fewer gaps.
     shares_input: bool,
     offload_kqv: bool,
-    /// Whether a GPU computes with the host's weights: in general, for the blocks in a batch of this size, and for the
-    /// output matrix.
+    /// Whether a GPU computes with the host's weights. The three fields: in general; for the blocks, in a batch of this
+    /// size; for the output matrix.
     op_offload: bool,
     offloads_blocks: bool,
     offloads_output: bool,
-    /// Whether the matrices that rotate quantised keys and values lie with the cache on the host. The first GPU then
-    /// borrows them (llama-kv-cache.cpp, `init_rotation`).
+    /// Whether the matrices that rotate quantised keys and values are on the host, where the cache is. The first GPU
+    /// then borrows them (llama-kv-cache.cpp, `init_rotation`).
     rotates_on_host: bool,
     /// Whether the CPU may have rearranged its weights, so that no GPU computes with them.
     may_repack: bool,
     converts_kv: (bool, bool),
     adapter_products: u128,
-    /// Bytes of all adapters, and of their factors of the embedding. A GPU may get copies of both.
+    /// Bytes of all adapters and, in the next field, of those factors of the adapters that change the embedding. A GPU
+    /// may get copies of both.
     adapter_bytes: u128,
     adapter_embedding_bytes: u128,
     gpus: Vec<Family>,
     /// Whether the load has tensor overrides.
     pub(super) overridden: bool,
-    /// Parts of the input that are added after later blocks (deepstack).
+    /// The number of parts of the input that are added after later blocks (deepstack).
     deepstack: u128,
     /// A separate input for each block.
     per_layer: u128,
-    /// Whether no block keeps a cache and all tokens attend to each other; and whether some block uses the cache of
-    /// another.
+    /// Whether no block keeps a cache and all tokens attend to each other. The next field: whether some block uses the
+    /// cache of another.
     cacheless: bool,
     reuses_caches: bool,
     /// Whether the formula was fitted on all kinds of the model's blocks.
@@ -142,18 +147,18 @@ impl Buffers {
         ((0..self.gpus.len()).map(|gpu| self.gpu(gpu, &view)).collect(), self.host(&view))
     }
 
-    /// All kinds of caches that the model has.
+    /// The kinds of caches that the model has.
     const fn all_caches(&self) -> CacheKinds {
         CacheKinds { full: true, windowed: self.window > 0 }
     }
 
-    /// Whether unfused attention is computed on the host, where the cache is. Attention with weights of its own stays
-    /// on the GPU (`llm_graph_context::build_attn`).
+    /// Whether unfused attention is computed on the host because the cache is there. Attention that has weights of its
+    /// own stays on the GPU (`llm_graph_context::build_attn`).
     const fn attends_on_host(&self) -> bool {
         self.unfused && !self.offload_kqv && !self.has_attention_weights
     }
 
-    /// Whether the host adds the biases of experts after a GPU has computed the product: Metal offloads only products
+    /// Whether the host adds the biases of experts after a GPU has computed the product: Metal takes over only products
     /// (`ggml_backend_metal_device_offload_op`).
     fn adds_elsewhere(&self, host: &Largest) -> bool {
         self.offloads_blocks && host.has_feed_forward() && self.gpus.first() == Some(&Family::Metal)
@@ -173,7 +178,7 @@ impl Buffers {
         (full + windowed) * self.tokens * if self.unfused { 4 } else { 2 }
     }
 
-    /// Bytes of scores over the longest cache, and bytes of other scores that Vulkan keeps at the same time.
+    /// Bytes of scores over the longest cache, and bytes of the other scores that exist at the same time on Vulkan.
     fn scores(&self, held: CacheKinds) -> (u128, u128) {
         let (full, windowed) = self.cells_of(held);
         let of = |cells| 4 * self.tokens * self.heads * cells;
@@ -236,8 +241,8 @@ impl Buffers {
             if own && here.has_feed_forward() {
                 step.feed_forward += self.ffn_step + copied.min(4 * self.stream).min(largest);
             } else if own && self.has_experts {
-                // If another device computes the experts, this GPU only weights and adds up their products. If this GPU
-                // borrows the experts, `borrowed` counts that step.
+                // If another device computes the experts, this GPU only multiplies their results by the experts'
+                // weights and adds them up. If this GPU borrows the experts, `borrowed` counts the step.
                 step.feed_forward += self.ffn_out + if self.offloads_blocks { 0 } else { self.ffn_out + self.stream };
             }
             if borrows {
@@ -256,7 +261,8 @@ impl Buffers {
                 beside += 3 * (self.mask(held) + self.value_indices) + if begins { 12 } else { 4 } * self.stream;
             }
             if view.assignment.blocks.iter().take(self.deepstack as usize).any(|&place| place == Place::Gpu(gpu)) {
-                // Copying one part copies all parts, because each is a view of them (models/qwen3vl.cpp).
+                // To copy one part is to copy all parts, because each part is a view of the same tensor
+                // (models/qwen3vl.cpp).
                 beside += view.in_flight() * self.deepstack * (self.deepstack + 3) * self.stream;
             }
             step.attention += beside;
@@ -279,7 +285,8 @@ impl Buffers {
             (step.logits, step.beside) = (self.logits, matrix + beside + self.inputs);
         }
         let bytes = step.bytes(self.gpus[gpu] == Family::Vulkan) + self.adapter_products;
-        // A weight placed apart from its layer may bring the attention of the host's blocks to this GPU for any batch.
+        // If a weight was placed apart from its layer, the attention of the host's blocks may move to this GPU,
+        // whatever the batch.
         let adds = self.adds_elsewhere(host) && self.gpus[gpu] != Family::Metal;
         let idle = !own && !borrows && host.largest_of_blocks() > 0;
         let strays = self.op_offload && (view.on_host || idle);
@@ -288,13 +295,13 @@ impl Buffers {
             return Buffer::default();
         }
         let compressed = self.queries + 2 * u128_of(cost.largest_elements.0) + largest;
-        // The rotation may bring the attention of the rotated heads to this GPU.
+        // Because of the rotation, the attention of the rotated heads may move to this GPU.
         let attention = self.attention(self.all_caches(), 5, converted + largest);
         let unsure = sum(&[
             (true, largest / 2),
             (only_rotates, attention),
-            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the half in
-            // the first term by 2 % of a cache.
+            // Copies of a cache on the host overlap: in one of 1,722 random placements, the buffer exceeded the first
+            // term, which counts a half, by 2 % of a cache.
             (!self.offload_kqv, largest / 8),
             (strays, 4 * self.stream + (4 << 20)),
             (adds, self.ffn_step),
@@ -307,8 +314,8 @@ impl Buffers {
         self.buffer(bytes, unsure, self.gpus[gpu], view)
     }
 
-    /// Bytes of a borrowed weight and its step. The weight takes the gap of the previous weight, and the step's result
-    /// also takes it if it fits.
+    /// Bytes that the first GPU needs for a weight that it borrows from the host, and for the step that computes with
+    /// this weight. The weight takes the gap of the previous weight, and the step's result also takes it if it fits.
     fn borrowed(&self, host: &Largest, for_host: bool) -> u128 {
         let (up, down) = (u128_of(host.up), u128_of(host.down));
         let rises = 2 * self.hidden + up + if up < self.hidden { self.hidden } else { 0 };
@@ -326,8 +333,8 @@ impl Buffers {
         rises.max(falls).max(u128_of(host.other) + self.queries) + queries + routed
     }
 
-    /// If only feed-forward matrices are borrowed, a matrix larger than the previous one lies above the previous one's
-    /// gap, and everything else fits into the gap.
+    /// If only feed-forward matrices are borrowed, a matrix that is larger than the previous matrix lies above the gap
+    /// that the previous matrix left. Everything else fits into the gap.
     fn above(&self, host: &Largest, for_host: bool) -> u128 {
         if host.down > host.up && !for_host {
             u128_of(host.up) + u128_of(host.down) + self.hidden + self.inputs
@@ -336,7 +343,7 @@ impl Buffers {
         }
     }
 
-    /// A cache that fits into a weight's gap lies beside the weight.
+    /// Bytes of a weight and of a cache next to it, if the cache fits into the weight's gap; otherwise 0.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = u128_of(host.up.max(host.down));
         if cache < 2 * weight { weight + cache + base + self.stream } else { 0 }
@@ -384,20 +391,20 @@ impl Buffers {
         self.buffer(bytes, unsure, family, view)
     }
 
-    /// The buffer with its uncertainty. `unsure` is the uncertainty of the device's own roles.
+    /// The buffer with its uncertainty. `unsure` is the uncertainty that follows from the device's own roles.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, view: &PlacementView<'_>) -> Buffer {
         let unsure = Uncertainty::new(self, view, family, bytes).total() + unsure;
         Buffer { bytes: saturate(bytes), unsure: saturate(unsure) }
     }
 }
 
-/// The properties of a placement that all devices depend on.
+/// The properties of a placement on which the buffers of all devices depend.
 struct PlacementView<'a> {
     assignment: &'a Assignment,
     cost: &'a Cost,
     /// Whether the host computes blocks.
     on_host: bool,
-    /// Whether four copies of the inputs are in flight.
+    /// Whether four copies of the inputs are in use at the same time.
     copies: bool,
 }
 
@@ -408,22 +415,23 @@ impl PlacementView<'_> {
     }
 }
 
-/// Bytes that a device holds at once in each step.
+/// Bytes that a device needs at the same time in each step.
 #[derive(Default)]
 struct Step {
     attention: u128,
-    /// Scores in the step of `attention`, and other scores that only Vulkan's chunks keep at the same time.
+    /// Scores in the step of `attention`. The next field: other scores that exist at the same time only in Vulkan's
+    /// chunks.
     scores: u128,
     other_scores: u128,
     feed_forward: u128,
     logits: u128,
-    /// Bytes that the device holds beside the logits.
+    /// Bytes that the device needs in addition to the logits.
     beside: u128,
 }
 
 impl Step {
-    /// The peak over all steps. With Vulkan's chunks, the largest tensors have chunks of their own, without room for
-    /// anything else.
+    /// The peak over all steps. With Vulkan's chunks, each of the largest tensors has its own chunk, in which there is
+    /// no room for anything else.
     fn bytes(&self, in_chunks: bool) -> u128 {
         let last = self.logits + self.beside;
         let whole = (self.attention + self.scores).max(self.feed_forward).max(last);

@@ -1,4 +1,4 @@
-//! The sizes that a model's compute buffers depend on, from its profile and the parameters of a context.
+//! The sizes that determine a model's compute buffers. The model's profile and the parameters of a context flow in.
 
 use super::{Buffers, saturate, u128_of};
 use crate::machine::Gpu;
@@ -11,7 +11,7 @@ use crate::profile::{BlockState, Group, LoraPair, ModelProfile, Part, Rows, Weig
 const MIN_OFFLOADED_TOKENS: u64 = 32;
 
 impl Buffers {
-    /// `window`: cells of the windowed caches. `pinned`: whether a GPU pins the host's memory.
+    /// `window` is the number of cells of the windowed caches. `pinned` states whether a GPU pins the host's memory.
     pub(in crate::memory::estimate) fn new(
         profile: &ModelProfile,
         gpus: &[&Gpu],
@@ -46,7 +46,7 @@ impl Buffers {
         let offloads = params.op_offload && !gpus.is_empty();
         let is_fused = |gpu: &&Gpu| fuses_attention(Family::from_backend(&gpu.backend), profile, params);
         // Metal keeps partial results: 32 groups for each of at most 32 queries of a stream, and the last 64 cells of
-        // each stream. If the cells are not copied as F16, each head's cells hold the rows of all heads.
+        // each stream. If the cells are not copied as F16, the cells of each head contain the rows of all heads.
         let group_queries = tokens.min(32 * u128_of(sizes.streams));
         let cell = |ty: KvType| match ty.is_quantized() && tokens >= 32 * u128_of(sizes.streams) {
             true => 2 * keys_row,
@@ -128,15 +128,15 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
 }
 
 /// Whether some block has a cache but no weights, as a router's block (models/granite-switch.cpp) or a block that
-/// shares an earlier block's weights (models/hrm-text.cpp). Then the block's device does not decide where the block is
-/// computed, and AUTO disables fused attention.
+/// shares an earlier block's weights (models/hrm-text.cpp). If there is such a block, its device does not decide where
+/// it is computed, and AUTO disables fused attention.
 fn computes_elsewhere(profile: &ModelProfile) -> bool {
     let mut blocks = profile.state.blocks().unwrap_or_default().iter().zip(&profile.weights.blocks);
     blocks.any(|(state, block)| !state.kept.is_empty() && !block.iter().any(Weight::is_matrix))
 }
 
 /// Bytes of a second copy of the logits (models/chameleon.cpp, models/qwen3tts.cpp), or of the logits and the embedding
-/// on the host that computes them (models/bitnet.cpp).
+/// if the host computes the logits (models/bitnet.cpp).
 fn further_logits(profile: &ModelProfile, sizes: &ContextSizes, logits: u128) -> u128 {
     match (&*profile.architecture, profile.weights.token_embedding()) {
         ("chameleon" | "qwen3tts", _) => logits,
@@ -159,7 +159,7 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     12 * width * u128_of(sizes.n_tokens) + 12 * state * u128_of(n_seq)
 }
 
-/// Maximum bytes that the products of adapters add to a device's buffer: the two products of a pair, beside one result.
+/// Maximum bytes that the products of adapters add to a device's buffer: the two products of a pair, and one result.
 fn adapter_products(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
     let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
     let width = |(_, one): &(Group, LoraPair)| {

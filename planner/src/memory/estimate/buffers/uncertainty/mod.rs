@@ -1,24 +1,24 @@
-//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than its formula says.
+//! The uncertainty of the estimate: bytes by which a compute buffer may be larger than by its formula.
 //!
 //! Each term has one cause in llama.cpp. A probe asks llama.cpp itself, so for a probed placement all terms are zero.
-//! Their sum is a coarse bound that only guides the search to the placements that are probed.
+//! The sum of the terms is a coarse bound. With a probe, it only guides the search to the placements that are probed.
 
 use super::{Buffers, PlacementView, VULKAN_CHUNK, u128_of};
 use crate::memory::backend::Family;
 
 const MIB: u128 = 1 << 20;
 
-/// The terms that every device has, in bytes. A term is 0 if its cause is absent.
+/// The terms for one device, in bytes. A term is 0 if its cause is absent.
 pub(super) struct Uncertainty<'a> {
     buffers: &'a Buffers,
     view: &'a PlacementView<'a>,
     family: Family,
-    /// The device's buffer by its formula.
+    /// The bytes of the device's buffer, by the formula.
     bytes: u128,
-    /// Scores over the longest cache.
+    /// The bytes of the scores over the longest cache.
     scores: u128,
     mask: u128,
-    /// Elements of the largest keys and values of a block.
+    /// The number of elements in the largest keys and values of a block.
     cache: u128,
 }
 
@@ -28,7 +28,7 @@ const fn when(present: bool, bytes: u128) -> u128 {
 }
 
 impl<'a> Uncertainty<'a> {
-    /// `bytes` is the buffer, by its formula, of a device of this family.
+    /// `bytes` are the bytes of the buffer, by the formula, on a device of this family.
     pub(super) fn new(buffers: &'a Buffers, view: &'a PlacementView<'a>, family: Family, bytes: u128) -> Self {
         let all = buffers.all_caches();
         let (keys, values) = view.cost.largest_elements;
@@ -68,7 +68,7 @@ impl<'a> Uncertainty<'a> {
         share + 2 * of.stream + of.inputs + of.adapter_products + MIB
     }
 
-    /// Vulkan's chunks: a tensor that does not fit in the rest of a chunk begins another one
+    /// Vulkan's chunks: a tensor that does not fit in the rest of a chunk begins another chunk
     /// (`ggml_dyn_tallocr_new_chunk`, ggml-alloc.c).
     fn chunks(&self) -> u128 {
         when(self.family == Family::Vulkan && self.bytes > VULKAN_CHUNK * 3 / 4, self.bytes * 5 / 8)
@@ -80,7 +80,7 @@ impl<'a> Uncertainty<'a> {
         when(self.view.copies, 5 * self.buffers.stream + self.buffers.inputs)
     }
 
-    /// llama.cpp copies an index over the keys as it copies the inputs.
+    /// llama.cpp copies an index over the keys in the same way as the inputs.
     fn copied_index(&self) -> u128 {
         when(self.view.copies && self.buffers.indexed, 3 * self.bytes)
     }
@@ -120,7 +120,7 @@ impl<'a> Uncertainty<'a> {
         when(self.buffers.may_be_unfused, 2 * self.scores + 4 * attention)
     }
 
-    /// AUTO gives up fused attention if it would run on a device other than its layer's (`resolve_fused_ops`,
+    /// AUTO gives up fused attention if it would run on a device other than the layer's device (`resolve_fused_ops`,
     /// llama-context.cpp).
     fn fusion_given_up(&self) -> u128 {
         let of = self.buffers;
@@ -134,7 +134,8 @@ impl<'a> Uncertainty<'a> {
         when(of.adapter_products > 0, self.bytes.max(128 * MIB) + of.adapter_bytes)
     }
 
-    /// A GPU may get copies of the adapters' factors of the embedding, one for each batch in flight.
+    /// A GPU may get copies of the adapter factors that change the embedding: one copy for each batch that is computed
+    /// at the same time.
     fn copied_adapters(&self) -> u128 {
         when(self.view.copies, 3 * self.buffers.adapter_embedding_bytes)
     }
@@ -145,8 +146,8 @@ impl<'a> Uncertainty<'a> {
         2 * self.buffers.deepstack * self.buffers.stream + self.buffers.further_logits
     }
 
-    /// An override may put a weight on a device other than its layer's. The computation of the weight's block may then
-    /// move to that device (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
+    /// An override may put a weight on a device other than the layer's device. The computation of the weight's block
+    /// may then move to that device (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
     fn moved_weights(&self) -> u128 {
         let of = self.buffers;
         let block = of.ffn_step + of.logits + of.attention(of.all_caches(), 6, self.cache) + 2 * self.scores;
@@ -165,8 +166,8 @@ impl<'a> Uncertainty<'a> {
         when(!of.unfused && of.gpus.contains(&Family::Metal) && cache_on_host, 2 * self.scores)
     }
 
-    /// A block with a relative position bias adds it to its scores, and its attention is not fused (`build_pos_bias`,
-    /// `build_attn_mha`, llama-graph.cpp).
+    /// A block with a relative position bias adds the bias to its scores, and its attention is not fused
+    /// (`build_pos_bias`, `build_attn_mha`, llama-graph.cpp).
     fn relative_bias(&self) -> u128 {
         let of = self.buffers;
         let biases = self.view.in_flight() * 4 * of.relative_bias_blocks * of.tokens * of.cells;

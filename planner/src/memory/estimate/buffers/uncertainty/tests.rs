@@ -1,4 +1,4 @@
-//! Each term is absent without its cause, and has the stated bytes with it.
+//! Each term is 0 if its cause is absent, and has the expected bytes if its cause is present.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
@@ -27,7 +27,7 @@ const FFN_STEP: u128 = 3000;
 const MASK: u128 = 40;
 /// 4 bytes for each of 2 tokens, 3 heads and 10 cells.
 const SCORES: u128 = 240;
-/// Elements of keys and values.
+/// The number of elements of keys and values.
 const CACHE: u128 = 12;
 const BYTES: u128 = 256 * MIB;
 
